@@ -1,0 +1,75 @@
+"""Many small awaits in, few well-shaped requests out: an async client for self-hosted LLM servers.
+
+General layout: ``client`` is what you call; ``_runner`` drives ``_core`` (the scheduler, without clock or I/O) with a clock
+and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport`` moves bytes; ``simulator`` is a server to
+test against.
+"""
+
+from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample
+from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient.client import BatchClient
+from batchclient.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    BatchClientError,
+    CallAborted,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    DemuxError,
+    DialectError,
+    LocalError,
+    NotFound,
+    QueueFull,
+    RateLimited,
+    ReadTimedOut,
+    RemoteError,
+    ResponseTooLarge,
+    ServerFault,
+    TransportError,
+)
+from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
+from batchclient.types import Choice, Completion, MapResult, Usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AuthenticationFailed",
+    "Backoff",
+    "BadRequest",
+    "BatchClient",
+    "BatchClientError",
+    "CallAborted",
+    "Choice",
+    "ClientClosed",
+    "Completion",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "DemuxError",
+    "DialectError",
+    "EndpointStatistics",
+    "FixedLimit",
+    "Limit",
+    "LimitChange",
+    "LocalError",
+    "MapResult",
+    "NotFound",
+    "Outcome",
+    "QueueFull",
+    "RateLimited",
+    "ReadTimedOut",
+    "RemoteError",
+    "ResponseTooLarge",
+    "RetryPolicy",
+    "Sample",
+    "ServerFault",
+    "Statistics",
+    "TenacityRetry",
+    "TransportError",
+    "Usage",
+    "__version__",
+]

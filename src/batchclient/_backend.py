@@ -1,0 +1,172 @@
+"""How a caller sleeps and wakes, and how work is started and timed: an asyncio and a trio side with the same slots.
+
+Rules:
+- A waiter has ``done()``, ``set_result(value)`` and ``set_exception(error)``, and wakes at most one caller.
+- On asyncio nothing lives while nothing is queued or in flight: tasks only for requests under way, a timer only while
+  something waits for time. So ``asyncio.run`` ends cleanly without ``async with``.
+- On trio the client needs ``async with``, which holds the nursery.
+- Work is started in the client's own context, not in the context of the caller whose call happened to start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import trio
+
+__all__ = ["AsyncioBackend", "Backend", "Cancellable", "TrioBackend", "Waiter"]
+
+
+class Cancellable(Protocol):
+    """A task or a timer."""
+
+    def cancel(self) -> object: ...
+
+
+class Waiter(Protocol):
+    """The place where a caller sleeps. ``asyncio.Future`` is one."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
+class Backend(Protocol):
+    """What the runner needs of an async library."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+    def waiter(self) -> Any:
+        """Return a fresh waiter."""
+        ...
+
+    def wait(self, waiter: Any) -> Awaitable[Any]:
+        """Sleep until the waiter is set."""
+        ...
+
+    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> Cancellable:
+        """Start a task."""
+        ...
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call after one turn of the event loop."""
+        ...
+
+    def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
+        """Call at a time."""
+        ...
+
+
+class AsyncioBackend:
+    """The asyncio side. Belongs to the loop it was made in."""
+
+    def __init__(self, context: Context) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._context = context
+        self.now = self.loop.time
+        self.waiter = self.loop.create_future
+
+    @staticmethod
+    def wait(waiter: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        """Sleep until the future is set."""
+        return waiter
+
+    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> asyncio.Task[None]:
+        """Start a task."""
+        coroutine: Any = work(argument)
+        return self.loop.create_task(coroutine, context=self._context)
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call in the next turn of the loop."""
+        self.loop.call_soon(function, context=self._context)
+
+    def call_at(self, time: float, function: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call at a time of the loop's clock."""
+        return self.loop.call_at(time, function, context=self._context)
+
+
+class TrioBackend:
+    """The trio side. Lives in the nursery that ``async with`` holds."""
+
+    def __init__(self, context: Context, nursery: trio.Nursery) -> None:
+        import trio
+
+        self._trio = trio
+        self._context = context
+        self._nursery = nursery
+        self._token = trio.lowlevel.current_trio_token()
+        self.now = trio.current_time
+
+    def waiter(self) -> TrioWaiter:
+        """Return a fresh waiter."""
+        return TrioWaiter(self._trio.Event())
+
+    @staticmethod
+    def wait(waiter: TrioWaiter) -> Awaitable[Any]:
+        """Sleep until the waiter is set."""
+        return waiter.wait()
+
+    def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> Cancellable:
+        """Start a task in the nursery."""
+        scope = self._trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await work(argument)
+
+        self._context.run(self._nursery.start_soon, run)
+        return scope
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call in the next turn of trio's loop."""
+        self._token.run_sync_soon(function)
+
+    def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
+        """Call at a time of trio's clock."""
+        scope = self._trio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await self._trio.sleep_until(time)
+                function()
+
+        self._context.run(self._nursery.start_soon, run)
+        return scope
+
+
+class TrioWaiter:
+    """An event with an outcome."""
+
+    __slots__ = ("_error", "_event", "_result")
+
+    def __init__(self, event: trio.Event) -> None:
+        self._event = event
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Whether it was set."""
+        return self._event.is_set()
+
+    def set_result(self, result: Any) -> None:
+        """Wake the caller with an answer."""
+        self._result = result
+        self._event.set()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Wake the caller with an error."""
+        self._error = error
+        self._event.set()
+
+    async def wait(self) -> Any:
+        """Sleep until it is set."""
+        await self._event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result

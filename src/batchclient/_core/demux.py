@@ -1,0 +1,62 @@
+"""Which choice belongs to whom: by ``index``, and only if every index comes exactly once.
+
+Servers number the choices of a list prompt by prompt: choice ``k`` of prompt ``p`` has ``index = p * n + k`` (vLLM 0.32,
+``entrypoints/openai/completion/serving.py``). The order in which they come says nothing: TGI answers in the order of
+completion. A reply with a missing, doubled or unknown index is never handed out.
+"""
+
+from __future__ import annotations
+
+from batchclient.errors import DemuxError
+
+__all__ = ["Demux"]
+
+
+class Demux:
+    """Ticks off the choices of one reply.
+
+    Args:
+        prompts: prompts in the request.
+        n: choices per prompt.
+    """
+
+    __slots__ = ("_left", "_n", "_open", "_seen", "_size")
+
+    def __init__(self, prompts: int, n: int) -> None:
+        self._n = n
+        self._size = prompts * n
+        self._seen = bytearray(self._size)
+        self._left = [n] * prompts
+        self._open = prompts
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has finished."""
+        return self._open == 0
+
+    def check(self, index: object) -> int:
+        """Return the index if a choice with it may still come.
+
+        Raises:
+            DemuxError: it is no index of this request, or its choice has finished already.
+        """
+        # bool is an int, and True would be taken for choice 1.
+        if type(index) is not int or not 0 <= index < self._size:
+            raise DemuxError(f"the server sent a choice with index {index!r:.40} for {self._size} choices")
+        if self._seen[index]:
+            raise DemuxError(f"the server sent choice {index} twice")
+        return index
+
+    def finish(self, index: int) -> int | None:
+        """Tick off a checked index; return its prompt's position once all its choices have finished."""
+        self._seen[index] = 1
+        position = index // self._n
+        self._left[position] -= 1
+        if self._left[position]:
+            return None
+        self._open -= 1
+        return position
+
+    def missing(self) -> str:
+        """What has not come, in words."""
+        return f"{self._size - sum(self._seen)} of {self._size} choices are missing from the reply"

@@ -1,0 +1,378 @@
+"""The vocabulary of the core: what it is told (events), what it answers (commands), what it moves (requests, batches).
+
+A *request* is a caller's. A *batch* is ours: the requests that share one HTTP request. An *attempt* is one batch that
+contained the request, counted from 1. A *shape* is what a coalescing key means: two requests share a batch only if they
+have the same shape.
+
+Prompts are opaque here: JSON bytes made when the call was given, so that bad text is refused there, and so that no
+prompt can reach a log or a repr of the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from batchclient.errors import BatchClientError
+from batchclient.types import Completion
+
+if TYPE_CHECKING:
+    from batchclient._core.queue import Group
+
+__all__ = [
+    "AbortBatch",
+    "AbortRequested",
+    "Answered",
+    "Batch",
+    "Cancelled",
+    "CloseRequested",
+    "Command",
+    "DrainRequested",
+    "Drained",
+    "Event",
+    "Failed",
+    "Failure",
+    "FailureKind",
+    "Isolation",
+    "Paused",
+    "Reject",
+    "Request",
+    "RequestState",
+    "Resolve",
+    "Resumed",
+    "SendBatch",
+    "Shape",
+    "Submitted",
+    "Woke",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Everything that must be equal for two calls to share a request.
+
+    Args:
+        key: the coalescing key, canonical bytes.
+        body: the shared part of the request's JSON body, an object without the prompt.
+        weight: sequences per prompt (``n``, or the beam width).
+        max_output_tokens: the most a prompt may generate; ``None`` if the server decides.
+        alone_reason: why these calls never share a request; ``None`` if they may.
+        plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
+        wants_token_ids: the caller asked for token ids, so that they stay in the answer.
+    """
+
+    key: bytes
+    body: bytes
+    weight: int = 1
+    max_output_tokens: int | None = None
+    alone_reason: str | None = None
+    plain_only: bool = False
+    wants_token_ids: bool = False
+
+
+class RequestState(Enum):
+    """Where a request is. ``ABANDONED``: its caller has gone but the server still works on it."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    QUEUED = "queued"
+    BACKING_OFF = "backing off"
+    IN_FLIGHT = "in flight"
+    ABANDONED = "abandoned"
+    DONE = "done"
+
+
+class Request:
+    """One caller's call. The scheduler owns and changes it from ``Submitted`` on.
+
+    Args:
+        shape: what it may travel with.
+        prompt: the prompt as JSON bytes.
+        prompt_tokens: an estimate, for length groups.
+        deadline: absolute time, or ``None``.
+        solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
+        waiter: the shell's way back to the caller; opaque here.
+    """
+
+    __slots__ = (
+        "attempts",
+        "batch",
+        "bucket",
+        "deadline",
+        "group",
+        "prompt",
+        "prompt_tokens",
+        "queued_at",
+        "seq",
+        "shape",
+        "solo_fields",
+        "state",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        prompt: bytes,
+        *,
+        prompt_tokens: int = 1,
+        deadline: float | None = None,
+        solo_fields: bytes = b"",
+        waiter: Any = None,
+    ) -> None:
+        self.shape = shape
+        self.prompt = prompt
+        self.prompt_tokens = prompt_tokens
+        self.deadline = deadline
+        self.solo_fields = solo_fields
+        self.waiter = waiter
+        self.seq = -1
+        self.queued_at = 0.0
+        self.attempts = 0
+        self.bucket = 0
+        self.batch: Batch | None = None
+        self.group: Group | None = None
+        self.state = RequestState.NEW
+
+    def __repr__(self) -> str:
+        return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
+
+
+@dataclass(slots=True, eq=False)
+class Isolation:
+    """The search for the guilty prompts of one failed list; shared by all its parts.
+
+    If every prompt turns out well alone, the list itself was refused.
+    """
+
+    size: int
+    good: int = 0
+    bad: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Requests that share one HTTP request.
+
+    Args:
+        id: unique within a scheduler.
+        endpoint: index of the endpoint it was granted on.
+        shape: the requests' common shape.
+        requests: in the order of the prompts on the wire.
+        streamed: whether the reply is asked for as a stream.
+        failures: failed attempts of these requests before this one (splits not counted).
+        sent_at: when it was granted.
+        oldest_at: when its oldest request was submitted.
+    """
+
+    id: int
+    endpoint: int
+    shape: Shape
+    requests: list[Request]
+    streamed: bool
+    failures: int
+    sent_at: float
+    oldest_at: float
+    isolation: Isolation | None = None
+    unanswered: int = 0
+    """Requests without an answer yet, abandoned ones too."""
+    callers: int = 0
+    """Requests whose caller still waits."""
+    aborting: bool = False
+    answered: bytearray = field(default_factory=bytearray)
+    """One byte per request: 1 once answered."""
+
+    def __repr__(self) -> str:
+        mode = "streamed" if self.streamed else "plain"
+        return f"<Batch {self.id} on {self.endpoint}, {mode}, {len(self.requests)} requests, {self.unanswered} open>"
+
+
+class FailureKind(Enum):
+    """What a failed batch means for its requests, and for the endpoint."""
+
+    NOT_SENT = "not sent"
+    """No connection; the server never saw it."""
+    MAYBE_PROCESSED = "maybe processed"
+    """Broken off, timed out, 5xx, an abort: the server may have worked on it."""
+    REJECTED = "rejected"
+    """429, 503: the server refuses work for now."""
+    BAD_CALL = "bad call"
+    """4xx that one prompt of the list may have caused: split to find it."""
+    REFUSED = "refused"
+    """4xx that concerns every call alike (key, model, route): no split, no retry."""
+    LIST_REFUSED = "list refused"
+    """The server takes no lists: send the prompts one by one."""
+    LIST_TOO_LONG = "list too long"
+    """The server takes lists, but shorter ones."""
+    STREAM_REFUSED = "stream refused"
+    """The server does not stream this request: send it plain."""
+    MISMATCH = "mismatch"
+    """Missing, doubled or unknown indices: send the prompts one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a batch failed, in a form that makes one error per caller.
+
+    Args:
+        kind: what to do about it.
+        error: the class of the callers' error.
+        message: without keys or prompts.
+        status: the HTTP status, if any.
+        retry_after_s: the server's wish, seconds.
+        code: the server's own code.
+        list_cap: the longest list the server said it takes, with ``LIST_TOO_LONG``.
+        cause: the exception behind it, if any.
+    """
+
+    kind: FailureKind
+    error: type[BatchClientError]
+    message: str
+    status: int | None = None
+    retry_after_s: float | None = None
+    code: str | None = None
+    list_cap: int | None = None
+    cause: BaseException | None = None
+
+    def to_error(self, attempt: int) -> BatchClientError:
+        """Make one caller's error; callers never share an exception object."""
+        error = self.error(self.message)
+        error.attempt = attempt
+        error.status = self.status
+        error.retry_after_s = self.retry_after_s
+        error.code = self.code
+        error.__cause__ = self.cause
+        return error
+
+
+# Events ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A call was made. It is granted at the next ``Woke`` or other event, so that calls of one turn travel together.
+
+    Args:
+        request: the call.
+        may_wait: wait outside a full queue even where others are refused (maps read no further ahead than they may).
+    """
+
+    request: Request
+    may_wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The caller has gone; nobody waits for the answer."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Some requests of a batch have their whole answer.
+
+    Args:
+        answers: (position in the batch, answer).
+        ended: the response is complete and its connection released.
+    """
+
+    batch: Batch
+    answers: list[tuple[int, Completion]]
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The response is over and its connection released; the unanswered requests have failed.
+
+    Args:
+        retry_delay_s: when to try again, as the retry policy decided; ``None``: do not.
+    """
+
+    batch: Batch
+    failure: Failure
+    retry_delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Hold dispatch; what is in flight goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Dispatch again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """Take no more calls; ``Drained`` follows once all have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortRequested:
+    """End every call now with ``CallAborted``; the client stays open."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequested:
+    """End every call now with ``ClientClosed`` and take no more."""
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | Answered
+    | Failed
+    | Woke
+    | Paused
+    | Resumed
+    | DrainRequested
+    | AbortRequested
+    | CloseRequested
+)
+
+# Commands ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendBatch:
+    """Send it. The permits are already taken. Exactly one ``Answered(ended=True)`` or ``Failed`` must follow."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class AbortBatch:
+    """Nobody waits for it any more: close its connection, then report ``Failed``."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Hand out answers: one command per event."""
+
+    answers: list[tuple[Request, Completion]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Hand out errors."""
+
+    errors: list[tuple[Request, BatchClientError]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Nothing is queued or in flight and nothing more will be taken."""
+
+
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained

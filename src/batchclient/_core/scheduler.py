@@ -1,0 +1,638 @@
+"""The scheduler: when a call is sent, with whom, and what becomes of it. No clock, no I/O; time is an argument.
+
+Its whole contract is four methods: ``handle(event, now)``, ``commands()``, ``next_deadline()``, ``statistics()``. The same
+events give the same commands. ``now`` never decreases.
+
+Rules (the numbers are those of ``docs/explanation/batching.md``):
+ 1. Only requests of one shape (coalescing key) share a batch; a shape may say that its calls go alone.
+ 2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
+    endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight.
+ 3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after the oldest permit came
+    free. Until then nothing younger is granted: the hold is short and first come is first served.
+ 4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
+ 5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``queue``).
+ 6. A batch is streamed unless its members finish together anyway or cannot be streamed.
+ 7. A list is as long as queue, permits and the endpoint's cap allow. Where outputs are expected to be long, calls go
+    singly, so that closing one connection frees the server.
+ 8. A list that one prompt may have spoilt is split in two sealed halves, and so on, until the guilty are alone.
+ 9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
+    starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
+10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
+11. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
+    connection is closed when the last caller of a batch has gone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchclient._core.deadlines import Deadlines
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.lengths import OutputLengths, bucket_of
+from batchclient._core.limits import Limit, Outcome, Sample
+from batchclient._core.messages import (
+    AbortBatch,
+    AbortRequested,
+    Answered,
+    Batch,
+    Cancelled,
+    CloseRequested,
+    Command,
+    Drained,
+    DrainRequested,
+    Event,
+    Failed,
+    FailureKind,
+    Isolation,
+    Paused,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    Resumed,
+    SendBatch,
+    Submitted,
+    Woke,
+)
+from batchclient._core.queue import Group, Queue
+from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
+from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
+from batchclient.types import Completion
+
+__all__ = ["Scheduler", "SchedulerSettings"]
+
+_GROUPS_LOOKED_AT = 16
+"""How many groups one step passes over for want of permits or company before it stops looking."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """The numbers of the batching rule.
+
+    Args:
+        linger_s: how long a call may wait for company on a busy endpoint while permits are free.
+        refill_s: how long freed permits may be held back to be granted together.
+        refill_ratio: the quantum as a share of the limit; 0 grants each permit as it comes free.
+        starvation_s: after this long in the queue nothing younger passes a heavy call.
+        max_list: prompts per request, at most.
+        max_queued: calls in the queue, at most; more of them wait outside, in order.
+        raise_when_full: reject calls over ``max_queued`` instead.
+        plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
+        singles_above_tokens: calls expected to generate more than this go singly.
+        length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
+    """
+
+    linger_s: float = 0.0
+    refill_s: float = 0.0
+    refill_ratio: float = 0.0
+    starvation_s: float = 5.0
+    max_list: int = 64
+    max_queued: int = 16_384
+    raise_when_full: bool = False
+    plain_up_to_tokens: int = 4
+    singles_above_tokens: int = 256
+    length_reach: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Resend:
+    """Requests that wait to be tried again together."""
+
+    requests: list[Request]
+    failures: int
+    isolation: Isolation | None
+
+
+class Scheduler:
+    """The state machine behind a client. See the rules at the top of this file.
+
+    Args:
+        settings: the numbers of the batching rule.
+        limits: one limit algorithm per endpoint.
+    """
+
+    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit]) -> None:
+        if not limits:
+            raise ValueError("a scheduler needs at least one endpoint")
+        self._settings = settings
+        self._endpoints = [Endpoint(index, limit, settings.max_list) for index, limit in enumerate(limits)]
+        self._queue = Queue()
+        self._outside: deque[Request] = deque()
+        self._outside_size = 0
+        self._backoff: list[tuple[float, int, _Resend]] = []
+        self._backing_off = 0
+        self._deadlines = Deadlines()
+        self._lengths = OutputLengths()
+        self._batches: dict[int, Batch] = {}
+        self._commands: list[Command] = []
+        self._counters = Counters()
+        self._submitted = 0
+        self._sent = 0
+        self._now = 0.0
+        self._wake_at: float | None = None
+        self._fresh_calls = False
+        self._paused = False
+        self._draining = False
+        self._closed = False
+        self._drained_said = False
+        # One dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Submitted: self._on_submitted,
+            Cancelled: self._on_cancelled,
+            Answered: self._on_answered,
+            Failed: self._on_failed,
+            Woke: self._on_woke,
+            Paused: self._on_paused,
+            Resumed: self._on_resumed,
+            DrainRequested: self._on_drain,
+            AbortRequested: self._on_abort,
+            CloseRequested: self._on_close,
+        }
+
+    def __repr__(self) -> str:
+        in_flight = sum(endpoint.in_flight for endpoint in self._endpoints)
+        return f"<Scheduler: {self._queue.size} queued, {self._outside_size} waiting, {in_flight} in flight>"
+
+    # The contract ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in what happened. Never raises for a fault of the network or the server."""
+        self._now = now
+        self._handlers[type(event)](event)
+
+    def commands(self) -> list[Command]:
+        """Return what is to be done, in order, and forget it."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def next_deadline(self) -> float | None:
+        """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
+        if self._fresh_calls and not self._paused:
+            return self._now
+        times = [self._deadlines.next(), self._wake_at]
+        if self._backoff:
+            times.append(self._backoff[0][0])
+        return min((time for time in times if time is not None), default=None)
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot."""
+        counters = self._counters
+        return Statistics(
+            queued=self._queue.size,
+            waiting=self._outside_size,
+            backing_off=self._backing_off,
+            in_flight=sum(endpoint.in_flight for endpoint in self._endpoints),
+            abandoned=sum(endpoint.abandoned for endpoint in self._endpoints),
+            submitted=counters.submitted,
+            succeeded=counters.succeeded,
+            failed=counters.failed,
+            cancelled=counters.cancelled,
+            batches=counters.batches,
+            retries=counters.retries,
+            splits=counters.splits,
+            list_sizes=dict(sorted(counters.list_sizes.items())),
+            alone=dict(counters.alone),
+            prompt_tokens=counters.prompt_tokens,
+            completion_tokens=counters.completion_tokens,
+            endpoints=tuple(
+                EndpointStatistics(
+                    limit=endpoint.limit.limit,
+                    in_flight=endpoint.in_flight,
+                    abandoned=endpoint.abandoned,
+                    list_cap=endpoint.list_cap(self._now),
+                    lists_refused=endpoint.lists_refused,
+                    streams_refused=endpoint.streams_refused,
+                    blocked_until=endpoint.blocked_until,
+                )
+                for endpoint in self._endpoints
+            ),
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call and no batch is left."""
+        return not (self._queue.size or self._outside_size or self._backing_off or self._batches)
+
+    # Calls come and go -----------------------------------------------------------------------------------------
+
+    def _on_submitted(self, event: Submitted) -> None:
+        request = event.request
+        request.seq = self._submitted
+        self._submitted += 1
+        self._counters.submitted += 1
+        if self._draining or self._closed:
+            self._reject([request], ClientClosed("the client takes no more calls"))
+            return
+        request.queued_at = self._now
+        if request.deadline is not None:
+            if request.deadline <= self._now:
+                self._reject([request], _too_late(request))
+                return
+            self._deadlines.add(request)
+        if self._queue.size >= self._settings.max_queued:
+            if self._settings.raise_when_full and not event.may_wait:
+                message = f"{self._queue.size} calls are queued (max_queued={self._settings.max_queued})"
+                self._reject([request], QueueFull(message))
+                return
+            request.state = RequestState.WAITING
+            self._outside.append(request)
+            self._outside_size += 1
+            return
+        self._enqueue(request)
+
+    def _enqueue(self, request: Request) -> None:
+        shape = request.shape
+        expected = self._lengths.expected(shape.key, shape.max_output_tokens)
+        request.bucket = bucket_of(request.prompt_tokens + expected)
+        self._queue.add(request)
+        self._fresh_calls = True
+
+    def _on_cancelled(self, event: Cancelled) -> None:
+        request = event.request
+        if request.state in (RequestState.DONE, RequestState.ABANDONED):
+            return
+        self._counters.cancelled += 1
+        self._detach(request)
+        self._settle()
+
+    def _detach(self, request: Request) -> None:
+        """A request ends before its answer came."""
+        state = request.state
+        request.state = RequestState.DONE
+        if state is RequestState.WAITING:
+            self._outside_size -= 1
+        elif state is RequestState.QUEUED:
+            self._queue.discard(request)
+        elif state is RequestState.BACKING_OFF:
+            self._backing_off -= 1
+        elif state is RequestState.IN_FLIGHT:
+            batch = request.batch
+            assert batch is not None, "a request in flight is in a batch"
+            request.state = RequestState.ABANDONED
+            self._endpoints[batch.endpoint].abandoned += batch.shape.weight
+            batch.callers -= 1
+            if not batch.callers and not batch.aborting:
+                batch.aborting = True
+                self._commands.append(AbortBatch(batch))
+        if request.deadline is not None:
+            self._deadlines.ended(1)
+
+    def _reject(self, requests: list[Request], error: BatchClientError) -> None:
+        for request in requests:
+            request.state = RequestState.DONE
+        self._counters.failed += len(requests)
+        self._commands.append(Reject([(request, _copy(error)) for request in requests]))
+
+    # Answers and failures ------------------------------------------------------------------------------------------
+
+    def _on_answered(self, event: Answered) -> None:
+        batch = event.batch
+        endpoint = self._endpoints[batch.endpoint]
+        weight = batch.shape.weight
+        resolved: list[tuple[Request, Completion]] = []
+        tokens = 0
+        in_flight = endpoint.in_flight
+        with_deadline = 0
+        for position, completion in event.answers:
+            request = batch.requests[position]
+            batch.answered[position] = 1
+            usage = completion.usage
+            if usage is not None:
+                tokens += usage.completion_tokens
+                self._counters.prompt_tokens += usage.prompt_tokens
+            if request.state is RequestState.IN_FLIGHT:
+                resolved.append((request, completion))
+                if request.deadline is not None:
+                    with_deadline += 1
+            else:
+                endpoint.abandoned -= weight
+            request.state = RequestState.DONE
+            request.batch = None
+        count = len(event.answers)
+        batch.unanswered -= count
+        batch.callers -= len(resolved)
+        endpoint.give_back(count * weight, self._now)
+        if with_deadline:
+            self._deadlines.ended(with_deadline)
+        if resolved:
+            self._counters.succeeded += len(resolved)
+            self._commands.append(Resolve(resolved))
+        if count:
+            self._counters.completion_tokens += tokens
+            if tokens:
+                self._lengths.learn(batch.shape.key, tokens / count)
+            endpoint.observe(
+                Sample(self._now, batch.sent_at, in_flight, count * weight, tokens, Outcome.SUCCESS),
+            )
+            if batch.isolation is not None:
+                self._isolated(batch, good=count)
+        if event.ended:
+            assert not batch.unanswered, "a batch ends when all its requests are answered"
+            del self._batches[batch.id]
+        elif batch.unanswered and not batch.callers and not batch.aborting:
+            batch.aborting = True
+            self._commands.append(AbortBatch(batch))
+        self._settle()
+
+    def _on_failed(self, event: Failed) -> None:
+        batch, failure = event.batch, event.failure
+        endpoint = self._endpoints[batch.endpoint]
+        weight = batch.shape.weight
+        del self._batches[batch.id]
+        left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
+        alive = []
+        for request in left:
+            request.batch = None
+            if request.state is RequestState.IN_FLIGHT:
+                alive.append(request)
+            else:
+                request.state = RequestState.DONE
+                endpoint.abandoned -= weight
+        in_flight = endpoint.in_flight
+        endpoint.give_back(len(left) * weight, self._now)
+        dropped = failure.kind is FailureKind.REJECTED
+        if dropped and failure.retry_after_s is not None:
+            endpoint.blocked_until = self._now + failure.retry_after_s
+        outcome = Outcome.DROPPED if dropped else Outcome.IGNORED
+        endpoint.observe(Sample(self._now, batch.sent_at, in_flight, len(left) * weight, 0, outcome))
+        if alive:
+            self._try_again(batch, alive, event)
+        self._settle()
+
+    def _try_again(self, batch: Batch, alive: list[Request], event: Failed) -> None:
+        """Decide what becomes of the requests of a failed batch whose callers still wait."""
+        failure, kind = event.failure, event.failure.kind
+        endpoint = self._endpoints[batch.endpoint]
+        listed = len(batch.requests) > 1
+        if kind is FailureKind.STREAM_REFUSED and batch.streamed:
+            endpoint.refuse_streams(self._now)
+            self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.LIST_REFUSED and listed:
+            endpoint.refuse_lists(self._now)
+            self._resend_singly(alive, batch.failures)
+        elif kind is FailureKind.LIST_TOO_LONG and listed:
+            endpoint.shorten_lists(len(batch.requests), failure.list_cap, self._now)
+            self._split(alive, batch)
+        elif kind is FailureKind.BAD_CALL and listed:
+            isolation = batch.isolation or Isolation(size=len(alive))
+            self._split(alive, batch, isolation)
+        elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
+            # A server that answers only the first prompt of a list does so every time.
+            endpoint.refuse_lists(self._now)
+            self._resend_singly(alive, batch.failures + 1)
+        elif event.retry_delay_s is not None:
+            self._counters.retries += 1
+            self._back_off(alive, batch, event.retry_delay_s)
+        else:
+            if kind is FailureKind.BAD_CALL and batch.isolation is not None:
+                batch.isolation.bad += len(alive)
+            self._fail(alive, event)
+
+    def _fail(self, requests: list[Request], event: Failed) -> None:
+        errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
+        for request in requests:
+            request.state = RequestState.DONE
+        self._deadlines.ended(sum(request.deadline is not None for request in requests))
+        self._counters.failed += len(requests)
+        self._commands.append(Reject(errors))
+
+    def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
+        self._counters.splits += 1
+        middle = (len(alive) + 1) // 2
+        for half in (alive[:middle], alive[middle:]):
+            if half:
+                self._resend(half, batch.failures, isolation, whole=True)
+
+    def _resend_singly(self, alive: list[Request], failures: int) -> None:
+        for request in alive:
+            self._resend([request], failures, None)
+
+    def _resend(
+        self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False
+    ) -> None:
+        group = Group(requests[0].shape, sealed=True, whole=whole, failures=failures, isolation=isolation)
+        self._queue.add_sealed(requests, group)
+
+    def _back_off(self, alive: list[Request], batch: Batch, delay_s: float) -> None:
+        for request in alive:
+            request.state = RequestState.BACKING_OFF
+        self._backing_off += len(alive)
+        resend = _Resend(alive, batch.failures + 1, batch.isolation)
+        # The batch's number breaks ties: resends are not comparable.
+        heapq.heappush(self._backoff, (self._now + delay_s, batch.id, resend))
+
+    def _isolated(self, batch: Batch, good: int) -> None:
+        """Some prompts of a split list are well: if all are, the list itself was refused."""
+        isolation = batch.isolation
+        assert isolation is not None
+        isolation.good += good
+        if len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
+            self._endpoints[batch.endpoint].refuse_lists(self._now)
+
+    # Time and the ends -----------------------------------------------------------------------------------------
+
+    def _on_woke(self, event: Woke) -> None:
+        self._settle()
+
+    def _on_paused(self, event: Paused) -> None:
+        self._paused = True
+        self._wake_at = None
+
+    def _on_resumed(self, event: Resumed) -> None:
+        self._paused = False
+        self._settle()
+
+    def _on_drain(self, event: DrainRequested) -> None:
+        self._draining = True
+        self._settle()
+
+    def _on_abort(self, event: AbortRequested) -> None:
+        self._end_all(CallAborted("the call was ended by abort()"))
+        self._settle()
+
+    def _on_close(self, event: CloseRequested) -> None:
+        self._closed = True
+        self._draining = True
+        self._end_all(ClientClosed("the client was closed while the call was under way"))
+        self._settle()
+
+    def _end_all(self, error: BatchClientError) -> None:
+        requests = [request for request in self._outside if request.state is RequestState.WAITING]
+        requests += [request for _, _, resend in self._backoff for request in resend.requests]
+        requests += [request for batch in self._batches.values() for request in batch.requests]
+        requests += self._queue.requests()
+        open_states = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
+        self._end([request for request in requests if request.state not in open_states], error)
+
+    def _end(self, requests: list[Request], error: BatchClientError) -> None:
+        """Tell callers that their calls end here, wherever they are."""
+        if not requests:
+            return
+        errors = []
+        for request in requests:
+            self._detach(request)
+            mine = _copy(error)
+            mine.attempt = request.attempts
+            errors.append((request, mine))
+        self._counters.failed += len(errors)
+        self._commands.append(Reject(errors))
+
+    def _settle(self) -> None:
+        """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
+        now = self._now
+        for request in self._deadlines.expired(now):
+            self._end([request], _too_late(request))
+        while self._backoff and self._backoff[0][0] <= now:
+            self._requeue(heapq.heappop(self._backoff)[2])
+        self._admit()
+        self._grant()
+        if self._outside_size:
+            self._admit()
+        if self._draining and not self._drained_said and self.idle:
+            self._drained_said = True
+            self._commands.append(Drained())
+
+    def _requeue(self, resend: _Resend) -> None:
+        alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
+        self._backing_off -= len(alive)
+        if alive:
+            self._resend(alive, resend.failures, resend.isolation)
+
+    def _admit(self) -> None:
+        """Let calls that wait outside into the queue, in order, while there is room."""
+        outside = self._outside
+        while outside and self._queue.size < self._settings.max_queued:
+            request = outside.popleft()
+            if request.state is RequestState.WAITING:
+                self._outside_size -= 1
+                self._enqueue(request)
+
+    # Granting --------------------------------------------------------------------------------------------------
+
+    def _grant(self) -> None:
+        """Send what may be sent; set ``_wake_at`` for what waits for time rather than for permits."""
+        self._wake_at = None
+        self._fresh_calls = False
+        if self._paused or not self._queue.size:
+            return
+        for endpoint in sorted(self._endpoints, key=lambda endpoint: -endpoint.free):
+            if endpoint.blocked_until is not None:
+                if self._now < endpoint.blocked_until:
+                    self._wake(endpoint.blocked_until)
+                    continue
+                endpoint.blocked_until = None
+            self._grant_on(endpoint)
+
+    def _grant_on(self, endpoint: Endpoint) -> None:
+        passed_over: list[Group] = []
+        while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
+            found = self._queue.pop()
+            if found is None:
+                break
+            group, oldest = found
+            count, wait_until, blocks = self._decide(group, oldest, endpoint)
+            if count:
+                self._send(group, count, endpoint)
+                self._queue.restore(group)
+                continue
+            passed_over.append(group)
+            if wait_until is not None:
+                self._wake(wait_until)
+            if blocks:
+                break
+        for group in passed_over:
+            self._queue.restore(group)
+
+    def _decide(self, group: Group, oldest: Request, endpoint: Endpoint) -> tuple[int, float | None, bool]:
+        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too."""
+        now, settings = self._now, self._settings
+        weight = group.shape.weight
+        free = endpoint.free // weight
+        want = min(group.size, self._longest_list(group, endpoint))
+        if endpoint.in_flight == 0:
+            return max(1, min(want, free)), None, False
+        if free < (want if group.whole else 1):
+            return 0, None, now >= oldest.queued_at + settings.starvation_s
+        if not group.sealed and want < free and group.size < self._longest_list(group, endpoint):
+            until = oldest.queued_at + settings.linger_s
+            if now < until:
+                return 0, until, False
+        quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
+        if free < min(want, quantum) and endpoint.freed_at is not None:
+            until = endpoint.freed_at + settings.refill_s
+            if now < until:
+                return 0, until, True
+        return min(want, free), None, False
+
+    def _longest_list(self, group: Group, endpoint: Endpoint) -> int:
+        if self._alone(group, endpoint):
+            return 1
+        return endpoint.list_cap(self._now)
+
+    def _alone(self, group: Group, endpoint: Endpoint) -> str | None:
+        """Why the group's calls go singly, or ``None``."""
+        shape = group.shape
+        if shape.alone_reason is not None:
+            return shape.alone_reason
+        if endpoint.list_cap(self._now) == 1:
+            return "lists refused" if endpoint.lists_refused else "max_list is 1"
+        if self._lengths.expected(shape.key, shape.max_output_tokens) > self._settings.singles_above_tokens:
+            return "long output expected"
+        return None
+
+    def _send(self, group: Group, count: int, endpoint: Endpoint) -> None:
+        now, settings, shape = self._now, self._settings, group.shape
+        if count == 1:
+            self._counters.alone[self._alone(group, endpoint) or "no company"] += 1
+        requests = self._queue.take(group, count, settings.length_reach)
+        for request in requests:
+            request.state = RequestState.IN_FLIGHT
+            request.attempts += 1
+            request.group = None
+        together = shape.max_output_tokens is not None and shape.max_output_tokens <= settings.plain_up_to_tokens
+        size = len(requests)
+        self._sent += 1
+        batch = Batch(
+            id=self._sent,
+            endpoint=endpoint.index,
+            shape=shape,
+            requests=requests,
+            streamed=not (together or shape.plain_only) and endpoint.streams(now),
+            failures=group.failures,
+            sent_at=now,
+            oldest_at=min(request.queued_at for request in requests),
+            isolation=group.isolation,
+            unanswered=size,
+            callers=size,
+            answered=bytearray(size),
+        )
+        for request in requests:
+            request.batch = batch
+        endpoint.take(size * shape.weight, now)
+        self._batches[batch.id] = batch
+        self._counters.batches += 1
+        self._counters.list_sizes[size] += 1
+        self._commands.append(SendBatch(batch))
+
+    def _wake(self, time: float) -> None:
+        if self._wake_at is None or time < self._wake_at:
+            self._wake_at = time
+
+
+def _too_late(request: Request) -> DeadlineExceeded:
+    where = {
+        RequestState.IN_FLIGHT: "while the server worked on it",
+        RequestState.BACKING_OFF: "while waiting to be tried again",
+        RequestState.WAITING: "while waiting for a place in the queue",
+        RequestState.NEW: "before it was queued",
+    }.get(request.state, "in the queue")
+    return DeadlineExceeded(f"the call's timeout_s passed {where}", attempt=request.attempts)
+
+
+def _copy(error: BatchClientError) -> BatchClientError:
+    # Callers never share an exception object: each raise adds to its traceback.
+    return type(error)(error.message, attempt=error.attempt)

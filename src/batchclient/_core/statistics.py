@@ -1,0 +1,88 @@
+"""Counters of the scheduler and the frozen snapshots of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Counters", "EndpointStatistics", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStatistics:
+    """One endpoint, now.
+
+    Args:
+        limit: sequences that may be in flight.
+        in_flight: sequences the server still works on.
+        abandoned: those of them nobody waits for any more.
+        list_cap: the longest list sent to it.
+        lists_refused: whether it refused lists lately.
+        streams_refused: whether it refused to stream lately.
+        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``).
+    """
+
+    limit: int
+    in_flight: int
+    abandoned: int
+    list_cap: int
+    lists_refused: bool
+    streams_refused: bool
+    blocked_until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a client is doing and has done. Counts are since the client's first call.
+
+    Args:
+        queued: calls that wait for a permit.
+        waiting: calls that wait for a place in the queue (``max_queued``).
+        backing_off: calls that wait to be tried again.
+        in_flight: sequences the servers still work on.
+        abandoned: those of them nobody waits for any more.
+        submitted, succeeded, failed, cancelled: calls, each counted once at its end.
+        batches: requests sent.
+        retries: requests sent again after a failure (isolation not counted).
+        splits: lists split to find a bad prompt.
+        list_sizes: how many requests carried how many prompts.
+        alone: why calls went alone, by reason.
+        prompt_tokens, completion_tokens: as the servers counted them.
+        endpoints: one entry per base URL.
+    """
+
+    queued: int
+    waiting: int
+    backing_off: int
+    in_flight: int
+    abandoned: int
+    submitted: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    batches: int
+    retries: int
+    splits: int
+    list_sizes: Mapping[int, int]
+    alone: Mapping[str, int]
+    prompt_tokens: int
+    completion_tokens: int
+    endpoints: tuple[EndpointStatistics, ...]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the scheduler counts as it goes."""
+
+    submitted: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    batches: int = 0
+    retries: int = 0
+    splits: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    list_sizes: Counter[int] = field(default_factory=Counter)
+    alone: Counter[str] = field(default_factory=Counter)

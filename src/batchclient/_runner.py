@@ -1,0 +1,284 @@
+"""The shell: the only place where the core meets a clock, tasks and a timer.
+
+Rules:
+- Every step is: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
+- A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel
+  together.
+- Every ``SendBatch`` is one task, which ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it.
+- The runner belongs to one event loop. Its client replaces it when the loop is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+
+import anyio
+
+from batchclient._backend import Backend, Cancellable
+from batchclient._core.messages import (
+    AbortBatch,
+    Answered,
+    Batch,
+    CloseRequested,
+    Command,
+    Drained,
+    DrainRequested,
+    Event,
+    Failed,
+    Failure,
+    FailureKind,
+    Reject,
+    Request,
+    Resolve,
+    SendBatch,
+    Submitted,
+    Woke,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient.dialects import Dialect
+from batchclient.errors import (
+    BatchClientError,
+    CallAborted,
+    ConnectFailed,
+    ResponseTooLarge,
+    TransportError,
+)
+from batchclient.retry import RetryPolicy
+from batchclient.transport import Timeouts, Transport, WireResponse
+
+__all__ = ["Runner"]
+
+_log = logging.getLogger("batchclient")
+_LONGEST_ERROR_BODY = 65_536
+_CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+
+
+class Runner:
+    """Drives one scheduler in one event loop.
+
+    Args:
+        backend: the loop's clock, tasks and timer.
+        core: the scheduler.
+        dialect: the server's language.
+        transports: one per endpoint.
+        policy: when to try again.
+        timeouts: of each request.
+        on_failure: told of each failed batch's error, for what the client learns from it.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        core: Scheduler,
+        dialect: Dialect,
+        transports: Sequence[Transport],
+        policy: RetryPolicy,
+        timeouts: Timeouts,
+        on_failure: Callable[[BatchClientError], None],
+    ) -> None:
+        self.backend = backend
+        self.core = core
+        self.ended = False
+        self._now = backend.now
+        self._dialect = dialect
+        self._transports = transports
+        self._policy = policy
+        self._timeouts = timeouts
+        self._on_failure = on_failure
+        self._rng = Random()  # jitter only  # noqa: S311
+        self._flush_due = False
+        self._timer: Cancellable | None = None
+        self._timer_at = 0.0
+        self._tasks: dict[int, Cancellable] = {}
+        self._started: set[int] = set()
+        self._tasks_left: anyio.Event | None = None
+        self._drained = anyio.Event()
+
+    def submit(self, request: Request, *, may_wait: bool = False) -> None:
+        """Make a call; its waiter is set when it ends."""
+        self.core.handle(Submitted(request, may_wait), self._now())
+        commands = self.core.commands()
+        if commands:
+            self._execute(commands)
+        if not self._flush_due:
+            self._flush_due = True
+            self.backend.call_soon(self._flush)
+
+    def tell(self, event: Event) -> None:
+        """Tell the core what happened, do what it commands, set the timer."""
+        core = self.core
+        core.handle(event, self._now())
+        commands = core.commands()
+        while commands:
+            self._execute(commands)
+            commands = core.commands()
+        self._set_timer()
+
+    async def drain(self) -> None:
+        """Take no more calls, wait for all to end, then stop."""
+        self.tell(DrainRequested())
+        await self._drained.wait()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every call, wait for the connections to close, stop."""
+        self.ended = True
+        self.tell(CloseRequested())
+        with anyio.CancelScope(shield=True):
+            if self._tasks:
+                self._tasks_left = anyio.Event()
+                await self._tasks_left.wait()
+            for transport in self._transports:
+                await transport.aclose()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # The step ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        self.tell(Woke())
+
+    def _execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Resolve(answers):
+                    for request, completion in answers:
+                        waiter = request.waiter
+                        if not waiter.done():
+                            waiter.set_result(completion)
+                case SendBatch(batch):
+                    self._tasks[batch.id] = self.backend.spawn(self._send, batch)
+                case Reject(errors):
+                    for request, error in errors:
+                        waiter = request.waiter
+                        if not waiter.done():
+                            waiter.set_exception(error)
+                case AbortBatch(batch):
+                    self._abort(batch)
+                case Drained():
+                    self._drained.set()
+
+    def _abort(self, batch: Batch) -> None:
+        task = self._tasks.get(batch.id)
+        if task is None:
+            return
+        task.cancel()
+        if batch.id not in self._started:
+            # A task that is cancelled before its first step never runs, and would never report.
+            self._end_batch(batch, _CANCELLED)
+
+    def _set_timer(self) -> None:
+        deadline = self.core.next_deadline()
+        timer = self._timer
+        if timer is not None:
+            # A timer that fires early does no harm; one per event would cost more.
+            if deadline is not None and self._timer_at <= deadline:
+                return
+            timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer_at = deadline
+            self._timer = self.backend.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        core = self.core
+        # A clock that wakes us a little early must not make us spin at the same instant.
+        core.handle(Woke(), max(self._now(), self._timer_at))
+        commands = core.commands()
+        while commands:
+            self._execute(commands)
+            commands = core.commands()
+        self._set_timer()
+
+    # One batch -----------------------------------------------------------------------------------------------------
+
+    async def _send(self, batch: Batch) -> None:
+        if batch.id not in self._tasks:
+            return
+        self._started.add(batch.id)
+        failure: Failure | None
+        try:
+            failure = await self._exchange(batch)
+        except BatchClientError as error:
+            failure = _from_transport(error, listed=len(batch.requests) > 1)
+        except Exception as error:  # a fault of ours must not leave callers hanging
+            _log.exception("batch %d failed inside batchclient", batch.id)
+            failure = Failure(
+                FailureKind.REFUSED, BatchClientError, f"internal error: {type(error).__name__}", cause=error
+            )
+        except BaseException:
+            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
+            self._end_batch(batch, _CANCELLED)
+            raise
+        if failure is not None:
+            self._end_batch(batch, failure)
+        else:
+            self._forget_task(batch)
+
+    async def _exchange(self, batch: Batch) -> Failure | None:
+        """Send the batch and hand its answers to the core as they come; return why some have none."""
+        dialect, now = self._dialect, self._now
+        response = await self._transports[batch.endpoint].send(dialect.encode(batch), self._timeouts)
+        try:
+            if response.status != 200:
+                body = await _read_some(response)
+                return dialect.failure(batch, response.status, response.headers, body, time.time())
+            decoder = dialect.decoder(batch)
+            async for chunk in response.chunks():
+                answers = decoder.feed(chunk, now())
+                if answers:
+                    self.tell(Answered(batch, answers))
+            answers, failure = decoder.end(now())
+        finally:
+            await response.aclose()
+        if failure is None:
+            self.tell(Answered(batch, answers, ended=True))
+        elif answers:
+            self.tell(Answered(batch, answers))
+        return failure
+
+    def _end_batch(self, batch: Batch, failure: Failure) -> None:
+        error = failure.to_error(batch.failures + 1)
+        self._on_failure(error)
+        delay_s: float | None = None
+        try:
+            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
+        except Exception:  # a policy is the user's code
+            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+        _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
+        self.tell(Failed(batch, failure, delay_s))
+        self._forget_task(batch)
+
+    def _forget_task(self, batch: Batch) -> None:
+        self._tasks.pop(batch.id, None)
+        self._started.discard(batch.id)
+        if not self._tasks and self._tasks_left is not None:
+            self._tasks_left.set()
+
+
+async def _read_some(response: WireResponse) -> bytes:
+    """Read an error's body, but no more of it than is worth showing."""
+    body = b""
+    async for chunk in response.chunks():
+        body += chunk
+        if len(body) > _LONGEST_ERROR_BODY:
+            break
+    return body
+
+
+def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
+    if isinstance(error, ConnectFailed):
+        kind = FailureKind.NOT_SENT
+    elif isinstance(error, ResponseTooLarge):
+        kind = FailureKind.LIST_TOO_LONG if listed else FailureKind.REFUSED
+    elif isinstance(error, TransportError):
+        kind = FailureKind.MAYBE_PROCESSED
+    else:
+        kind = FailureKind.REFUSED
+    return Failure(kind, type(error), error.message, cause=error.__cause__)

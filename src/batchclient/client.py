@@ -1,0 +1,491 @@
+"""``BatchClient``: what a caller sees. It checks arguments, makes requests of them, and keeps one runner per event loop.
+
+Rules:
+- Bad input is refused here, before anything is queued, with an error that names the argument.
+- A client may be made anywhere; it starts when the first call is made, in the event loop of that call.
+- It serves one event loop at a time. If that loop has gone it starts afresh; if it is alive, a call from another is refused.
+- After a fork the child starts afresh; the parent's sockets are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from array import array
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
+from json.encoder import encode_basestring
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import AbortRequested, Cancelled, Paused, Request, RequestState, Resumed
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.statistics import Statistics
+from batchclient._runner import Runner
+from batchclient.config import Settings, make_settings
+from batchclient.dialects import make_dialect
+from batchclient.dialects.vllm import max_model_len_in
+from batchclient.errors import BadRequest, BatchClientError, ClientClosed, ConfigError
+from batchclient.maps import Map
+from batchclient.retry import Backoff, RetryPolicy
+from batchclient.templates import Prompt, make_prompt
+from batchclient.transport import Timeouts, Transport
+from batchclient.types import Completion, MapResult
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["BatchClient"]
+
+_BYTES_PER_TOKEN = 4
+"""A rough mean for English text; only length groups rest on it."""
+_clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
+
+
+class BatchClient:
+    """An async client that turns many small calls into few well-shaped requests.
+
+    Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
+    deadline and cancellation. One client per server and process: two clients do not know of each other's load.
+
+        client = BatchClient("http://localhost:8000/v1", model="m")
+        answer = await client.complete("Summarise: …", max_tokens=64)
+
+    Args:
+        base_url: the server's OpenAI-style root, with its ``/v1``; or a list of them, each with its own limit.
+        model: the name the server knows the model by; a call may name another.
+        api_key: sent as a bearer token.
+        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
+        dialect: the server's language; ``"vllm"``.
+        http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
+        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
+        headers: sent with every request.
+        limit: sequences (prompts × n) in flight per endpoint, at most.
+        max_list: prompts per request, at most; 1 sends every call by itself.
+        linger_s: how long a call may wait for company while permits are free and the server is busy, seconds.
+        refill_s: how long freed permits may be held back to be granted together, seconds.
+        refill_ratio: how large a share of the limit is granted together; 0 grants each permit as it comes free.
+        starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
+        max_queued: calls in the queue, at most; further ones wait their turn outside it.
+        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
+        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
+        connect_timeout_s: for a connection, seconds.
+        read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
+            first token and its last, so this bounds a generation.
+        max_response_bytes: cap on one decoded response.
+        max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
+        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
+        http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
+        trust_env: whether proxies and certificates may come from environment variables.
+
+    Raises:
+        ConfigError: an argument is wrong; the error names it.
+    """
+
+    def __init__(
+        self,
+        base_url: str | Sequence[str],
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        preset: str = "balanced",
+        dialect: str | None = None,
+        http_client: httpx.AsyncClient | None = None,
+        retry: RetryPolicy | None = None,
+        headers: Mapping[str, str] | None = None,
+        limit: int | None = None,
+        max_list: int | None = None,
+        linger_s: float | None = None,
+        refill_s: float | None = None,
+        refill_ratio: float | None = None,
+        starvation_s: float | None = None,
+        max_queued: int | None = None,
+        when_full: str | None = None,
+        singles_above_tokens: int | None = None,
+        timeout_s: float | None = None,
+        connect_timeout_s: float | None = None,
+        read_timeout_s: float | None = None,
+        max_response_bytes: int | None = None,
+        max_model_len: int | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+        http_backend: str | None = None,
+        trust_env: bool | None = None,
+    ) -> None:
+        arguments = {
+            name: value
+            for name, value in locals().items()
+            if name not in ("self", "api_key", "preset", "dialect", "http_client", "retry")
+        }
+        self._settings = make_settings(preset, arguments)
+        self._headers = _with_key(self._settings.headers, api_key)
+        self._dialect = make_dialect(dialect, (api_key,) if api_key else ())
+        if retry is not None and not callable(getattr(retry, "decide", None)):
+            raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
+        self._retry = retry or Backoff()
+        self._http_client = http_client
+        self._max_model_len = self._settings.max_model_len
+        self._context = copy_context()
+        self._runner: Runner | None = None
+        self._nursery: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._paused = False
+        _load_http_library()
+        _clients.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
+        return f"<BatchClient for {', '.join(self._settings.base_url)}: {state}>"
+
+    # Calls ---------------------------------------------------------------------------------------------------------
+
+    async def complete(
+        self, prompt: Prompt, *, model: str | None = None, timeout_s: float | None = None, **params: Any
+    ) -> Completion:
+        """Complete one prompt.
+
+        Args:
+            prompt: a text, or a sequence of token ids.
+            model: another model than the client's.
+            timeout_s: this call's whole time; the client's by default.
+            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
+
+        Raises:
+            ConfigError: the prompt or a parameter is wrong. Nothing was sent.
+            BadRequest: the server refuses this call; its batch-mates are not concerned.
+            DeadlineExceeded: ``timeout_s`` passed.
+            BatchClientError: see ``batchclient.errors``.
+
+        Cancellation: at any moment; the calls that share the request are left alone.
+        """
+        runner = self._runner
+        # The test for "same loop as last time" is all that a call pays for loops, forks and trio.
+        if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
+            runner = self._start()
+        waiter = runner.backend.waiter()
+        request = self._make_request(prompt, model, timeout_s, params, waiter, runner)
+        runner.submit(request)
+        try:
+            return await runner.backend.wait(waiter)  # type: ignore[no-any-return]
+        except BaseException:
+            if request.state is not RequestState.DONE:
+                runner.tell(Cancelled(request))
+            raise
+
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        return_exceptions: bool = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        look_ahead: int | None = None,
+        **params: Any,
+    ) -> list[Any]:
+        """Complete one prompt per document and return the answers in input order.
+
+        Args:
+            docs: any iterable or async iterable; read lazily.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document.
+            return_exceptions: put errors into the list instead of raising the first one.
+            model: as for ``complete``.
+            timeout_s: each document's time, from when it is read.
+            look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
+            params: as for ``complete``.
+
+        Returns:
+            One ``Completion`` (or exception) per document.
+
+        Raises:
+            BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
+        """
+        results: list[Any] = []
+        rows = self.stream_map(
+            docs, prompt, ordered=True, model=model, timeout_s=timeout_s, look_ahead=look_ahead, **params
+        )
+        try:
+            async for row in rows:
+                if row.error is None:
+                    results.append(row.completion)
+                elif return_exceptions:
+                    results.append(row.error)
+                else:
+                    row.error.add_note(f"document {row.index} (id {row.id})")
+                    raise row.error
+        finally:
+            await rows.aclose()
+        return results
+
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        ordered: bool = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        look_ahead: int | None = None,
+        **params: Any,
+    ) -> Map:
+        """Complete one prompt per document and yield the results as they come.
+
+        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
+        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
+
+        Args:
+            docs, prompt, model, timeout_s, look_ahead, params: as for ``batch_map``.
+            ordered: yield in input order instead of completion order.
+
+        Returns:
+            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
+        """
+        if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
+            raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
+        if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
+            raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
+        render = make_prompt(prompt)
+        # Wrong parameters are refused here, not once per document.
+        self._dialect.shape(params, self._model(model), token_ids=False)
+        self._deadline(timeout_s, 0.0)
+
+        def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
+            return self._make_request(render(document), model, timeout_s, params, waiter, runner)
+
+        return Map(docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.limit), ordered=ordered)
+
+    # The life of a client ------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Return a frozen snapshot of what the client is doing and has done."""
+        if self._runner is not None:
+            return self._runner.core.statistics()
+        return self._make_core().statistics()
+
+    def pause(self) -> None:
+        """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
+        self._paused = True
+        if self._runner is not None:
+            self._runner.tell(Paused())
+
+    def resume(self) -> None:
+        """Send again."""
+        self._paused = False
+        if self._runner is not None:
+            self._runner.tell(Resumed())
+
+    def abort(self) -> None:
+        """End every call now with ``CallAborted`` and close their connections; the client stays open."""
+        if self._runner is not None:
+            self._runner.tell(AbortRequested())
+
+    async def drain(self) -> None:
+        """Take no more calls, wait for all to end, then close. A paused client is resumed first."""
+        self._closed = True
+        runner, self._runner = self._runner, None
+        if runner is not None and not runner.ended and self._same_loop():
+            runner.tell(Resumed())
+            await runner.drain()
+
+    async def aclose(self) -> None:
+        """End every call now with ``ClientClosed`` and close every connection of our own."""
+        self._closed = True
+        runner, self._runner = self._runner, None
+        if runner is not None and not runner.ended and self._same_loop():
+            await runner.aclose()
+
+    async def __aenter__(self) -> BatchClient:
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        if asyncio._get_running_loop() is None:
+            import trio
+
+            self._nursery = trio.open_nursery()
+            self._trio_nursery = await self._nursery.__aenter__()
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            nursery, self._nursery = self._nursery, None
+            if nursery is not None:
+                await nursery.__aexit__(None, None, None)
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        runner = getattr(self, "_runner", None)
+        if runner is not None and not runner.core.idle and not getattr(self, "_closed", True):
+            _warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    # Making requests -----------------------------------------------------------------------------------------------
+
+    def _make_request(
+        self,
+        prompt: Prompt,
+        model: str | None,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        waiter: Waiter,
+        runner: Runner,
+    ) -> Request:
+        if type(prompt) is str:
+            wire, tokens, ids = self._check_text(prompt), 0, False
+            tokens = len(wire) // _BYTES_PER_TOKEN + 1
+        else:
+            wire, tokens = self._check_ids(prompt)
+            ids = True
+        shape, solo = self._dialect.shape(params, self._model(model), token_ids=ids)
+        deadline = self._deadline(timeout_s, runner.backend.now())
+        return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
+
+    def _check_text(self, prompt: str) -> bytes:
+        try:
+            wire = encode_basestring(prompt).encode()
+        except UnicodeEncodeError as error:
+            message = f"the prompt holds a lone surrogate at character {error.start - 1}, which no UTF-8 can carry"
+            raise ConfigError(message, field="prompt") from None
+        longest = self._max_model_len
+        # A token is at least a byte, so that short texts need no counting.
+        if longest is not None and self._settings.count_tokens is not None and len(wire) > longest:
+            self._check_length(self._settings.count_tokens(prompt))
+        return wire
+
+    def _check_ids(self, prompt: Any) -> tuple[bytes, int]:
+        if isinstance(prompt, str):
+            return self._check_text(str(prompt)), len(prompt) // _BYTES_PER_TOKEN + 1
+        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (Sequence, array)):
+            kind = type(prompt).__name__
+            raise ConfigError(f"a prompt is a text or a sequence of token ids, not a {kind}", field="prompt")
+        if not prompt:
+            raise ConfigError("the prompt is an empty sequence of token ids", field="prompt")
+        if any(isinstance(item, (str, list, tuple, dict)) for item in prompt[:1]):
+            message = "complete() takes one prompt; for several, call it several times at once or use batch_map"
+            raise ConfigError(message, field="prompt")
+        try:
+            ids = array("Q", prompt).tolist()
+        except (TypeError, OverflowError) as error:
+            raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field="prompt") from None
+        self._check_length(len(ids))
+        return str(ids).replace(" ", "").encode(), len(ids)
+
+    def _check_length(self, tokens: int) -> None:
+        longest = self._max_model_len
+        if longest is not None and tokens >= longest:
+            message = (
+                f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
+            )
+            raise ConfigError(message, field="prompt")
+
+    def _model(self, model: str | None) -> str:
+        name = model if model is not None else self._settings.model
+        if not name:
+            message = "no model: give it to the client, BatchClient(…, model=…), or to the call"
+            raise ConfigError(message, field="model")
+        return name
+
+    def _deadline(self, timeout_s: float | None, now: float) -> float | None:
+        seconds = timeout_s if timeout_s is not None else self._settings.timeout_s
+        if seconds is None:
+            return None
+        if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+            raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
+        return now + seconds
+
+    def _learn(self, error: BatchClientError) -> None:
+        """Learn the model's length from the server's complaint."""
+        if self._max_model_len is None and isinstance(error, BadRequest):
+            self._max_model_len = max_model_len_in(error.message)
+
+    # Starting ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Runner:
+        """Return the runner of the running event loop, a fresh one if need be.
+
+        Raises:
+            ClientClosed: the client is closed.
+            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is missing.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        loop = asyncio._get_running_loop()
+        if self._runner is not None and not self._runner.ended:
+            if loop is self._loop:
+                return self._runner
+            if self._loop is not None and self._loop.is_running():
+                message = "another running event loop uses this client; make one client per event loop"
+                raise ConfigError(message)
+        backend: Backend
+        if loop is not None:
+            backend = AsyncioBackend(self._context)
+        elif self._nursery is not None:
+            backend = TrioBackend(self._context, self._trio_nursery)
+        else:
+            raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
+        self._loop = loop
+        self._runner = runner = Runner(
+            backend,
+            self._make_core(),
+            self._dialect,
+            [self._make_transport(url) for url in self._settings.base_url],
+            self._retry,
+            Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
+            self._learn,
+        )
+        if self._paused:
+            runner.tell(Paused())
+        return runner
+
+    def _make_core(self) -> Scheduler:
+        settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
+        return Scheduler(settings, [FixedLimit(self._settings.limit) for _ in self._settings.base_url])
+
+    def _make_transport(self, base_url: str) -> Transport:
+        from batchclient.transport._httpx import HttpxTransport
+
+        return HttpxTransport(
+            base_url,
+            self._headers,
+            max_response_bytes=self._settings.max_response_bytes,
+            client=self._http_client,
+            backend=self._settings.http_backend,
+            trust_env=self._settings.trust_env,
+        )
+
+    def _same_loop(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+    def _forget_parent(self) -> None:
+        """After a fork: the runner, its tasks and its sockets are the parent's."""
+        self._runner = None
+        self._loop = None
+        self._nursery = None
+
+
+def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
+    if api_key is None:
+        return dict(headers)
+    if not isinstance(api_key, str) or not api_key or any(not 32 < ord(character) < 127 for character in api_key):
+        raise ConfigError("api_key is a string of printable ASCII characters", field="api_key")
+    return {**headers, "authorization": f"Bearer {api_key}"}
+
+
+def _load_http_library() -> None:
+    # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
+    import batchclient.transport._httpx  # noqa: F401
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

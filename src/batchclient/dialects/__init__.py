@@ -1,0 +1,73 @@
+"""Dialects: pure functions between our requests and one kind of server's wire bytes.
+
+A dialect knows no clock, no HTTP library and no scheduler. Sibling dialects have the same slots in the same order:
+``shape`` (parameters to coalescing key), ``encode`` (batch to request), ``decoder`` (reply bytes to answers), ``failure``
+(error reply to what it means).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from batchclient._core.messages import Batch, Failure, Shape
+from batchclient.errors import ConfigError
+from batchclient.transport import WireRequest
+from batchclient.types import Completion
+
+__all__ = ["Decoder", "Dialect", "make_dialect"]
+
+
+class Decoder(Protocol):
+    """Turns one reply into answers, piece by piece."""
+
+    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        """Take in some bytes; return the (position, answer) pairs they completed."""
+        ...
+
+    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """The reply is over: return the last answers, and why the unanswered requests have none."""
+        ...
+
+
+class Dialect(Protocol):
+    """One kind of server."""
+
+    name: str
+    max_list: int
+    """Prompts per request that the server takes by default."""
+    length_reach: int | None
+    """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
+
+    def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
+        """Return what calls with these parameters may share, and the fields sent only when one goes alone.
+
+        Raises:
+            ConfigError: a parameter is wrong, or not JSON, or not the caller's to set; it names the field.
+        """
+        ...
+
+    def encode(self, batch: Batch) -> WireRequest:
+        """Write the batch's request."""
+        ...
+
+    def decoder(self, batch: Batch) -> Decoder:
+        """Return a fresh decoder for the batch's reply."""
+        ...
+
+    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
+        """Say what an error reply means. ``wall_time`` is Unix time, for ``Retry-After`` dates."""
+        ...
+
+
+def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:
+    """Return the dialect called ``name``; ``None`` is the default.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from batchclient.dialects.vllm import VllmDialect
+
+    if name in (None, "vllm"):
+        return VllmDialect(secrets)
+    raise ConfigError(f"there is no dialect {name!r}; there is 'vllm'", field="dialect")

@@ -1,0 +1,110 @@
+"""The coalescing key, and the table that says for each field of a call what it does to it.
+
+Rules:
+- The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects keep their order: two
+  JSON schemas that differ only in the order of their properties ask for different answers.
+- It is bytes, never Python equality: ``1 == True == 1.0``, but they are three keys.
+- A field that is not in the table joins the key and is carried through untouched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from batchclient.errors import ConfigError
+
+__all__ = ["FIELDS", "Role", "canonical", "sort_fields"]
+
+
+class Role(Enum):
+    """What a field does to the batching of its call."""
+
+    JOINS = "joins the coalescing key"
+    SOLO = "kept on our side inside a batch; sent when the call goes alone"
+    ALONE = "sends the call alone"
+    OURS = "set by batchclient"
+
+
+FIELDS: dict[str, tuple[Role, str]] = {
+    # Whom the call is for, not what it asks: a batch has many callers and one value.
+    "user": (Role.SOLO, "a label for the server's log"),
+    "request_id": (Role.SOLO, "one per caller; a batch is one request"),
+    "metadata": (Role.SOLO, "labels of the caller's"),
+    # Request-wide on the server: the reply carries the first prompt's only (vLLM 0.32, completion/serving.py).
+    "kv_transfer_params": (Role.ALONE, "answered for the first prompt only"),
+    "ec_transfer_params": (Role.ALONE, "answered for the first prompt only"),
+    "prompt_embeds": (Role.ALONE, "another kind of prompt"),
+    # How a reply travels is decided per batch.
+    "stream": (Role.OURS, "replies are streamed inside where that helps; complete() returns the whole answer"),
+    "stream_options": (Role.OURS, "set where a reply is streamed inside"),
+    "stream_interval": (Role.OURS, "set where a reply is streamed inside"),
+    # Arguments of other libraries that would otherwise travel silently in the body.
+    "prompt": (Role.OURS, "the prompt is the first argument"),
+    "messages": (Role.OURS, "complete() takes a prompt"),
+    "extra_headers": (Role.OURS, "give headers to the client: BatchClient(headers=…)"),
+    "extra_query": (Role.OURS, "put a query into the client's base_url"),
+    "timeout": (Role.OURS, "the argument is timeout_s, in seconds"),
+}
+"""Everything else joins the key."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def canonical(fields: Mapping[str, Any]) -> bytes:
+    """Write fields as canonical JSON.
+
+    Raises:
+        ConfigError: a value is not JSON (NaN, bytes, a date, a lone surrogate, …); it names the field.
+    """
+    try:
+        return _encode(dict(sorted(fields.items()))).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _blame(fields) from error
+
+
+def _blame(fields: Mapping[str, Any]) -> ConfigError:
+    for name, value in fields.items():
+        try:
+            _encode({name: value}).encode()
+        except UnicodeEncodeError:
+            return ConfigError(f"{name} holds a lone surrogate, which no UTF-8 can carry", field=name)
+        except (TypeError, ValueError, RecursionError) as error:
+            reason = "NaN and infinity are not JSON" if "Out of range float" in str(error) else str(error)
+            return ConfigError(f"{name} cannot be sent as JSON: {reason}", field=name)
+    return ConfigError("the parameters cannot be sent as JSON")
+
+
+def sort_fields(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    """Split a call's parameters by the table: (those that join the key, those for a lone call, why it goes alone).
+
+    ``extra_body`` is merged into the parameters, as with openai's client.
+
+    Raises:
+        ConfigError: a field is not the caller's to set.
+    """
+    joining: dict[str, Any] = {}
+    solo: dict[str, Any] = {}
+    alone: str | None = None
+    extra = params.get("extra_body")
+    if extra is not None:
+        if not isinstance(extra, Mapping):
+            raise ConfigError(f"extra_body is a mapping, not {type(extra).__name__}", field="extra_body")
+        params = {**{name: value for name, value in params.items() if name != "extra_body"}, **extra}
+    for name, value in params.items():
+        entry = FIELDS.get(name)
+        if entry is None:
+            joining[name] = value
+            continue
+        role, why = entry
+        if role is Role.SOLO:
+            solo[name] = value
+        elif role is Role.ALONE:
+            joining[name] = value
+            if value is not None:
+                alone = name
+        elif not (name == "stream" and value in (None, False)):
+            raise ConfigError(f"{name} is not a parameter of complete(): {why}", field=name)
+    return joining, solo, alone

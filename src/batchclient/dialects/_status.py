@@ -1,0 +1,70 @@
+"""What an HTTP status means for the calls of a batch, where servers agree."""
+
+from __future__ import annotations
+
+import re
+
+from batchclient._core.messages import Failure, FailureKind
+from batchclient.errors import (
+    AuthenticationFailed,
+    BadRequest,
+    BatchClientError,
+    DialectError,
+    NotFound,
+    RateLimited,
+    ServerFault,
+)
+
+__all__ = ["failure_of"]
+
+_LIST_REFUSED = re.compile(
+    # "prompt must be a string." (transformers serve); "batched prompts are not supported" (several proxies);
+    # "Input should be a valid string" (pydantic, where the field is a plain ``str``); "prompt_list_unsupported".
+    r"prompt must be a str|batched prompts|lists? of prompts (is|are) not|prompt_list_unsupported"
+    r"|prompt: Input should be a valid string",
+    re.IGNORECASE,
+)
+_LIST_TOO_LONG = re.compile(
+    r"maximum allowed count of (\d+)|maximum allowed batch size (\d+)|batch size", re.IGNORECASE
+)
+_STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
+
+
+def failure_of(status: int, message: str, code: str | None, *, streamed: bool, retry_after_s: float | None) -> Failure:
+    """Return what a status means. ``message`` must be free of prompts and keys.
+
+    Sources: RFC 9110 for the statuses; for what servers make of them ``servers.md`` section 2 of the project's notes:
+    vLLM says 503 when its queue is full, TGI 429, TGI 422 for a list that is too long and 424 for a failed generation.
+    """
+    kind, error, cap = _classify(status, message, streamed)
+    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap)
+
+
+def _classify(status: int, message: str, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:
+    if status in (401, 403):
+        return FailureKind.REFUSED, AuthenticationFailed, None
+    if status == 404:
+        return FailureKind.REFUSED, NotFound, None
+    if status == 429:
+        return FailureKind.REJECTED, RateLimited, None
+    if status == 503:
+        return FailureKind.REJECTED, ServerFault, None
+    if status in (408, 409, 424, 425):
+        return FailureKind.MAYBE_PROCESSED, ServerFault, None
+    if status == 413:
+        return FailureKind.LIST_TOO_LONG, BadRequest, None
+    if status in (400, 422, 501):
+        if _LIST_REFUSED.search(message):
+            return FailureKind.LIST_REFUSED, BadRequest, None
+        if too_long := _LIST_TOO_LONG.search(message):
+            stated = too_long[1] or too_long[2]
+            return FailureKind.LIST_TOO_LONG, BadRequest, int(stated) if stated else None
+        if streamed and _STREAM_REFUSED.search(message):
+            return FailureKind.STREAM_REFUSED, BadRequest, None
+        return FailureKind.BAD_CALL, BadRequest, None
+    if status >= 500:
+        return FailureKind.MAYBE_PROCESSED, ServerFault, None
+    if status >= 400:
+        return FailureKind.REFUSED, BadRequest, None
+    # A redirect, or a success without an answer: the base URL is not that of such a server.
+    return FailureKind.REFUSED, DialectError, None

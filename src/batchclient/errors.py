@@ -1,0 +1,196 @@
+"""Every error batchclient raises. Whose fault first, then what.
+
+    BatchClientError
+    ├── ConfigError(ValueError)         the caller's arguments: refused where they are given
+    ├── LocalError                      this process decided
+    │   ├── QueueFull                   ``when_full="raise"`` and the queue is at ``max_queued``
+    │   ├── ClientClosed                the client is closed, draining, or its event loop is gone
+    │   ├── CallAborted                 ``abort()`` ended the call
+    │   └── DeadlineExceeded(TimeoutError)
+    ├── RemoteError                     the server decided
+    │   ├── BadRequest                  4xx: this request will never succeed as it is
+    │   │   ├── AuthenticationFailed    401, 403
+    │   │   └── NotFound                404: the model or the route
+    │   ├── RateLimited                 429 (``retry_after_s``)
+    │   ├── ServerFault                 5xx, an error event in a stream, ``finish_reason: "abort"``
+    │   ├── DemuxError                  a reply whose choices do not match the prompts
+    │   └── DialectError                a reply that is not what the server's protocol says
+    └── TransportError                  the network decided
+        ├── ConnectFailed               nothing was sent
+        ├── ReadTimedOut                silence for ``read_timeout_s``
+        ├── ConnectionLost              broken after the request was (partly) sent
+        └── ResponseTooLarge            over ``max_response_bytes``
+
+No message holds a key or a prompt: a server's own message is shortened and the prompt and the key are cut out of it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AuthenticationFailed",
+    "BadRequest",
+    "BatchClientError",
+    "CallAborted",
+    "ClientClosed",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "DemuxError",
+    "DialectError",
+    "LocalError",
+    "NotFound",
+    "QueueFull",
+    "RateLimited",
+    "ReadTimedOut",
+    "RemoteError",
+    "ResponseTooLarge",
+    "ServerFault",
+    "TransportError",
+]
+
+
+class BatchClientError(Exception):
+    """Base of every error of this library.
+
+    Attributes:
+        attempt: how many requests that contained this call had been sent (0: none).
+        retryable: whether the same call may succeed later, unchanged.
+        status: the HTTP status, if the server gave one.
+        retry_after_s: the server's wish, seconds, if it gave one.
+        code: the server's own ``code`` or ``type`` for the error, if it gave one.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        attempt: int = 0,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.attempt = attempt
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.code = code
+
+    @property
+    def message(self) -> str:
+        """The message alone."""
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only fields do not survive Exception's own pickling.
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+
+
+def _rebuild(kind: type[BatchClientError], message: str, state: dict[str, object]) -> BatchClientError:
+    error = kind(message)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(BatchClientError, ValueError):
+    """An argument is wrong. Nothing was queued or sent.
+
+    Attributes:
+        field: the argument's name, if one is to blame.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class LocalError(BatchClientError):
+    """This process ended the call."""
+
+
+class QueueFull(LocalError):
+    """The queue is at ``max_queued`` and the client was made with ``when_full="raise"``."""
+
+    retryable = True
+
+
+class ClientClosed(LocalError):
+    """The client is closed or draining, or the event loop it served is gone."""
+
+
+class CallAborted(LocalError):
+    """``BatchClient.abort`` ended the call."""
+
+    retryable = True
+
+
+class DeadlineExceeded(LocalError, TimeoutError):
+    """``timeout_s`` passed: in the queue, in backoff or while the server worked."""
+
+    retryable = True
+
+
+class RemoteError(BatchClientError):
+    """The server answered, and the answer is no answer."""
+
+
+class BadRequest(RemoteError):
+    """A 4xx status: the call will never succeed as it is."""
+
+
+class AuthenticationFailed(BadRequest):
+    """401 or 403: the key is missing, wrong or not allowed."""
+
+
+class NotFound(BadRequest):
+    """404: the server has no such model or route."""
+
+
+class RateLimited(RemoteError):
+    """429: the server refuses work for now."""
+
+    retryable = True
+
+
+class ServerFault(RemoteError):
+    """A 5xx status, an error event in a stream, or a generation the server aborted."""
+
+    retryable = True
+
+
+class DemuxError(RemoteError):
+    """A reply with missing, doubled or unknown indices. None of it was handed out."""
+
+    retryable = True
+
+
+class DialectError(RemoteError):
+    """A reply that the server's protocol does not allow (not JSON, no ``choices``, …)."""
+
+    retryable = True
+
+
+class TransportError(BatchClientError):
+    """The network failed."""
+
+    retryable = True
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made; nothing was sent."""
+
+
+class ReadTimedOut(TransportError):
+    """The server was silent for longer than the read timeout."""
+
+
+class ConnectionLost(TransportError):
+    """The connection broke after the request was sent or partly sent."""
+
+
+class ResponseTooLarge(TransportError):
+    """The decoded response passed ``max_response_bytes``."""
+
+    retryable = False

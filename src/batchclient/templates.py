@@ -1,0 +1,81 @@
+"""Prompts from documents: ``{}`` stands for a text document, ``{name}`` for a field of a mapping.
+
+Only plain names: no attributes, no indices, no format specifications. Literal braces are doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
+
+from batchclient.errors import ConfigError
+
+__all__ = ["Prompt", "make_prompt"]
+
+Prompt = str | Sequence[int]
+_DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
+
+
+def make_prompt(template: str | Callable[[Any], Prompt]) -> Callable[[Any], Prompt]:
+    """Return the function from a document to its prompt.
+
+    Raises:
+        ConfigError: the template has a single brace, or a field that is no plain name.
+    """
+    if callable(template):
+        return template
+    if not isinstance(template, str):
+        raise ConfigError(f"prompt is a template or a callable, not {type(template).__name__}", field="prompt")
+    pieces = _parse(template)
+    names = [name for _, name in pieces if name]
+    if any(name == "" for _, name in pieces):
+        if names:
+            raise ConfigError("a template uses either {} or {name}, not both", field="prompt")
+        return lambda document: _fill_text(pieces, document)
+    if not names:
+        raise ConfigError("the template has no field: write {} for a text, {name} for a column", field="prompt")
+    return lambda document: _fill_fields(pieces, document)
+
+
+def _parse(template: str) -> list[tuple[str, str | None]]:
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ConfigError(f"the template is wrong: {error}; {_DOUBLED}", field="prompt") from None
+    pieces: list[tuple[str, str | None]] = []
+    for literal, name, specification, conversion in parsed:
+        if name is not None and (specification or conversion or not (name == "" or name.isidentifier())):
+            shown = name + (f"!{conversion}" if conversion else "") + (f":{specification}" if specification else "")
+            raise ConfigError(f"'{{{shown}}}' is no plain name; {_DOUBLED}", field="prompt")
+        pieces.append((literal, name))
+    return pieces
+
+
+def _fill_text(pieces: list[tuple[str, str | None]], document: Any) -> str:
+    if not isinstance(document, str):
+        kind = type(document).__name__
+        raise ConfigError(
+            f"the template's {{}} takes a text, and the document is a {kind}; use {{name}}", field="prompt"
+        )
+    return "".join([literal if name is None else literal + document for literal, name in pieces])
+
+
+def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
+    if not isinstance(document, Mapping):
+        kind = type(document).__name__
+        raise ConfigError(f"the template names fields, and the document is a {kind}, not a mapping", field="prompt")
+    parts: list[str] = []
+    for literal, name in pieces:
+        parts.append(literal)
+        if name is None:
+            continue
+        if name not in document:
+            known = ", ".join(sorted(map(str, document)))[:200] or "none"
+            raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name)
+        value = document[name]
+        if value is None:
+            # str(None) in a prompt is a mistake that nobody sees in a million answers.
+            raise ConfigError(f"the document's field {name!r} is null", field=name)
+        parts.append(value if isinstance(value, str) else str(value))
+    return "".join(parts)

@@ -1,0 +1,86 @@
+"""What the runner needs of an HTTP library: bytes out, status, headers and bytes in.
+
+Rules:
+- A transport knows nothing of prompts, batches or retries. It moves bytes.
+- ``send`` returns when the response's headers are there; the body is read with ``chunks``.
+- Every failure is raised as one of ``batchclient.errors.TransportError``'s subclasses; no class of the HTTP library leaks.
+- ``aclose`` of a response that was not read to its end closes its connection, so that the server stops working on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Timeouts", "Transport", "WireRequest", "WireResponse"]
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """One HTTP request, relative to an endpoint's base URL.
+
+    Args:
+        method: ``"GET"`` or ``"POST"``.
+        path: appended to the base URL, with its leading slash (``"/completions"``).
+        body: the bytes to send; empty for a GET.
+        headers: extra headers; the transport adds content type, auth and host.
+    """
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds for each phase of one request; ``None`` means no bound.
+
+    Args:
+        connect_s: TCP connect and TLS handshake.
+        read_s: silence: the longest gap between two reads, also before the first byte.
+        write_s: the longest gap between two writes.
+    """
+
+    connect_s: float | None = 5.0
+    read_s: float | None = None
+    write_s: float | None = 30.0
+
+
+class WireResponse(Protocol):
+    """A response whose body has not been read yet."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Header values by lower-case name."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the decoded body in pieces of any size, as they arrive."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release the connection; close it if the body was not read to its end."""
+        ...
+
+
+class Transport(Protocol):
+    """Sends requests to one endpoint."""
+
+    async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
+        """Send ``request``; return once the response's headers have arrived.
+
+        Raises:
+            ConnectFailed: nothing was sent.
+            ReadTimedOut: the server was silent for ``timeouts.read_s``.
+            ConnectionLost: the connection broke after the request was (partly) sent.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        ...
