@@ -48,6 +48,7 @@ from batchclient.errors import (
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireResponse
+from batchclient.types import Completion
 
 __all__ = ["Runner"]
 
@@ -225,6 +226,7 @@ class Runner:
         """Send the batch and hand its answers to the core as they come; return why some have none."""
         dialect, now = self._dialect, self._now
         response = await self._transports[batch.endpoint].send(dialect.encode(batch), self._timeouts)
+        pending = _Pending(self, batch)
         try:
             if response.status != 200:
                 body = await _read_some(response)
@@ -233,9 +235,11 @@ class Runner:
             async for chunk in response.chunks():
                 answers = decoder.feed(chunk, now())
                 if answers:
-                    self.tell(Answered(batch, answers))
+                    pending.add(answers)
             answers, failure = decoder.end(now())
         finally:
+            # Also when the stream breaks: what came before is answered before the rest fails.
+            pending.flush()
             await response.aclose()
         if failure is None:
             self.tell(Answered(batch, answers, ended=True))
@@ -260,6 +264,31 @@ class Runner:
         self._started.discard(batch.id)
         if not self._tasks and self._tasks_left is not None:
             self._tasks_left.set()
+
+
+class _Pending:
+    """Answers of one read of the socket, told to the core together.
+
+    A read brings many events, each in an HTTP chunk of its own; telling the core once per event would cost more than
+    parsing it. The loop's next turn comes when the socket is empty.
+    """
+
+    __slots__ = ("_answers", "_batch", "_runner")
+
+    def __init__(self, runner: Runner, batch: Batch) -> None:
+        self._runner = runner
+        self._batch = batch
+        self._answers: list[tuple[int, Completion]] = []
+
+    def add(self, answers: list[tuple[int, Completion]]) -> None:
+        if not self._answers:
+            self._runner.backend.call_soon(self.flush)
+        self._answers += answers
+
+    def flush(self) -> None:
+        answers, self._answers = self._answers, []
+        if answers:
+            self._runner.tell(Answered(self._batch, answers))
 
 
 async def _read_some(response: WireResponse) -> bytes:

@@ -14,7 +14,7 @@ import os
 import warnings
 import weakref
 from array import array
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from json.encoder import encode_basestring
 from types import TracebackType
@@ -26,7 +26,7 @@ from batchclient._core.messages import AbortRequested, Cancelled, Paused, Reques
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
 from batchclient._runner import Runner
-from batchclient.config import Settings, make_settings
+from batchclient.config import make_settings
 from batchclient.dialects import make_dialect
 from batchclient.dialects.vllm import max_model_len_in
 from batchclient.errors import BadRequest, BatchClientError, ClientClosed, ConfigError
@@ -34,7 +34,7 @@ from batchclient.maps import Map
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.templates import Prompt, make_prompt
 from batchclient.transport import Timeouts, Transport
-from batchclient.types import Completion, MapResult
+from batchclient.types import Completion
 
 if TYPE_CHECKING:
     import httpx

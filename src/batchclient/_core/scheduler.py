@@ -24,12 +24,11 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.lengths import OutputLengths, bucket_of
@@ -47,7 +46,6 @@ from batchclient._core.messages import (
     Event,
     Failed,
     FailureKind,
-    Isolation,
     Paused,
     Reject,
     Request,
@@ -59,52 +57,16 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.queue import Group, Queue
+from batchclient._core.recovery import Recovery
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 from batchclient.types import Completion
 
-__all__ = ["Scheduler", "SchedulerSettings"]
+__all__ = ["Scheduler"]
 
 _GROUPS_LOOKED_AT = 16
 """How many groups one step passes over for want of permits or company before it stops looking."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """The numbers of the batching rule.
-
-    Args:
-        linger_s: how long a call may wait for company on a busy endpoint while permits are free.
-        refill_s: how long freed permits may be held back to be granted together.
-        refill_ratio: the quantum as a share of the limit; 0 grants each permit as it comes free.
-        starvation_s: after this long in the queue nothing younger passes a heavy call.
-        max_list: prompts per request, at most.
-        max_queued: calls in the queue, at most; more of them wait outside, in order.
-        raise_when_full: reject calls over ``max_queued`` instead.
-        plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
-        singles_above_tokens: calls expected to generate more than this go singly.
-        length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
-    """
-
-    linger_s: float = 0.0
-    refill_s: float = 0.0
-    refill_ratio: float = 0.0
-    starvation_s: float = 5.0
-    max_list: int = 64
-    max_queued: int = 16_384
-    raise_when_full: bool = False
-    plain_up_to_tokens: int = 4
-    singles_above_tokens: int = 256
-    length_reach: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Resend:
-    """Requests that wait to be tried again together."""
-
-    requests: list[Request]
-    failures: int
-    isolation: Isolation | None
 
 
 class Scheduler:
@@ -123,13 +85,13 @@ class Scheduler:
         self._queue = Queue()
         self._outside: deque[Request] = deque()
         self._outside_size = 0
-        self._backoff: list[tuple[float, int, _Resend]] = []
-        self._backing_off = 0
         self._deadlines = Deadlines()
         self._lengths = OutputLengths()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
+        self._rule = BatchingRule(settings, self._lengths)
+        self._recovery = Recovery(self._queue, self._counters)
         self._submitted = 0
         self._sent = 0
         self._now = 0.0
@@ -173,9 +135,7 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
         if self._fresh_calls and not self._paused:
             return self._now
-        times = [self._deadlines.next(), self._wake_at]
-        if self._backoff:
-            times.append(self._backoff[0][0])
+        times = (self._deadlines.next(), self._wake_at, self._recovery.next_due())
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -184,7 +144,7 @@ class Scheduler:
         return Statistics(
             queued=self._queue.size,
             waiting=self._outside_size,
-            backing_off=self._backing_off,
+            backing_off=self._recovery.backing_off,
             in_flight=sum(endpoint.in_flight for endpoint in self._endpoints),
             abandoned=sum(endpoint.abandoned for endpoint in self._endpoints),
             submitted=counters.submitted,
@@ -215,7 +175,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._queue.size or self._outside_size or self._backing_off or self._batches)
+        return not (self._queue.size or self._outside_size or self._recovery.backing_off or self._batches)
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -268,7 +228,7 @@ class Scheduler:
         elif state is RequestState.QUEUED:
             self._queue.discard(request)
         elif state is RequestState.BACKING_OFF:
-            self._backing_off -= 1
+            self._recovery.backing_off -= 1
         elif state is RequestState.IN_FLIGHT:
             batch = request.batch
             assert batch is not None, "a request in flight is in a batch"
@@ -328,8 +288,7 @@ class Scheduler:
             endpoint.observe(
                 Sample(self._now, batch.sent_at, in_flight, count * weight, tokens, Outcome.SUCCESS),
             )
-            if batch.isolation is not None:
-                self._isolated(batch, good=count)
+            self._recovery.isolated(batch, count, endpoint, self._now)
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
@@ -359,38 +318,9 @@ class Scheduler:
             endpoint.blocked_until = self._now + failure.retry_after_s
         outcome = Outcome.DROPPED if dropped else Outcome.IGNORED
         endpoint.observe(Sample(self._now, batch.sent_at, in_flight, len(left) * weight, 0, outcome))
-        if alive:
-            self._try_again(batch, alive, event)
-        self._settle()
-
-    def _try_again(self, batch: Batch, alive: list[Request], event: Failed) -> None:
-        """Decide what becomes of the requests of a failed batch whose callers still wait."""
-        failure, kind = event.failure, event.failure.kind
-        endpoint = self._endpoints[batch.endpoint]
-        listed = len(batch.requests) > 1
-        if kind is FailureKind.STREAM_REFUSED and batch.streamed:
-            endpoint.refuse_streams(self._now)
-            self._resend(alive, batch.failures, batch.isolation)
-        elif kind is FailureKind.LIST_REFUSED and listed:
-            endpoint.refuse_lists(self._now)
-            self._resend_singly(alive, batch.failures)
-        elif kind is FailureKind.LIST_TOO_LONG and listed:
-            endpoint.shorten_lists(len(batch.requests), failure.list_cap, self._now)
-            self._split(alive, batch)
-        elif kind is FailureKind.BAD_CALL and listed:
-            isolation = batch.isolation or Isolation(size=len(alive))
-            self._split(alive, batch, isolation)
-        elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
-            # A server that answers only the first prompt of a list does so every time.
-            endpoint.refuse_lists(self._now)
-            self._resend_singly(alive, batch.failures + 1)
-        elif event.retry_delay_s is not None:
-            self._counters.retries += 1
-            self._back_off(alive, batch, event.retry_delay_s)
-        else:
-            if kind is FailureKind.BAD_CALL and batch.isolation is not None:
-                batch.isolation.bad += len(alive)
+        if alive and not self._recovery.try_again(event, alive, endpoint, self._now):
             self._fail(alive, event)
+        self._settle()
 
     def _fail(self, requests: list[Request], event: Failed) -> None:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
@@ -399,39 +329,6 @@ class Scheduler:
         self._deadlines.ended(sum(request.deadline is not None for request in requests))
         self._counters.failed += len(requests)
         self._commands.append(Reject(errors))
-
-    def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
-        self._counters.splits += 1
-        middle = (len(alive) + 1) // 2
-        for half in (alive[:middle], alive[middle:]):
-            if half:
-                self._resend(half, batch.failures, isolation, whole=True)
-
-    def _resend_singly(self, alive: list[Request], failures: int) -> None:
-        for request in alive:
-            self._resend([request], failures, None)
-
-    def _resend(
-        self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False
-    ) -> None:
-        group = Group(requests[0].shape, sealed=True, whole=whole, failures=failures, isolation=isolation)
-        self._queue.add_sealed(requests, group)
-
-    def _back_off(self, alive: list[Request], batch: Batch, delay_s: float) -> None:
-        for request in alive:
-            request.state = RequestState.BACKING_OFF
-        self._backing_off += len(alive)
-        resend = _Resend(alive, batch.failures + 1, batch.isolation)
-        # The batch's number breaks ties: resends are not comparable.
-        heapq.heappush(self._backoff, (self._now + delay_s, batch.id, resend))
-
-    def _isolated(self, batch: Batch, good: int) -> None:
-        """Some prompts of a split list are well: if all are, the list itself was refused."""
-        isolation = batch.isolation
-        assert isolation is not None
-        isolation.good += good
-        if len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
-            self._endpoints[batch.endpoint].refuse_lists(self._now)
 
     # Time and the ends -----------------------------------------------------------------------------------------
 
@@ -462,7 +359,7 @@ class Scheduler:
 
     def _end_all(self, error: BatchClientError) -> None:
         requests = [request for request in self._outside if request.state is RequestState.WAITING]
-        requests += [request for _, _, resend in self._backoff for request in resend.requests]
+        requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
         open_states = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
@@ -486,8 +383,7 @@ class Scheduler:
         now = self._now
         for request in self._deadlines.expired(now):
             self._end([request], _too_late(request))
-        while self._backoff and self._backoff[0][0] <= now:
-            self._requeue(heapq.heappop(self._backoff)[2])
+        self._recovery.requeue(now)
         self._admit()
         self._grant()
         if self._outside_size:
@@ -495,12 +391,6 @@ class Scheduler:
         if self._draining and not self._drained_said and self.idle:
             self._drained_said = True
             self._commands.append(Drained())
-
-    def _requeue(self, resend: _Resend) -> None:
-        alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
-        self._backing_off -= len(alive)
-        if alive:
-            self._resend(alive, resend.failures, resend.isolation)
 
     def _admit(self) -> None:
         """Let calls that wait outside into the queue, in order, while there is room."""
@@ -534,7 +424,7 @@ class Scheduler:
             if found is None:
                 break
             group, oldest = found
-            count, wait_until, blocks = self._decide(group, oldest, endpoint)
+            count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, self._now)
             if count:
                 self._send(group, count, endpoint)
                 self._queue.restore(group)
@@ -547,53 +437,15 @@ class Scheduler:
         for group in passed_over:
             self._queue.restore(group)
 
-    def _decide(self, group: Group, oldest: Request, endpoint: Endpoint) -> tuple[int, float | None, bool]:
-        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too."""
-        now, settings = self._now, self._settings
-        weight = group.shape.weight
-        free = endpoint.free // weight
-        want = min(group.size, self._longest_list(group, endpoint))
-        if endpoint.in_flight == 0:
-            return max(1, min(want, free)), None, False
-        if free < (want if group.whole else 1):
-            return 0, None, now >= oldest.queued_at + settings.starvation_s
-        if not group.sealed and want < free and group.size < self._longest_list(group, endpoint):
-            until = oldest.queued_at + settings.linger_s
-            if now < until:
-                return 0, until, False
-        quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
-        if free < min(want, quantum) and endpoint.freed_at is not None:
-            until = endpoint.freed_at + settings.refill_s
-            if now < until:
-                return 0, until, True
-        return min(want, free), None, False
-
-    def _longest_list(self, group: Group, endpoint: Endpoint) -> int:
-        if self._alone(group, endpoint):
-            return 1
-        return endpoint.list_cap(self._now)
-
-    def _alone(self, group: Group, endpoint: Endpoint) -> str | None:
-        """Why the group's calls go singly, or ``None``."""
-        shape = group.shape
-        if shape.alone_reason is not None:
-            return shape.alone_reason
-        if endpoint.list_cap(self._now) == 1:
-            return "lists refused" if endpoint.lists_refused else "max_list is 1"
-        if self._lengths.expected(shape.key, shape.max_output_tokens) > self._settings.singles_above_tokens:
-            return "long output expected"
-        return None
-
     def _send(self, group: Group, count: int, endpoint: Endpoint) -> None:
-        now, settings, shape = self._now, self._settings, group.shape
+        now, shape = self._now, group.shape
         if count == 1:
-            self._counters.alone[self._alone(group, endpoint) or "no company"] += 1
-        requests = self._queue.take(group, count, settings.length_reach)
+            self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
+        requests = self._queue.take(group, count, self._settings.length_reach)
         for request in requests:
             request.state = RequestState.IN_FLIGHT
             request.attempts += 1
             request.group = None
-        together = shape.max_output_tokens is not None and shape.max_output_tokens <= settings.plain_up_to_tokens
         size = len(requests)
         self._sent += 1
         batch = Batch(
@@ -601,7 +453,7 @@ class Scheduler:
             endpoint=endpoint.index,
             shape=shape,
             requests=requests,
-            streamed=not (together or shape.plain_only) and endpoint.streams(now),
+            streamed=self._rule.streamed(shape, endpoint, now),
             failures=group.failures,
             sent_at=now,
             oldest_at=min(request.queued_at for request in requests),

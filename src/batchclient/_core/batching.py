@@ -1,0 +1,71 @@
+"""The batching rule: how many requests of a group to send now, if any. Rules 2 to 4, 6, 7 and 9 of the scheduler.
+
+It looks and decides; it changes nothing.
+"""
+
+from __future__ import annotations
+
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.lengths import OutputLengths
+from batchclient._core.messages import Request, Shape
+from batchclient._core.queue import Group
+from batchclient._core.settings import SchedulerSettings
+
+__all__ = ["BatchingRule"]
+
+
+class BatchingRule:
+    """The rule with its numbers.
+
+    Args:
+        settings: the numbers.
+        lengths: expected output lengths.
+    """
+
+    __slots__ = ("_lengths", "_settings")
+
+    def __init__(self, settings: SchedulerSettings, lengths: OutputLengths) -> None:
+        self._settings = settings
+        self._lengths = lengths
+
+    def decide(self, group: Group, oldest: Request, endpoint: Endpoint, now: float) -> tuple[int, float | None, bool]:
+        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too."""
+        settings = self._settings
+        weight = group.shape.weight
+        free = endpoint.free // weight
+        want = min(group.size, self._longest_list(group, endpoint, now))
+        if endpoint.in_flight == 0:
+            return max(1, min(want, free)), None, False
+        if free < (want if group.whole else 1):
+            return 0, None, now >= oldest.queued_at + settings.starvation_s
+        if not group.sealed and want < free and group.size < self._longest_list(group, endpoint, now):
+            until = oldest.queued_at + settings.linger_s
+            if now < until:
+                return 0, until, False
+        quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
+        if free < min(want, quantum) and endpoint.freed_at is not None:
+            until = endpoint.freed_at + settings.refill_s
+            if now < until:
+                return 0, until, True
+        return min(want, free), None, False
+
+    def _longest_list(self, group: Group, endpoint: Endpoint, now: float) -> int:
+        if self.alone(group.shape, endpoint, now):
+            return 1
+        return endpoint.list_cap(now)
+
+    def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
+        """Why calls of this shape go singly, or ``None``."""
+        if shape.alone_reason is not None:
+            return shape.alone_reason
+        if endpoint.list_cap(now) == 1:
+            return "lists refused" if endpoint.lists_refused else "max_list is 1"
+        if self._lengths.expected(shape.key, shape.max_output_tokens) > self._settings.singles_above_tokens:
+            return "long output expected"
+        return None
+
+    def streamed(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+        """Whether to stream: not where members finish together anyway, and not where the request or server cannot."""
+        most = shape.max_output_tokens
+        together = most is not None and most <= self._settings.plain_up_to_tokens
+        return not (together or shape.plain_only) and endpoint.streams(now)

@@ -1,0 +1,138 @@
+"""What becomes of the requests of a failed batch. Rule 8 of the scheduler, and rule 7 for lists that were too long.
+
+Rules:
+- Requests that failed together are tried again together, sealed: they never mix with fresh calls.
+- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone.
+- A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
+- Everything else waits for as long as the retry policy said, or has failed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
+from batchclient._core.queue import Group, Queue
+from batchclient._core.statistics import Counters
+
+__all__ = ["Recovery"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Resend:
+    """Requests that wait to be tried again together."""
+
+    requests: list[Request]
+    failures: int
+    isolation: Isolation | None
+
+
+class Recovery:
+    """Requeues what failed.
+
+    Args:
+        queue: where it goes.
+        counters: what is counted.
+    """
+
+    __slots__ = ("_backoff", "_counters", "_queue", "backing_off")
+
+    def __init__(self, queue: Queue, counters: Counters) -> None:
+        self._queue = queue
+        self._counters = counters
+        self._backoff: list[tuple[float, int, _Resend]] = []
+        self.backing_off = 0
+        """Requests that wait to be tried again."""
+
+    def next_due(self) -> float | None:
+        """When the first of them is due."""
+        return self._backoff[0][0] if self._backoff else None
+
+    def requeue(self, now: float) -> None:
+        """Queue again what has waited long enough."""
+        while self._backoff and self._backoff[0][0] <= now:
+            resend = heapq.heappop(self._backoff)[2]
+            alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
+            self.backing_off -= len(alive)
+            if alive:
+                self._resend(alive, resend.failures, resend.isolation)
+
+    def requests(self) -> list[Request]:
+        """Every request that waits to be tried again."""
+        waiting = (request for _, _, resend in self._backoff for request in resend.requests)
+        return [request for request in waiting if request.state is RequestState.BACKING_OFF]
+
+    def try_again(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> bool:
+        """Requeue the unanswered requests of a failed batch as its failure demands.
+
+        Args:
+            event: the failure.
+            alive: the requests whose callers still wait.
+            endpoint: where it failed.
+            now: the time.
+
+        Returns:
+            False if they are not to be sent again.
+        """
+        batch, failure, kind = event.batch, event.failure, event.failure.kind
+        listed = len(batch.requests) > 1
+        if kind is FailureKind.STREAM_REFUSED and batch.streamed:
+            endpoint.refuse_streams(now)
+            self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.LIST_REFUSED and listed:
+            endpoint.refuse_lists(now)
+            self._resend_singly(alive, batch.failures)
+        elif kind is FailureKind.LIST_TOO_LONG and listed:
+            endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)
+            self._split(alive, batch)
+        elif kind is FailureKind.BAD_CALL and listed:
+            isolation = batch.isolation or Isolation(size=len(alive))
+            self._split(alive, batch, isolation)
+        elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
+            # A server that answers only the first prompt of a list does so every time.
+            endpoint.refuse_lists(now)
+            self._resend_singly(alive, batch.failures + 1)
+        elif event.retry_delay_s is not None:
+            self._counters.retries += 1
+            self._back_off(alive, batch, now + event.retry_delay_s)
+        else:
+            if kind is FailureKind.BAD_CALL and batch.isolation is not None:
+                batch.isolation.bad += len(alive)
+            return False
+        return True
+
+    def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
+        self._counters.splits += 1
+        middle = (len(alive) + 1) // 2
+        for half in (alive[:middle], alive[middle:]):
+            if half:
+                self._resend(half, batch.failures, isolation, whole=True)
+
+    def _resend_singly(self, alive: list[Request], failures: int) -> None:
+        for request in alive:
+            self._resend([request], failures, None)
+
+    def _resend(
+        self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False
+    ) -> None:
+        group = Group(requests[0].shape, sealed=True, whole=whole, failures=failures, isolation=isolation)
+        self._queue.add_sealed(requests, group)
+
+    def _back_off(self, alive: list[Request], batch: Batch, due: float) -> None:
+        for request in alive:
+            request.state = RequestState.BACKING_OFF
+        self.backing_off += len(alive)
+        resend = _Resend(alive, batch.failures + 1, batch.isolation)
+        # The batch's number breaks ties: resends are not comparable.
+        heapq.heappush(self._backoff, (due, batch.id, resend))
+
+    def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
+        """Some prompts of a split list are well: if all are, the list itself was refused."""
+        isolation = batch.isolation
+        if isolation is None:
+            return
+        isolation.good += good
+        if len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
+            endpoint.refuse_lists(now)

@@ -1,0 +1,147 @@
+"""Record what a real vLLM answers, byte for byte: python tests/wire/vllm/capture.py http://127.0.0.1:8000 [NAME ...]
+
+Each case becomes NAME.json beside this file: the request, the status, a few headers, and the body as text (for a
+stream the exact SSE text). The files were recorded from the server that tests/live/vllm_server.py starts, with the
+model of scripts/make_tiny_model.py; the texts depend on that model, the shapes on the vLLM of scripts/vllm_env.sh.
+"""
+
+import http.client
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+KEPT_HEADERS = ("content-type", "transfer-encoding", "endpoint-load-metrics", "retry-after")
+TRY_TIMEOUT_S = 120.0  # the first request for logprobs compiles something and has taken 14 s
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+CHAT_BATCH = "/v1/chat/completions/batch"
+Body = dict[str, Any]
+
+WORDS = ["def f(", "import os", "class A:"]
+# The two-event form: the first token of each prompt, then all the rest with that prompt's own usage.
+TWO_EVENTS: Body = {
+    "stream": True,
+    "stream_interval": 100_000,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
+USAGE_AT_END: Body = {"stream": True, "stream_options": {"include_usage": True}}
+SAMPLED: Body = {"n": 2, "temperature": 1.0, "seed": 7, "logprobs": 2, "return_token_ids": True}
+# No seed: one seed draws the same numbers for every prompt of a list, and all would stop at the same token.
+VARIED: Body = {"temperature": 1.0, "logit_bias": {"2": 5.5}, "max_tokens": 40}
+TOO_LONG = "x " * 2100
+
+
+def completion(prompt: object, **fields: object) -> tuple[str, str, Body]:
+    return "POST", COMPLETIONS, {"model": "tiny", "prompt": prompt, "max_tokens": 6, "temperature": 0} | fields
+
+
+def chat(**fields: object) -> tuple[str, str, Body]:
+    messages = [{"role": "user", "content": "hi"}]
+    return "POST", CHAT, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields
+
+
+def chat_batch(**fields: object) -> tuple[str, str, Body]:
+    messages = [[{"role": "user", "content": word}] for word in ("hi", "what")]
+    return "POST", CHAT_BATCH, {"model": "tiny", "messages": messages, "max_tokens": 6, "temperature": 0} | fields
+
+
+CASES: dict[str, tuple[str, str, Body | str | None]] = {
+    # Plain answers
+    "plain_single": completion("def f("),
+    "plain_list": completion(WORDS),
+    "plain_list_token_ids": completion(WORDS, return_token_ids=True),
+    "plain_list_varied_lengths": completion(WORDS * 2, **VARIED, return_token_ids=True),
+    "plain_list_stop_string": completion(WORDS, stop=["e"], max_tokens=30),
+    "plain_list_n2_logprobs_token_ids": completion(WORDS, **SAMPLED),
+    "plain_list_echo_logprobs": completion(WORDS[:2], echo=True, logprobs=1),
+    "plain_list_echo_logprobs_max_tokens_0": completion(WORDS[:2], echo=True, logprobs=1, max_tokens=0),
+    "plain_list_prompt_logprobs": completion(WORDS[:2], prompt_logprobs=1, max_tokens=2),
+    "plain_token_ids_prompt": completion([300, 301, 302]),
+    "plain_token_ids_prompts": completion([[300, 301], [302], [303, 304, 305]], return_token_ids=True),
+    "plain_choice": completion(WORDS[:2], structured_outputs={"choice": ["yes", "no"]}),
+    "plain_unknown_field": completion("def f(", no_such_field=1),
+    "plain_max_tokens_cut_to_context": completion([[300], [300] * 2045], max_tokens=6),
+    # Streamed answers
+    "stream_single": completion("def f(", **USAGE_AT_END),
+    "stream_list_two_events": completion(WORDS, **TWO_EVENTS),
+    "stream_list_two_events_max_tokens_1": completion(WORDS, **TWO_EVENTS, max_tokens=1),
+    "stream_list_two_events_token_ids": completion(WORDS, **TWO_EVENTS, return_token_ids=True),
+    "stream_list_two_events_varied_lengths": completion(WORDS * 2, **TWO_EVENTS, **VARIED),
+    "stream_list_two_events_n2_logprobs_token_ids": completion(WORDS, **TWO_EVENTS, **SAMPLED),
+    "stream_list_two_events_stop_string": completion(WORDS, **TWO_EVENTS, stop=["e"], max_tokens=30),
+    "stream_list_two_events_echo_logprobs": completion(WORDS[:2], **TWO_EVENTS, echo=True, logprobs=1),
+    "stream_list_event_per_token": completion(WORDS, **USAGE_AT_END),
+    "stream_list_no_usage": completion(WORDS, stream=True),
+    "stream_token_ids_prompts": completion([[300, 301], [302]], **TWO_EVENTS),
+    # Refusals
+    "error_too_long_in_list": completion(["def f(", TOO_LONG, "class A:"]),
+    "error_too_long_in_stream": completion(["def f(", TOO_LONG, "class A:"], **TWO_EVENTS),
+    "error_empty_prompt": completion(""),
+    "error_empty_prompt_in_list": completion(["def f(", "", "class A:"]),
+    "error_wrong_model": completion(WORDS, model="nope"),
+    "error_1025_prompts": completion(["x"] * 1025, max_tokens=1),
+    "error_empty_list": completion([]),
+    "error_mixed_list": completion(["def f(", [300, 301]]),
+    "error_token_id_out_of_vocabulary": completion([[300], [999_999]]),
+    "error_n2_greedy": completion(WORDS, n=2),
+    "error_max_tokens_0": completion(WORDS[:2], max_tokens=0),
+    "error_negative_max_tokens": completion(WORDS, max_tokens=-5),
+    "error_logprobs_over_limit": completion(WORDS, logprobs=1000),
+    "error_priority_list": completion(WORDS, priority=[1, 2, 3]),
+    "error_bad_json": ("POST", COMPLETIONS, '{"model": "tiny", "prompt": '),
+    "error_no_such_route": ("POST", "/v1/nothing", {}),
+    "error_wrong_method": ("GET", COMPLETIONS, None),
+    # Other endpoints
+    "chat_plain": chat(),
+    "chat_n2_logprobs": chat(n=2, temperature=1.0, seed=7, logprobs=True, top_logprobs=1, return_token_ids=True),
+    "chat_stream_two_events": chat(**TWO_EVENTS),
+    "chat_stream_event_per_token": chat(**USAGE_AT_END),
+    "chat_batch": chat_batch(return_token_ids=True),
+    "chat_batch_stream_bug": chat_batch(stream=True),
+    "chat_batch_error_n2": chat_batch(n=2, temperature=1.0),
+    "models": ("GET", "/v1/models", None),
+    "health": ("GET", "/health", None),
+    "version": ("GET", "/version", None),
+    "tokenize": ("POST", "/tokenize", {"model": "tiny", "prompt": "def f("}),
+}
+LOAD_METRICS_HEADER = {"endpoint-load-metrics-format": "TEXT"}
+
+
+def record(base: str, method: str, path: str, body: Body | str | None, headers: dict[str, str]) -> Body:
+    address = urlsplit(base)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=TRY_TIMEOUT_S)
+    sent = body if isinstance(body, str) else None if body is None else json.dumps(body)
+    try:
+        connection.request(method, path, sent, headers | {"content-type": "application/json"})
+        response = connection.getresponse()
+        text = response.read().decode("utf-8")
+    finally:
+        connection.close()
+    kept = {name: value for name in KEPT_HEADERS if (value := response.getheader(name)) is not None}
+    request: Body = {"method": method, "path": path}
+    if headers:
+        request["headers"] = headers
+    if body is not None:
+        request["text" if isinstance(body, str) else "json"] = body
+    return {"request": request, "status": response.status, "headers": kept, "body_text": text}
+
+
+def main() -> None:
+    base, *names = sys.argv[1:]
+    folder = Path(__file__).parent
+    cases: dict[str, tuple[str, str, Body | str | None, dict[str, str]]]
+    cases = {name: (*case, {}) for name, case in CASES.items()}
+    cases["plain_list_load_metrics"] = (*completion(WORDS), LOAD_METRICS_HEADER)
+    for name in names or cases:
+        result = record(base, *cases[name])
+        # One line per key: readable in a diff, and 1025 prompts stay one line.
+        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in result.items())
+        (folder / f"{name}.json").write_text("{\n" + lines + "\n}\n", "utf-8")
+        print(result["status"], name, result["body_text"][:150].replace("\n", "\\n"))
+
+
+if __name__ == "__main__":
+    main()
