@@ -18,13 +18,14 @@ Preset = Literal["latency", "balanced", "throughput"]
 PRESETS: dict[str, dict[str, Any]] = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
     "latency": {"limit": 64, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0},
-    # A hold of at most 20 ms on a busy server buys lists of an eighth of the limit.
+    # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
     "balanced": {
-        "limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.02, "refill_ratio": 0.125, "starvation_s": 5.0,
+        "limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
     },
-    # Refilling a quarter of the limit at once gave lists of 24 to 36 at the same throughput on a real vLLM.
+    # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
+    # its knee a server loses the permits that wait, an eighth of the limit on average.
     "throughput": {
-        "limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.25, "refill_ratio": 0.25, "starvation_s": 30.0,
+        "limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""

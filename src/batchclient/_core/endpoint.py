@@ -38,6 +38,7 @@ class Endpoint:
         "in_flight",
         "index",
         "limit",
+        "lists_proven",
         "lists_refused",
         "streams_refused",
     )
@@ -50,6 +51,8 @@ class Endpoint:
         self.abandoned = 0
         self.freed_at: float | None = None
         self.blocked_until: float | None = None
+        self.lists_proven = False
+        """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
         self.lists_refused = False
         self.streams_refused = False
         self._lists_again_at = 0.0

@@ -81,18 +81,23 @@ class Recovery:
         if kind is FailureKind.STREAM_REFUSED and batch.streamed:
             endpoint.refuse_streams(now)
             self._resend(alive, batch.failures, batch.isolation)
-        elif kind is FailureKind.LIST_REFUSED and listed:
+        elif kind is FailureKind.LIST_REFUSED and listed and not endpoint.lists_proven:
             endpoint.refuse_lists(now)
             self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_TOO_LONG and listed:
             endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)
             self._split(alive, batch)
-        elif kind is FailureKind.BAD_CALL and listed:
+        elif listed and failure.status == 503 and batch.failures and not endpoint.in_flight:
+            # Refused twice with nothing else there: vLLM's queue limit is shorter than the list, and waiting is in vain.
+            endpoint.shorten_lists(len(batch.requests), None, now)
+            self._split(alive, batch)
+        elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
             isolation = batch.isolation or Isolation(size=len(alive))
             self._split(alive, batch, isolation)
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
-            # A server that answers only the first prompt of a list does so every time.
-            endpoint.refuse_lists(now)
+            if not endpoint.lists_proven:
+                # A server that answers only the first prompt of a list does so every time.
+                endpoint.refuse_lists(now)
             self._resend_singly(alive, batch.failures + 1)
         elif event.retry_delay_s is not None:
             self._counters.retries += 1
@@ -134,5 +139,5 @@ class Recovery:
         if isolation is None:
             return
         isolation.good += good
-        if len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
+        if not endpoint.lists_proven and len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
             endpoint.refuse_lists(now)

@@ -273,6 +273,8 @@ class Scheduler:
             request.state = RequestState.DONE
             request.batch = None
         count = len(event.answers)
+        if count and len(batch.requests) > 1:
+            endpoint.lists_proven = True
         batch.unanswered -= count
         batch.callers -= len(resolved)
         endpoint.give_back(count * weight, self._now)

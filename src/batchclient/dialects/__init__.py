@@ -21,6 +21,9 @@ __all__ = ["Decoder", "Dialect", "make_dialect"]
 class Decoder(Protocol):
     """Turns one reply into answers, piece by piece."""
 
+    events: int
+    """Streamed events with choices so far: two per choice, or one per token on servers that ignore ``stream_interval``."""
+
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Take in some bytes; return the (position, answer) pairs they completed."""
         ...

@@ -167,6 +167,7 @@ class _Reply:
         self._keep_ids = batch.shape.wants_token_ids
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
+        self.events = 0
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         """Join one choice's events."""
@@ -314,8 +315,6 @@ class _StreamDecoder(_Reply):
         self._first_at: dict[int, float] = {}
         self._aborted: set[int] = set()
         self._failure: Failure | None = None
-        self.events = 0
-        """How many events with choices came: about two per choice, or one per token on old servers."""
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Return the answers that some bytes completed."""

@@ -1,0 +1,299 @@
+"""What batchclient relies on in a server's ``/v1/completions``, through the client and on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from batchclient import BadRequest, BatchClient, Completion, ConfigError, NotFound
+from tests.contract.conftest import Server
+
+GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"
+PROMPTS = [f"def function_{i}(argument" for i in range(24)]
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 120))
+
+
+def client(server: Server, **settings: Any) -> BatchClient:
+    return BatchClient(server.base_url, model=server.model, **{"preset": "throughput", **settings})
+
+
+async def together(server: Server, prompts: list[Any], settings: dict[str, Any] | None = None, **params: Any) -> Any:
+    async with client(server, **(settings or {})) as c:
+        answers = await asyncio.gather(*[c.complete(prompt, **params) for prompt in prompts], return_exceptions=True)
+        return answers, c.statistics()
+
+
+async def singly(server: Server, prompts: list[Any], **params: Any) -> list[Completion]:
+    answers, statistics = await together(server, prompts, {"max_list": 1}, **params)
+    assert set(statistics.list_sizes) == {1}
+    return answers
+
+
+def shown(answer: Completion) -> Any:
+    return [(c.index, c.text, c.finish_reason, c.token_ids) for c in answer.choices], answer.usage
+
+
+@pytest.mark.parametrize("max_tokens", [1, 12], ids=["plain", "streamed"])
+def test_a_list_answers_as_singles_do(server: Server, max_tokens: int) -> None:
+    params = {"max_tokens": max_tokens, "temperature": 0}
+    alone = run(singly(server, PROMPTS, **params))
+    answers, statistics = run(together(server, PROMPTS, **params))
+    assert max(statistics.list_sizes) > 8, "the calls did not share requests"
+    assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 12], ids=["plain", "streamed"])
+def test_each_call_has_its_own_usage(server: Server, max_tokens: int) -> None:
+    prompts = ["word " * (i + 1) for i in range(12)]
+    answers, _ = run(together(server, prompts, max_tokens=max_tokens, temperature=0))
+    alone = run(singly(server, prompts, max_tokens=max_tokens, temperature=0))
+    assert [answer.usage for answer in answers] == [answer.usage for answer in alone]
+    assert len({answer.usage.prompt_tokens for answer in answers}) > 6
+    assert all(answer.usage.completion_tokens == max_tokens for answer in answers)
+
+
+def test_a_streamed_answer_tells_its_time_to_first_token(server: Server) -> None:
+    answers, _ = run(together(server, PROMPTS[:4], max_tokens=12))
+    assert all(answer.time_to_first_token_s > 0 for answer in answers)
+
+
+@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
+def test_the_choices_of_n_come_in_order_and_belong_to_their_prompt(server: Server, max_tokens: int) -> None:
+    params = {"max_tokens": max_tokens, "n": 3, "temperature": 1.0, "seed": 11}
+    answers, statistics = run(together(server, PROMPTS[:6], **params))
+    alone = run(singly(server, PROMPTS[:6], **params))
+    assert max(statistics.list_sizes) == 6
+    assert [[choice.index for choice in answer.choices] for answer in answers] == [[0, 1, 2]] * 6
+    assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
+
+
+@pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
+def test_logprobs_and_token_ids_cover_every_token(server: Server, max_tokens: int) -> None:
+    answers, _ = run(
+        together(server, PROMPTS[:6], max_tokens=max_tokens, temperature=0, logprobs=2, return_token_ids=True)
+    )
+    for answer in answers:
+        (choice,) = answer.choices
+        assert len(choice.token_ids) == answer.usage.completion_tokens == max_tokens
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert len(choice.logprobs[name]) == max_tokens, name
+        assert choice.logprobs["text_offset"] == sorted(choice.logprobs["text_offset"])
+
+
+def test_streamed_logprobs_equal_plain_ones(server: Server) -> None:
+    # prompt_logprobs cannot be streamed, which makes the client send the same calls plain.
+    params = {"max_tokens": 8, "temperature": 0, "logprobs": 1}
+    streamed, _ = run(together(server, PROMPTS[:4], **params))
+    plain, _ = run(together(server, PROMPTS[:4], prompt_logprobs=0, **params))
+    for one, other in zip(streamed, plain, strict=True):
+        assert one.time_to_first_token_s is not None
+        assert other.time_to_first_token_s is None
+        assert one.choices[0].logprobs["tokens"] == other.choices[0].logprobs["tokens"]
+        assert one.choices[0].logprobs["text_offset"] == other.choices[0].logprobs["text_offset"]
+        assert one.choices[0].logprobs["token_logprobs"] == pytest.approx(
+            other.choices[0].logprobs["token_logprobs"], abs=0.05
+        )
+
+
+def test_prompts_may_be_token_ids(server: Server) -> None:
+    prompts = [[10 + i, 20, 30] for i in range(8)]
+    answers, statistics = run(together(server, prompts, max_tokens=6, temperature=0))
+    assert max(statistics.list_sizes) == 8
+    assert all(answer.usage.prompt_tokens == 3 for answer in answers)
+    assert [shown(answer) for answer in answers] == [
+        shown(answer) for answer in run(singly(server, prompts, max_tokens=6, temperature=0))
+    ]
+
+
+def test_echo_returns_the_prompt(server: Server) -> None:
+    answers, _ = run(together(server, PROMPTS[:6], max_tokens=6, temperature=0, echo=True))
+    assert all(answer.text.startswith(prompt) for prompt, answer in zip(PROMPTS, answers, strict=False))
+
+
+def test_a_stop_string_ends_an_answer(server: Server) -> None:
+    (whole,), _ = run(together(server, ["def f("], max_tokens=12, temperature=0))
+    stop = whole.text[3:5]
+    answers, _ = run(together(server, ["def f("] * 3, max_tokens=12, temperature=0, stop=[stop]))
+    for answer in answers:
+        assert answer.finish_reason == "stop"
+        assert answer.text == whole.text[: whole.text.index(stop)]
+        assert answer.choices[0].extra["stop_reason"] == stop
+
+
+def test_an_over_long_prompt_fails_alone(server: Server) -> None:
+    prompts: list[Any] = [*PROMPTS[:10], "a b " * 3000, *PROMPTS[10:]]
+    answers, statistics = run(together(server, prompts, max_tokens=2, temperature=0))
+    assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [10]
+    assert isinstance(answers[10], BadRequest)
+    assert answers[10].status == 400
+    assert "maximum context length is 2048" in str(answers[10])
+    assert statistics.batches <= 1 + 2 * 5 + 1
+
+
+def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
+    async def story() -> None:
+        async with client(server) as c:
+            with pytest.raises(BadRequest):
+                await c.complete("a b " * 3000, max_tokens=1)
+            with pytest.raises(ConfigError, match="2048") as refusal:
+                await c.complete([5] * 2048, max_tokens=1)
+            assert refusal.value.field == "prompt"
+            assert c.statistics().submitted == 1
+
+    run(story())
+
+
+def test_an_empty_prompt_fails_alone(server: Server) -> None:
+    answers, _ = run(together(server, ["", *PROMPTS[:7]], max_tokens=2, temperature=0))
+    assert isinstance(answers[0], BadRequest)
+    assert all(isinstance(answer, Completion) for answer in answers[1:])
+
+
+def test_an_unknown_model_is_not_found(server: Server) -> None:
+    async def story() -> None:
+        async with client(server) as c:
+            with pytest.raises(NotFound, match="nope") as refusal:
+                await c.complete("a", model="nope", max_tokens=1)
+            assert refusal.value.status == 404
+            assert refusal.value.attempt == 1
+
+    run(story())
+
+
+def test_a_bad_parameter_is_the_callers_fault(server: Server) -> None:
+    answers, _ = run(together(server, PROMPTS[:4], max_tokens=2, logprobs=1000))
+    assert all(isinstance(answer, BadRequest) for answer in answers)
+    assert all("logprobs" in str(answer) for answer in answers)
+
+
+def test_an_unknown_field_changes_nothing(server: Server) -> None:
+    one, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0))
+    two, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0, no_such_field={"a": [1, None]}))
+    assert [shown(answer) for answer in one] == [shown(answer) for answer in two]
+
+
+def test_callers_with_other_parameters_get_their_own(server: Server) -> None:
+    async def story() -> Any:
+        async with client(server) as c:
+            lengths = [1 + i % 7 for i in range(70)]
+            answers = await asyncio.gather(
+                *[c.complete(PROMPTS[i % 24], max_tokens=n, temperature=0) for i, n in enumerate(lengths)]
+            )
+            return lengths, answers
+
+    lengths, answers = run(story())
+    assert [answer.usage.completion_tokens for answer in answers] == lengths
+
+
+def test_a_request_nobody_waits_for_stops_on_the_server(server: Server) -> None:
+    async def running() -> float:
+        async with httpx.AsyncClient() as http:
+            page = (await http.get(server.base_url.removesuffix("/v1") + "/metrics")).text
+        lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running{")]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def until(wanted: Any) -> None:
+        while not wanted(await running()):
+            await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        async with client(server) as c:
+            tasks = [asyncio.create_task(c.complete(p, max_tokens=1900, ignore_eos=True)) for p in PROMPTS[:4]]
+            await asyncio.wait_for(until(lambda n: n > 0), 30)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait_for(until(lambda n: n == 0), 30)
+            assert c.statistics().cancelled == 4
+            assert c.statistics().in_flight == 0
+
+    if not server.real:
+        pytest.skip("the instant profile has nothing to stop; tests/simulator has the slow one")
+    run(story())
+
+
+# On the wire: the embedded server speaks as the real one did when the golden replies were recorded.
+
+
+def golden(name: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def shape_of(value: Any) -> Any:
+    """Keys and types, without values; lists by their first item."""
+    if isinstance(value, dict):
+        return {key: shape_of(item) for key, item in sorted(value.items())}
+    if isinstance(value, list):
+        return [shape_of(value[0])] if value else []
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain_list",
+        "plain_single",
+        "plain_list_token_ids",
+        "plain_list_n2_logprobs_token_ids",
+        "error_1025_prompts",
+        "error_empty_list",
+        "error_empty_prompt_in_list",
+        "error_too_long_in_list",
+        "error_wrong_model",
+    ],
+)
+def test_plain_replies_have_the_recorded_shape(server: Server, name: str) -> None:
+    recorded = golden(name)
+    body = {**recorded["request"]["json"], "model": server.model if name != "error_wrong_model" else "nope"}
+    reply = httpx.post(server.base_url + "/completions", json=body, timeout=60)
+    assert reply.status_code == recorded["status"]
+    expected = json.loads(recorded["body_text"])
+    if recorded["status"] == 200:
+        ours = reply.json()
+        assert set(ours) == set(expected)
+        assert set(ours["choices"][0]) == set(expected["choices"][0])
+        assert ours["usage"].keys() == expected["usage"].keys()
+        assert [choice["index"] for choice in ours["choices"]] == [c["index"] for c in expected["choices"]]
+    else:
+        assert shape_of(reply.json()) == shape_of(expected)
+        assert reply.json()["error"]["code"] == expected["error"]["code"]
+        assert reply.json()["error"]["type"] == expected["error"]["type"]
+
+
+@pytest.mark.parametrize(
+    "name", ["stream_list_two_events", "stream_list_event_per_token", "stream_list_two_events_max_tokens_1"]
+)
+def test_streams_have_the_recorded_events(server: Server, name: str) -> None:
+    recorded = golden(name)
+    body = {**recorded["request"]["json"], "model": server.model, "ignore_eos": True}
+    text = httpx.post(server.base_url + "/completions", json=body, timeout=60).text
+
+    def events(stream: str) -> list[Any]:
+        payloads = [line[6:] for line in stream.split("\n") if line.startswith("data: ")]
+        assert payloads[-1] == "[DONE]"
+        return [json.loads(payload) for payload in payloads[:-1]]
+
+    ours, expected = events(text), events(recorded["body_text"])
+
+    def by_index(stream: list[Any]) -> dict[int, list[Any]]:
+        pieces: dict[int, list[Any]] = {}
+        for event in stream:
+            for choice in event["choices"]:
+                pieces.setdefault(choice["index"], []).append((choice["finish_reason"], "usage" in event))
+        if "per_token" in name:
+            # A server that lags behind its engine sends two tokens in one event: only the ends are sure.
+            return {index: [own[0], own[-1], len(own) > 2] for index, own in pieces.items()}
+        return pieces
+
+    assert by_index(ours) == by_index(expected)
+    assert [set(event) for event in ours[:1]] == [set(event) for event in expected[:1]]
+    assert set(ours[0]["choices"][0]) == set(expected[0]["choices"][0])
+    assert ours[-1].get("usage", {}).keys() == expected[-1].get("usage", {}).keys()

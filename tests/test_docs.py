@@ -1,0 +1,78 @@
+"""Every Python block of the README and the docs runs, in order, page by page, against the embedded server."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchclient import BatchClient
+from batchclient.simulator.app import EmbeddedServer
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(profile="instant", model="m") as embedded:
+        yield embedded
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name)
+def test_the_blocks_of_a_page_run(
+    page: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "docs"}
+
+    clients: dict[int, Any] = {}
+
+    async def run() -> None:
+        for block in BLOCK.findall(page.read_text()):
+            source = block.replace("http://localhost:8000/v1", server.base_url)
+            code = compile(source, name(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            result = eval(code, namespace)
+            if inspect.isawaitable(result):
+                await result
+            clients.update({id(value): value for value in namespace.values() if type(value) is BatchClient})
+        for client in clients.values():
+            await client.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+def test_the_reference_shows_the_presets_as_they_are() -> None:
+    from batchclient.config import PRESETS
+
+    page = (ROOT / "docs/how-to/settings.md").read_text()
+    for setting in PRESETS["balanced"]:
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{setting}`"))
+        shown = [eval(cell) for cell in row.split("|")[2:5]]
+        assert shown == [PRESETS[preset][setting] for preset in ("latency", "balanced", "throughput")], setting
+
+
+def test_the_error_tree_is_the_one_in_the_code() -> None:
+    import batchclient.errors as errors
+
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    assert all(f"{each}" in page for each in errors.__all__)
