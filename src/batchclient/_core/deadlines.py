@@ -1,8 +1,16 @@
-"""Deadlines of calls: a heap with lazy deletion that never holds more than twice the live ones."""
+"""Deadlines of calls, earliest first, without growing dear or large.
+
+Rules:
+- Calls with equal timeouts have their deadlines in the order of their arrival: those lie in a run, O(1) in and out. Only a
+  call whose deadline comes before the last of the run goes into a heap, O(log n).
+- Deletion is lazy: a request that ended stays until it reaches the front, or until as many have ended as are left, when
+  all are swept. A million finished calls with a deadline of ten minutes must not pile up.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 
 from batchclient._core.messages import Request, RequestState
 
@@ -13,45 +21,52 @@ _GONE = (RequestState.DONE, RequestState.ABANDONED)
 
 
 class Deadlines:
-    """Requests by deadline. O(log n) in, amortised O(log n) out.
+    """Requests by deadline."""
 
-    Requests that ended stay in the heap until they reach its top or until as many have ended as are left, when the
-    heap is rebuilt: a million finished calls with a deadline of ten minutes must not pile up.
-    """
-
-    __slots__ = ("_ended", "_heap")
+    __slots__ = ("_ended", "_heap", "_run")
 
     def __init__(self) -> None:
+        self._run: deque[tuple[float, int, Request]] = deque()
         self._heap: list[tuple[float, int, Request]] = []
         self._ended = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._run) + len(self._heap)
 
     def add(self, request: Request) -> None:
         """Watch a request that has a deadline."""
         assert request.deadline is not None
-        heapq.heappush(self._heap, (request.deadline, request.seq, request))
+        entry = (request.deadline, request.seq, request)
+        if not self._run or self._run[-1][0] <= request.deadline:
+            self._run.append(entry)
+        else:
+            heapq.heappush(self._heap, entry)
 
     def ended(self, count: int) -> None:
         """Some watched requests have ended by themselves."""
         self._ended += count
-        if self._ended > _SMALLEST_SWEEP and self._ended * 2 > len(self._heap):
+        if self._ended > _SMALLEST_SWEEP and self._ended * 2 > len(self):
+            self._run = deque(entry for entry in self._run if entry[2].state not in _GONE)
             self._heap = [entry for entry in self._heap if entry[2].state not in _GONE]
             heapq.heapify(self._heap)
             self._ended = 0
 
     def next(self) -> float | None:
         """The earliest deadline of a live request."""
-        heap = self._heap
+        run, heap = self._run, self._heap
+        while run and run[0][2].state in _GONE:
+            run.popleft()
         while heap and heap[0][2].state in _GONE:
             heapq.heappop(heap)
-            self._ended = max(0, self._ended - 1)
-        return heap[0][0] if heap else None
+        if run and heap:
+            return min(run[0][0], heap[0][0])
+        return run[0][0] if run else heap[0][0] if heap else None
 
     def expired(self, now: float) -> list[Request]:
-        """Remove and return the live requests whose deadline is not after ``now``."""
+        """Remove and return the live requests whose deadline is not after ``now``, earliest first."""
         due: list[Request] = []
         while (first := self.next()) is not None and first <= now:
-            due.append(heapq.heappop(self._heap)[2])
+            run = self._run
+            from_run = bool(run) and run[0][0] == first
+            due.append((run.popleft() if from_run else heapq.heappop(self._heap))[2])
         return due

@@ -4,7 +4,7 @@ Rules:
 - Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
   connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
 - ``freed_at`` is when the oldest permit that is free now came free; a full endpoint has none.
-- What a server refused is tried again after a while: a learnt cap doubles, a refusal is forgotten.
+- What a server refused is tried again after a while: a learnt cap doubles every minute, a refusal is forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Endpoint:
     """
 
     __slots__ = (
-        "_cap_grows_at",
+        "_learnt_at",
         "_learnt_cap",
         "_lists_again_at",
         "_max_list",
@@ -58,7 +58,7 @@ class Endpoint:
         self._lists_again_at = 0.0
         self._streams_again_at = 0.0
         self._learnt_cap: int | None = None
-        self._cap_grows_at = 0.0
+        self._learnt_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.index}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -89,14 +89,14 @@ class Endpoint:
             if now < self._lists_again_at:
                 return 1
             self.lists_refused = False
-        cap = self._learnt_cap
-        if cap is None:
+        return self._grown_cap(now)
+
+    def _grown_cap(self, now: float) -> int:
+        # A function of time alone: whoever looks at it, and how often, changes nothing.
+        if self._learnt_cap is None:
             return self._max_list
-        if now >= self._cap_grows_at:
-            cap *= 2
-            self._learnt_cap = cap if cap < self._max_list else None
-            self._cap_grows_at = now + _CAP_GROWS_AFTER_S
-        return min(cap, self._max_list)
+        doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
+        return min(self._learnt_cap << min(doublings, 32), self._max_list)
 
     def refuse_lists(self, now: float) -> None:
         """The server takes no lists; ask again later."""
@@ -117,8 +117,8 @@ class Endpoint:
     def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
         """A list of ``failed`` prompts was too long; the server may have stated its cap."""
         cap = stated if stated is not None and 0 < stated < failed else max(1, failed // 2)
-        self._learnt_cap = min(cap, self._learnt_cap or cap)
-        self._cap_grows_at = now + _CAP_GROWS_AFTER_S
+        self._learnt_cap = min(cap, self._grown_cap(now))
+        self._learnt_at = now
 
     def observe(self, sample: Sample) -> None:
         """Feed the limit algorithm; a raised limit frees permits."""

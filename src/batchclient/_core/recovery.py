@@ -48,7 +48,8 @@ class Recovery:
 
     def next_due(self) -> float | None:
         """When the first of them is due."""
-        return self._backoff[0][0] if self._backoff else None
+        # The calls of an entry may all have gone; once none is left anywhere, there is nothing to wake for.
+        return self._backoff[0][0] if self.backing_off else None
 
     def requeue(self, now: float) -> None:
         """Queue again what has waited long enough."""
@@ -139,5 +140,10 @@ class Recovery:
         if isolation is None:
             return
         isolation.good += good
-        if not endpoint.lists_proven and len(batch.requests) == 1 and not isolation.bad and isolation.good >= isolation.size:
+        if (
+            not endpoint.lists_proven
+            and len(batch.requests) == 1
+            and not isolation.bad
+            and isolation.good >= isolation.size
+        ):
             endpoint.refuse_lists(now)

@@ -188,16 +188,17 @@ class Scheduler:
             self._reject([request], ClientClosed("the client takes no more calls"))
             return
         request.queued_at = self._now
+        if request.deadline is not None and request.deadline <= self._now:
+            self._reject([request], _too_late(request))
+            return
+        full = self._queue.size >= self._settings.max_queued
+        if full and self._settings.raise_when_full and not event.may_wait:
+            message = f"{self._queue.size} calls are queued (max_queued={self._settings.max_queued})"
+            self._reject([request], QueueFull(message))
+            return
         if request.deadline is not None:
-            if request.deadline <= self._now:
-                self._reject([request], _too_late(request))
-                return
             self._deadlines.add(request)
-        if self._queue.size >= self._settings.max_queued:
-            if self._settings.raise_when_full and not event.may_wait:
-                message = f"{self._queue.size} calls are queued (max_queued={self._settings.max_queued})"
-                self._reject([request], QueueFull(message))
-                return
+        if full:
             request.state = RequestState.WAITING
             self._outside.append(request)
             self._outside_size += 1
@@ -418,6 +419,9 @@ class Scheduler:
                     continue
                 endpoint.blocked_until = None
             self._grant_on(endpoint)
+        if not self._queue.size:
+            # What one endpoint would have kept waiting, another took.
+            self._wake_at = None
 
     def _grant_on(self, endpoint: Endpoint) -> None:
         passed_over: list[Group] = []

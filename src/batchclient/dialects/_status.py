@@ -36,11 +36,11 @@ def failure_of(status: int, message: str, code: str | None, *, streamed: bool, r
     Sources: RFC 9110 for the statuses; for what servers make of them ``servers.md`` section 2 of the project's notes:
     vLLM says 503 when its queue is full, TGI 429, TGI 422 for a list that is too long and 424 for a failed generation.
     """
-    kind, error, cap = _classify(status, message, streamed)
+    kind, error, cap = _classify(status, message, streamed=streamed)
     return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap)
 
 
-def _classify(status: int, message: str, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:
+def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:
     if status in (401, 403):
         return FailureKind.REFUSED, AuthenticationFailed, None
     if status == 404:
