@@ -1,0 +1,25 @@
+"""The embedded server: a model of vLLM, for tests, the demo and the laboratory.
+
+From the inside out: ``engine`` (continuous batching), ``text`` (what it says), ``validation`` and ``wire`` (vLLM's HTTP
+bodies), ``faults``, ``exchange`` (one request), ``server`` (all of it, without sockets or clock), and its two shells:
+``asgi`` with ``app`` (real sockets) and ``transport`` (in process).
+"""
+
+from batchclient.simulator.app import EmbeddedServer, serve
+from batchclient.simulator.faults import Fault
+from batchclient.simulator.profiles import PROFILES, Profile
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.text import expected_text, prompt_digest
+from batchclient.simulator.transport import SimulatorTransport
+
+__all__ = [
+    "PROFILES",
+    "EmbeddedServer",
+    "Fault",
+    "Profile",
+    "SimulatedServer",
+    "SimulatorTransport",
+    "expected_text",
+    "prompt_digest",
+    "serve",
+]

@@ -1,0 +1,341 @@
+"""Continuous batching as vLLM does it, without a clock: the engine behind the embedded server.
+
+Rules:
+- Time is an argument and the next deadline a result. ``now`` never goes back.
+- A step is scheduled as a whole: what arrives during a step waits for the next one.
+- Running sequences come first (one token each), then prefills begun earlier, then waiting ones in order of arrival,
+  until ``step_tokens``, ``max_num_seqs`` or the KV cache is exhausted.
+- KV is given per chunk, not for the whole answer to come, so the cache can fill up: then the youngest running sequence
+  gives up its KV and goes back to the front of the queue, to be prefilled again with what it had generated.
+- The engine knows lengths, not text.
+
+Cost: a step takes time in proportion to what it reports and prefills, not to the number of sequences that decode. A
+decoding sequence is a line (``generated = generated_at_join + steps since``), and only the steps at which one of them
+has something to report are kept, in a heap.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from typing import NamedTuple
+
+from batchclient.simulator.profiles import Profile
+
+__all__ = ["Engine", "Progress", "Sequence"]
+
+_WAITING, _PREFILL, _DECODE, _GONE = range(4)
+
+
+class Sequence:
+    """One prompt's one choice on its way through the engine.
+
+    Args:
+        sequence_id: unique among those in the engine.
+        prompt_tokens: at least 1.
+        output_tokens: after this many it finishes, at least 1.
+        report_every: report the first token and then each time this many more are there; 0 reports only the end.
+        owner: whatever the caller wants to find in ``Progress.sequence.owner``.
+    """
+
+    __slots__ = (
+        "generated",
+        "generation",
+        "joined_step",
+        "kv",
+        "output_tokens",
+        "owner",
+        "prompt_tokens",
+        "report_every",
+        "sequence_id",
+        "state",
+        "to_prefill",
+    )
+
+    def __init__(
+        self, sequence_id: int, prompt_tokens: int, output_tokens: int, report_every: int = 0, owner: object = None
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.report_every = report_every
+        self.owner = owner
+        self.state = _WAITING
+        self.to_prefill = prompt_tokens
+        # For a decoding sequence these three are as of ``joined_step``.
+        self.generated = 0
+        self.kv = 0
+        self.joined_step = 0
+        # Counts the times it was taken off its line: an older entry in the heap is void.
+        self.generation = 0
+
+    def __repr__(self) -> str:
+        state = ("waiting", "prefill", "decode", "gone")[self.state]
+        return f"<Sequence {self.sequence_id} {state} {self.prompt_tokens}+{self.output_tokens}>"
+
+
+class Progress(NamedTuple):
+    """What one step brought one sequence.
+
+    Args:
+        at: when the step ended, seconds.
+        sequence: which.
+        generated: output tokens so far.
+        finished: nothing more will come.
+    """
+
+    at: float
+    sequence: Sequence
+    generated: int
+    finished: bool
+
+
+class Engine:
+    """The scheduler of a simulated server. ``submit``, then ``step`` whenever ``next_deadline`` has come.
+
+    Args:
+        profile: the costs and limits.
+        rng: for the noise of ``profile.noise_ratio``; ``None``: no noise.
+
+    Attributes:
+        slowdown: factor on every step's duration from the next step on; may be set at any time.
+    """
+
+    def __init__(self, profile: Profile, rng: random.Random | None = None) -> None:
+        self.profile = profile
+        self.slowdown = 1.0
+        self.preemptions = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self._rng = rng if profile.noise_ratio else None
+        self._is_free = profile.is_free
+        self._all: dict[int, Sequence] = {}
+        self._waiting: deque[Sequence] = deque()
+        # Insertion order is order of admission; the last one is preempted first.
+        self._running: dict[int, Sequence] = {}
+        self._prefilling: list[Sequence] = []
+        self._decoding = 0
+        self._kv_used = 0
+        self._due: list[tuple[int, int, int, Sequence]] = []
+        self._begun = 0
+        self._ended = 0
+        self._wake_at: float | None = None
+        self._step_ends_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.profile.name} running={self.running} waiting={self.waiting} kv={self._kv_used}>"
+
+    @property
+    def running(self) -> int:
+        """Sequences that prefill or decode."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for admission, preempted ones included."""
+        return len(self._waiting)
+
+    @property
+    def kv_usage_ratio(self) -> float:
+        """How full the KV cache is, 0 to 1."""
+        return min(1.0, self._kv_used / self.profile.kv_tokens)
+
+    def submit(self, sequence: Sequence, now: float) -> None:
+        """Queue ``sequence``; it may join the step that begins at ``now``.
+
+        Raises:
+            ValueError: it can never fit the KV cache, or its id is taken. Nothing changed.
+        """
+        if sequence.prompt_tokens + sequence.output_tokens > self.profile.kv_tokens:
+            raise ValueError(f"{sequence!r} does not fit {self.profile.kv_tokens} tokens of KV")
+        if sequence.sequence_id in self._all:
+            raise ValueError(f"sequence id {sequence.sequence_id} is taken")
+        self._all[sequence.sequence_id] = sequence
+        self._waiting.append(sequence)
+        if self._step_ends_at is None and self._wake_at is None:
+            self._wake_at = now
+
+    def abort(self, sequence_id: int, now: float) -> bool:
+        """Forget a sequence; its KV is free at once. Returns whether it was there."""
+        del now  # an abort costs nothing; the argument keeps the methods alike
+        sequence = self._all.pop(sequence_id, None)
+        if sequence is None:
+            return False
+        if sequence.state == _WAITING:
+            self._waiting.remove(sequence)
+        else:
+            self._leave(sequence)
+        sequence.state = _GONE
+        return True
+
+    def next_deadline(self) -> float | None:
+        """When ``step`` has something to do; ``None`` while the engine is empty."""
+        if self._step_ends_at is not None:
+            return self._step_ends_at
+        return self._wake_at if self._waiting else None
+
+    def step(self, now: float) -> list[Progress]:
+        """End every step that is over by ``now``, begin the next ones, and return what they brought, in order."""
+        progress: list[Progress] = []
+        while True:
+            if self._step_ends_at is None:
+                if not self._waiting and not self._running:
+                    self._wake_at = None
+                    return progress
+                begin_at = now if self._wake_at is None else self._wake_at
+                if begin_at > now:
+                    return progress
+                self._wake_at = None
+                self._step_ends_at = begin_at + self._begin()
+            if self._step_ends_at > now:
+                return progress
+            ended_at = self._step_ends_at
+            self._step_ends_at = None
+            self._wake_at = ended_at
+            self._end(ended_at, progress)
+
+    # --- one step ---
+
+    def _begin(self) -> float:
+        """Schedule one step and return its duration in seconds."""
+        preempted = self._make_room()
+        budget = self.profile.step_tokens - self._decoding
+        prefilled = self._prefill(budget, admit=not preempted)
+        strides = self._stride() if self._is_free and not self._waiting and not self._prefilling else 1
+        self._begun += strides
+        self._kv_used += self._decoding * strides
+        self.prompt_tokens += prefilled
+        self.generation_tokens += self._decoding * strides
+        return self._duration(prefilled)
+
+    def _end(self, at: float, progress: list[Progress]) -> None:
+        self._ended = self._begun
+        due = self._due
+        while due and due[0][0] <= self._ended:
+            _, _, generation, sequence = heapq.heappop(due)
+            if generation == sequence.generation and sequence.state == _DECODE:
+                self._report(at, sequence, sequence.generated + self._ended - sequence.joined_step, progress)
+        if self._prefilling:
+            done = [sequence for sequence in self._prefilling if sequence.to_prefill == 0]
+            if done:
+                self._prefilling = [sequence for sequence in self._prefilling if sequence.to_prefill]
+                for sequence in done:
+                    self._join_decoding(at, sequence, progress)
+
+    def _duration(self, prefilled: int) -> float:
+        if self._is_free:
+            return 0.0
+        profile = self.profile
+        sequences = self._decoding + len(self._prefilling)
+        memory_s = profile.step_s + self._kv_used * profile.kv_token_s
+        seconds = max(memory_s, sequences * profile.compute_s) + sequences * profile.sequence_s
+        seconds += prefilled * profile.prefill_token_s
+        if self._rng is not None:
+            seconds *= max(0.5, self._rng.gauss(1.0, profile.noise_ratio))
+        return seconds * self.slowdown
+
+    def _stride(self) -> int:
+        """How many steps can be taken as one: a free step shows only where it reports something."""
+        if not self._due:
+            return 1
+        room = (self.profile.kv_tokens - self._kv_used) // max(1, self._decoding)
+        return max(1, min(self._due[0][0] - self._ended, room))
+
+    def _make_room(self) -> bool:
+        """Preempt until each decoding sequence can have its next token's KV. Returns whether one was."""
+        preempted = False
+        while self._kv_used + self._decoding > self.profile.kv_tokens and len(self._running) > 1:
+            self._preempt()
+            preempted = True
+        return preempted
+
+    def _prefill(self, budget: int, *, admit: bool) -> int:
+        """Give the prefills their chunks, then admit waiting sequences. Returns the tokens given.
+
+        At most one sequence is half prefilled at a time, since nobody is admitted before the older ones have all they
+        can take; so prefills never block each other.
+        """
+        room = self.profile.kv_tokens - self._kv_used - self._decoding
+        given = 0
+        for sequence in self._prefilling:
+            chunk = min(budget - given, room - given, sequence.to_prefill)
+            if chunk > 0:
+                given += chunk
+                sequence.to_prefill -= chunk
+                sequence.kv += chunk
+        while admit and self._waiting and given < budget and len(self._running) < self.profile.max_num_seqs:
+            sequence = self._waiting[0]
+            # The place for a prefix cache: tokens found there would be taken off ``to_prefill`` here.
+            chunk = min(budget - given, sequence.to_prefill)
+            if chunk > room - given:
+                break
+            self._waiting.popleft()
+            sequence.state = _PREFILL
+            sequence.to_prefill -= chunk
+            sequence.kv = chunk
+            given += chunk
+            self._running[sequence.sequence_id] = sequence
+            self._prefilling.append(sequence)
+        self._kv_used += given
+        return given
+
+    # --- one sequence ---
+
+    def _join_decoding(self, at: float, sequence: Sequence, progress: list[Progress]) -> None:
+        # The step that prefills the last chunk also yields the next token.
+        sequence.generated += 1
+        sequence.joined_step = self._ended
+        sequence.state = _DECODE
+        self._decoding += 1
+        self.generation_tokens += 1
+        wanted = sequence.generated == 1 or self._is_report(sequence, sequence.generated)
+        if sequence.generated >= sequence.output_tokens or (sequence.report_every and wanted):
+            self._report(at, sequence, sequence.generated, progress)
+        else:
+            self._plan(sequence, sequence.generated)
+
+    @staticmethod
+    def _is_report(sequence: Sequence, generated: int) -> bool:
+        return (generated - 1) % sequence.report_every == 0 if sequence.report_every else False
+
+    def _report(self, at: float, sequence: Sequence, generated: int, progress: list[Progress]) -> None:
+        finished = generated >= sequence.output_tokens
+        progress.append(Progress(at, sequence, generated, finished))
+        if finished:
+            del self._all[sequence.sequence_id]
+            self._leave(sequence)
+            sequence.state = _GONE
+        else:
+            self._plan(sequence, generated)
+
+    def _plan(self, sequence: Sequence, generated: int) -> None:
+        """Note the step at which the sequence has something to report next."""
+        at_tokens = sequence.output_tokens
+        if sequence.report_every:
+            passed = (generated - 1) // sequence.report_every
+            at_tokens = min(at_tokens, 1 + (passed + 1) * sequence.report_every)
+        step = sequence.joined_step + at_tokens - sequence.generated
+        heapq.heappush(self._due, (step, sequence.sequence_id, sequence.generation, sequence))
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a running sequence off the engine and free its KV."""
+        del self._running[sequence.sequence_id]
+        sequence.generation += 1
+        if sequence.state == _DECODE:
+            self._kv_used -= sequence.kv + self._begun - sequence.joined_step
+            self._decoding -= 1
+        else:
+            self._kv_used -= sequence.kv
+            self._prefilling.remove(sequence)
+
+    def _preempt(self) -> None:
+        _, sequence = next(reversed(self._running.items()))
+        if sequence.state == _DECODE:
+            sequence.generated += self._ended - sequence.joined_step
+        self._leave(sequence)
+        sequence.state = _WAITING
+        sequence.kv = 0
+        sequence.to_prefill = sequence.prompt_tokens + sequence.generated
+        self._waiting.appendleft(sequence)
+        self.preemptions += 1

@@ -1,0 +1,245 @@
+"""One completion request from its sequences to the bytes of its reply.
+
+Rules:
+- An exchange turns the engine's progress into parts of its reply; it knows no time and no queue.
+- A stream's headers go out when its prompts enter the engine, as the real server does; a plain reply is one part.
+- Faults that spoil a reply (``cut``, ``drop_choice``, …) are done here; those that replace it never get here.
+- A spoiled stream is spoiled in the event after half of its sequences have had one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchclient.simulator.engine import Progress
+from batchclient.simulator.faults import Fault
+from batchclient.simulator.text import Generation, OutputLengths, choice_variant, generate, variant_of
+from batchclient.simulator.validation import CompletionCall, error_body
+from batchclient.simulator.wire import DONE, ReplyWriter, error_event
+
+__all__ = ["JSON_HEADERS", "Exchange", "Part"]
+
+Headers = tuple[tuple[str, str], ...]
+
+JSON_HEADERS: Headers = (("content-type", "application/json"),)
+_STREAM_HEADERS: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
+# What a dying engine answers.
+ENGINE_ERROR = error_body(
+    "EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError", 500
+)
+
+
+@dataclass(slots=True)
+class Part:
+    """A piece of a reply, in order.
+
+    Args:
+        request_id: whose.
+        status: above 0 in the first part only: the headers stand before the body.
+        headers: with ``status``; without content length unless it must be a lie.
+        body: bytes of the body.
+        last: the reply ends here; with ``broken``, by closing the connection.
+        broken: the connection is closed without a proper end.
+        refused: nothing was ever accepted (``broken`` is true as well).
+    """
+
+    request_id: int
+    status: int = 0
+    headers: Headers = ()
+    body: bytes = b""
+    last: bool = False
+    broken: bool = False
+    refused: bool = False
+
+
+class Exchange:
+    """One request in work.
+
+    Args:
+        request_id: the shell's number for it.
+        call: the checked request.
+        writer: writes its reply.
+        fault: what spoils the reply, if anything.
+        headers: extra headers of the reply.
+
+    Attributes:
+        generations: the answers to come, by index.
+        sequence_ids: of the sequences in the engine.
+        is_over: nothing more will be sent.
+    """
+
+    __slots__ = (
+        "_choices",
+        "_completion_tokens",
+        "_events",
+        "_headers",
+        "_left",
+        "_sent",
+        "_writer",
+        "call",
+        "fault",
+        "generations",
+        "is_over",
+        "request_id",
+        "sequence_ids",
+    )
+
+    def __init__(
+        self, request_id: int, call: CompletionCall, writer: ReplyWriter, fault: str | None, headers: Headers = ()
+    ) -> None:
+        self.request_id = request_id
+        self.call = call
+        self.fault = fault
+        self.generations: list[Generation] = []
+        self.sequence_ids: list[int] = []
+        self.is_over = False
+        self._writer = writer
+        self._headers = headers
+        self._left = call.sequences
+        self._sent = [0] * call.sequences
+        self._choices = [""] * call.sequences
+        self._completion_tokens = 0
+        self._events = 0
+
+    def __repr__(self) -> str:
+        kind = "stream" if self.call.stream else "plain"
+        return f"<Exchange {self.request_id} {kind} {self._left} of {self.call.sequences} left>"
+
+    def decide(self, lengths: OutputLengths | None, nonce: str) -> None:
+        """Decide every choice's answer."""
+        call = self.call
+        fields = call.fields
+        variant = variant_of(fields, nonce)
+        is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
+        ignore_eos = bool(fields.get("ignore_eos"))
+        min_tokens = fields.get("min_tokens") or 0
+        for i, prompt in enumerate(call.prompts):
+            own = f"{variant}/{i}" if is_random else variant
+            for k in range(call.n):
+                generation = generate(
+                    prompt,
+                    call.max_tokens[i],
+                    variant=choice_variant(own, k),
+                    lengths=lengths,
+                    ignore_eos=ignore_eos,
+                    min_tokens=min_tokens,
+                )
+                if call.stop:
+                    generation.apply_stops(call.stop, keep=bool(fields.get("include_stop_str_in_output")))
+                if self.fault == "abort":
+                    generation.cut_short()
+                self.generations.append(generation)
+
+    def begin(self) -> Part | None:
+        """The stream's headers; ``None`` for a plain reply."""
+        if not self.call.stream:
+            return None
+        return Part(self.request_id, 200, _STREAM_HEADERS + self._headers)
+
+    def on_progress(self, progress: Progress, index: int) -> list[Part]:
+        """What the engine's progress with the choice ``index`` adds to the reply."""
+        generation = self.generations[index]
+        parts: list[Part] = []
+        if self.call.stream:
+            parts = self._event_parts(index, generation, progress.generated)
+            self._sent[index] = progress.generated
+        if progress.finished:
+            self._left -= 1
+            self._completion_tokens += progress.generated
+            if not self.call.stream:
+                self._choices[index] = self._writer.choice(index, generation)
+        if self._left or self.is_over:
+            return parts
+        if self.call.stream:
+            parts += self._end_parts()
+        else:
+            parts = self._plain_parts()
+        # A silent connection stays open: it is over when the client leaves.
+        self.is_over = True
+        return parts
+
+    def _event_parts(self, index: int, generation: Generation, generated: int) -> list[Part]:
+        if self.is_over or (self.fault == "drop_choice" and index == len(self._sent) - 1):
+            return []
+        event = self._writer.event(index, generation, self._sent[index], generated)
+        self._events += 1
+        if self.fault is not None:
+            if self._events == len(self._sent) // 2 + 1 and self.fault in ("cut", "error_event", "stall_body"):
+                self.is_over = True
+                return self._spoil(event)
+            if self.fault == "double_choice" and index == 0:
+                event += event
+        return [Part(self.request_id, body=event)]
+
+    def _spoil(self, event: bytes) -> list[Part]:
+        half = event[: len(event) // 2]
+        match self.fault:
+            case "cut":
+                return [Part(self.request_id, body=half), Part(self.request_id, last=True, broken=True)]
+            case "stall_body":
+                return [Part(self.request_id, body=half)]
+        return [
+            Part(self.request_id, body=error_event(ENGINE_ERROR)),
+            Part(self.request_id, body=DONE, last=True),
+        ]
+
+    def _end_parts(self) -> list[Part]:
+        parts = [Part(self.request_id, body=DONE, last=True)]
+        if self.call.include_usage:
+            parts.insert(0, Part(self.request_id, body=self._writer.usage_event(self._completion_tokens)))
+        return parts
+
+    def _plain_parts(self) -> list[Part]:
+        choices = self._choices
+        match self.fault:
+            case "drop_choice":
+                choices = choices[:-1]
+            case "double_choice":
+                choices = [choices[0], *choices]
+            case "error_event":
+                return [Part(self.request_id, 500, JSON_HEADERS, ENGINE_ERROR, last=True)]
+        body = self._writer.body(choices, self._completion_tokens)
+        if self.fault in ("cut", "stall_body"):
+            promised = (*JSON_HEADERS, ("content-length", str(len(body))))
+            parts = [Part(self.request_id, 200, promised, body[: len(body) // 2])]
+            if self.fault == "cut":
+                parts.append(Part(self.request_id, last=True, broken=True))
+            return parts
+        return [Part(self.request_id, 200, JSON_HEADERS + self._headers, body, last=True)]
+
+
+def replacement(request_id: int, fault: Fault) -> list[Part] | None:
+    """The whole reply of a fault that leaves the engine out of it; ``None``: the request goes on to the engine."""
+    match fault.kind:
+        case "refuse" | "disconnect":
+            return [Part(request_id, last=True, broken=True, refused=fault.kind == "refuse")]
+        case "stall":
+            return []
+        case "garbage":
+            return [Part(request_id, 200, JSON_HEADERS, b'{"id":"cmpl-0","choices":[{"index"', last=True)]
+        case "html":
+            page = b"<html><head><title>Service</title></head><body><h1>Please wait</h1></body></html>"
+            return [Part(request_id, 200, (("content-type", "text/html"),), page, last=True)]
+        case "status":
+            status = int(fault.value)
+            retry_after = () if fault.retry_after_s is None else (("retry-after", f"{fault.retry_after_s:g}"),)
+            message, kind = _STATUS_TEXTS.get(status, ("The request failed by order.", "InternalServerError"))
+            return [Part(request_id, status, JSON_HEADERS + retry_after, error_body(message, kind, status), last=True)]
+        case "no_lists":
+            # The words of ``transformers serve``.
+            return [Part(request_id, 400, JSON_HEADERS, b'{"detail":"prompt must be a string."}', last=True)]
+        case "no_stream_lists":
+            body = error_body("Streaming is not supported for a list of prompts.", "BadRequestError", 400, "stream")
+            return [Part(request_id, 400, JSON_HEADERS, body, last=True)]
+        case "bad_prompt":
+            body = error_body("The prompt contains a special token that is not allowed.", "BadRequestError", 400)
+            return [Part(request_id, 400, JSON_HEADERS, body, last=True)]
+    return None
+
+
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+_STATUS_TEXTS = {
+    429: ("Too many requests.", "RateLimitError"),
+    500: ("EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError"),
+    503: (BUSY, "Service Unavailable"),
+}

@@ -1,0 +1,376 @@
+"""The embedded server without sockets or clock: engine, API server, wire format and faults in one machine.
+
+Rules:
+- ``receive``, ``disconnect`` and ``poll`` take the time; ``next_deadline`` says when ``poll`` has something new.
+  ``now`` never goes back. A late ``poll`` loses nothing: everything happens at its own time.
+- The API server is a single-server queue before and after the engine: each request, prompt and event occupies it.
+- Every request that is not disconnected ends with one part whose ``last`` is true, unless a fault leaves it silent.
+- A disconnected request's sequences leave the engine at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pydantic_core
+
+from batchclient.simulator.engine import Engine, Progress, Sequence
+from batchclient.simulator.exchange import BUSY, JSON_HEADERS, Exchange, Headers, Part, replacement
+from batchclient.simulator.faults import Fault, FaultInjector
+from batchclient.simulator.profiles import Profile, profile
+from batchclient.simulator.statistics import Counters, metrics_text
+from batchclient.simulator.text import OutputLengths
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
+from batchclient.simulator.wire import ReplyWriter
+
+__all__ = ["Part", "SimulatedServer"]
+
+VERSION = "0.32.0"
+
+
+class SimulatedServer:
+    """A whole server in virtual time.
+
+    Args:
+        profile: the costs, by name or as they are.
+        model: the one served name.
+        max_model_len_tokens: prompt and answer together; never above the profile's KV.
+        output_lengths: ``"fixed"`` or ``"lognormal:MEAN:SIGMA"``.
+        faults: see ``faults``.
+        api_key: demanded of every ``/v1`` request if given.
+        seed: of every random choice.
+        speed: how many times as fast as the profile says.
+        max_queued: overrides the profile's: 503 above this many sequences.
+        max_num_seqs: overrides the profile's.
+        kv_tokens: overrides the profile's.
+        epoch_s: Unix time at ``now`` 0, for ``created``.
+
+    Raises:
+        ValueError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        profile: str | Profile = "gpu",
+        *,
+        model: str = "simulated",
+        max_model_len_tokens: int = 32_768,
+        output_lengths: str | OutputLengths = "fixed",
+        faults: Iterable[str | Fault] = (),
+        api_key: str | None = None,
+        seed: int = 0,
+        speed: float = 1.0,
+        max_queued: int | None = None,
+        max_num_seqs: int | None = None,
+        kv_tokens: int | None = None,
+        epoch_s: float = 0.0,
+    ) -> None:
+        costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)
+        self.profile = costs.at_speed(speed)
+        self.model = model
+        self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
+        self.counters = Counters()
+        self.faults = FaultInjector(faults, seed)
+        lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
+        self._lengths = None if lengths.mean_tokens is None else lengths
+        self._limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
+        self._authorization = f"Bearer {api_key}".encode() if api_key else None
+        self._epoch_s = epoch_s
+        self._seed = seed
+        self._ids = random.Random(f"{seed}/ids")  # noqa: S311
+        self._exchanges: dict[int, Exchange] = {}
+        self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
+        self._outbox: deque[tuple[float, Part]] = deque()
+        self._api_free_at = -math.inf
+        self._sequences = 0
+        self._order = 0
+        self._outstanding = 0
+
+    def __repr__(self) -> str:
+        return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
+
+    # --- the shell's side ---
+
+    def receive(
+        self,
+        request_id: int,
+        method: str,
+        path: str,
+        body: bytes,
+        now: float,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """Take a whole request; its reply comes from ``poll``.
+
+        Args:
+            request_id: unique among the requests in work.
+            method: upper case.
+            path: without the query.
+            body: the whole body.
+            now: seconds.
+            headers: names in lower case.
+        """
+        self._advance(now)
+        try:
+            if path != "/v1/completions" or method != "POST":
+                self._reply(request_id, *self._other_route(method, path, body, dict(headers)), now)
+                return
+            named = dict(headers)
+            self._check_key(named)
+            call = parse_completion(body, self._limits)
+            self.counters.note(now, len(call.prompts), is_stream=call.stream)
+            self._take(request_id, call, named, now)
+        except HttpError as error:
+            self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
+
+    def disconnect(self, request_id: int, now: float) -> None:
+        """The client has gone: forget its request."""
+        self._advance(now)
+        exchange = self._exchanges.pop(request_id, None)
+        if exchange is None:
+            return
+        self.counters.disconnects += 1
+        if not exchange.is_over:
+            self.counters.aborted_sequences += self._release(exchange, now)
+
+    def poll(self, now: float) -> list[Part]:
+        """Everything to send by ``now``, in order."""
+        self._advance(now)
+        outbox = self._outbox
+        parts = []
+        while outbox and outbox[0][0] <= now:
+            parts.append(outbox.popleft()[1])
+        return parts
+
+    def next_deadline(self) -> float | None:
+        """When ``poll`` has something to do; ``None``: not before the next request."""
+        times = [self._agenda[0][0]] if self._agenda else []
+        if self._outbox:
+            times.append(self._outbox[0][0])
+        if (engine_at := self.engine.next_deadline()) is not None:
+            times.append(engine_at)
+        return min(times, default=None)
+
+    def set_faults(self, faults: Iterable[str | Fault]) -> None:
+        """Replace the faults.
+
+        Raises:
+            ValueError: one of the texts is not a fault; the old ones stay.
+        """
+        self.faults = FaultInjector(faults, self._seed)
+
+    def statistics(self) -> dict[str, object]:
+        """What ``GET /simulator/statistics`` shows."""
+        engine = self.engine
+        state = {"running": engine.running, "waiting": engine.waiting, "preemptions": engine.preemptions}
+        hits = [{"kind": fault.kind, "hits": n} for fault, n in zip(self.faults.faults, self.faults.hits, strict=True)]
+        return self.counters.snapshot() | state | {"open_requests": len(self._exchanges), "faults": hits}
+
+    # --- requests ---
+
+    def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
+        if self._authorization is not None and headers.get(b"authorization") != self._authorization:
+            raise HttpError(401, b'{"error":"Unauthorized"}')
+
+    def _take(self, request_id: int, call: CompletionCall, headers: Mapping[bytes, bytes], now: float) -> None:
+        limit = self.profile.max_queued
+        delay_s, fault = self.faults.choose(call) if self.faults.faults else (0.0, None)
+        if fault is not None:
+            parts = replacement(request_id, fault)
+            if parts is not None:
+                self._put(now + delay_s, partial(self._answer, parts))
+                return
+            if fault.kind == "first_only":
+                del call.prompts[1:]
+        if limit is not None and self._outstanding + call.sequences > limit:
+            self.counters.rejections += call.sequences
+            raise HttpError(503, error_body(BUSY, "Service Unavailable", 503))
+        given_id = headers.get(b"x-request-id")
+        reply_id = f"cmpl-{given_id.decode('latin-1') if given_id else format(self._ids.getrandbits(64), '016x')}"
+        writer = ReplyWriter(call, reply_id, int(self._epoch_s + now), self.model)
+        extra = self._load_headers(headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
+        exchange = Exchange(request_id, call, writer, fault.kind if fault else None, extra)
+        exchange.decide(self._lengths, reply_id)
+        self._exchanges[request_id] = exchange
+        self._outstanding += call.sequences
+        if delay_s:
+            # Taken up later: until then it occupies nobody.
+            self._put(now + delay_s, partial(self._enter, exchange))
+        else:
+            self._enter(exchange, now)
+
+    def _answer(self, parts: list[Part], now: float) -> None:
+        """Send what a fault sends instead of a reply."""
+        self._spend(self.profile.request_s, now)
+        self._outbox_add(now, parts, is_free=True)
+
+    def _enter(self, exchange: Exchange, now: float) -> None:
+        """Pass the request through the API server to the engine, prompt by prompt."""
+        if exchange.is_over:
+            return
+        ready_at = self._spend(self.profile.request_s, now)
+        prompts = len(exchange.call.prompts)
+        prompt_s = self.profile.prompt_s
+        self._api_free_at = ready_at + prompts * prompt_s
+        if not prompt_s and ready_at <= now:
+            self._submit(exchange, range(prompts), now)
+        elif not prompt_s:
+            self._put(ready_at, partial(self._submit, exchange, range(prompts)))
+        else:
+            for i in range(prompts):
+                self._put(ready_at + (i + 1) * prompt_s, partial(self._submit, exchange, range(i, i + 1)))
+
+    def _submit(self, exchange: Exchange, prompts: range, now: float) -> None:
+        if exchange.is_over:
+            return
+        call = exchange.call
+        if 0 in prompts and (head := exchange.begin()) is not None:
+            self._outbox_add(now, [head], is_free=True)
+        interval = call.stream_interval if call.stream else 0
+        for i in prompts:
+            for index in range(i * call.n, (i + 1) * call.n):
+                self._sequences += 1
+                exchange.sequence_ids.append(self._sequences)
+                tokens = exchange.generations[index].tokens
+                sequence = Sequence(self._sequences, call.prompt_tokens[i], tokens, interval, (exchange, index))
+                self.engine.submit(sequence, now)
+
+    def _release(self, exchange: Exchange, now: float) -> int:
+        """The exchange is over: take what it left behind out of the engine. Returns how many sequences that were."""
+        exchange.is_over = True
+        self._outstanding -= exchange.call.sequences
+        left = sum(self.engine.abort(sequence_id, now) for sequence_id in exchange.sequence_ids)
+        exchange.sequence_ids = []
+        return left
+
+    # --- time ---
+
+    def _advance(self, now: float) -> None:
+        """Let everything due by ``now`` happen, in order of time."""
+        agenda = self._agenda
+        engine = self.engine
+        while True:
+            engine_at = engine.next_deadline()
+            if agenda and agenda[0][0] <= now and (engine_at is None or agenda[0][0] <= engine_at):
+                at, _, action = heapq.heappop(agenda)
+                action(at)
+            elif engine_at is not None and engine_at <= now:
+                for progress in engine.step(engine_at):
+                    self._on_progress(progress)
+            else:
+                return
+
+    def _on_progress(self, progress: Progress) -> None:
+        owner: tuple[Exchange, int] = progress.sequence.owner  # type: ignore[assignment]  # put there by _submit
+        exchange, index = owner
+        was_over = exchange.is_over
+        if progress.finished:
+            self.counters.finish_reasons[exchange.generations[index].finish_reason] += 1
+        parts = exchange.on_progress(progress, index)
+        if parts:
+            self._outbox_add(progress.at, parts)
+        if exchange.is_over and not was_over:
+            self._release(exchange, progress.at)
+            if parts and parts[-1].last:
+                self._exchanges.pop(exchange.request_id, None)
+
+    def _put(self, at: float, action: Callable[[float], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._agenda, (at, self._order, action))
+
+    def _spend(self, seconds: float, now: float) -> float:
+        """Occupy the API server; returns when it is done."""
+        self._api_free_at = max(now, self._api_free_at) + seconds
+        return self._api_free_at
+
+    def _outbox_add(self, now: float, parts: list[Part], *, is_free: bool = False) -> None:
+        for part in parts:
+            at = self._spend(0.0 if is_free else self.profile.event_s, now)
+            self._outbox.append((at, part))
+
+    def _reply(self, request_id: int, status: int, headers: Headers, body: bytes, now: float) -> None:
+        self._spend(self.profile.request_s, now)
+        self.counters.note_status(status)
+        self._outbox_add(now, [Part(request_id, status, headers, body, last=True)], is_free=True)
+
+    # --- other routes ---
+
+    def _other_route(
+        self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes]
+    ) -> tuple[int, Headers, bytes]:
+        if path.startswith("/v1/"):
+            self._check_key(headers)
+        match method, path:
+            case "GET", "/v1/models":
+                return 200, JSON_HEADERS, pydantic_core.to_json(self._models())
+            case ("GET", "/health" | "/ping") | ("POST", "/ping"):
+                return 200, (), b""
+            case "GET", "/version":
+                return 200, JSON_HEADERS, pydantic_core.to_json({"version": VERSION})
+            case "GET", "/metrics":
+                content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
+                return 200, content_type, metrics_text(self.engine, self.counters, self.model).encode()
+            case "GET", "/simulator/statistics":
+                return 200, JSON_HEADERS, pydantic_core.to_json(self.statistics())
+            case "POST", "/simulator/faults":
+                return self._faults_route(body)
+            case _, "/v1/completions" | "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
+                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
+        return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
+
+    def _faults_route(self, body: bytes) -> tuple[int, Headers, bytes]:
+        try:
+            self.set_faults([str(each) for each in pydantic_core.from_json(body)])
+        except (TypeError, ValueError) as error:
+            return 400, JSON_HEADERS, error_body(str(error), "BadRequestError", 400)
+        return 200, JSON_HEADERS, b"{}"
+
+    def _models(self) -> dict[str, object]:
+        created_s = int(self._epoch_s)
+        permission = {
+            "id": f"modelperm-{self._ids.getrandbits(64):016x}",
+            "object": "model_permission",
+            "created": created_s,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        model = {
+            "id": self.model,
+            "object": "model",
+            "created": created_s,
+            "owned_by": "vllm",
+            "root": self.model,
+            "parent": None,
+            "max_model_len": self._limits.max_model_len_tokens,
+            "permission": [permission],
+        }
+        return {"object": "list", "data": [model]}
+
+    def _load_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
+        """ORCA: the load as a response header, where a request asks for it."""
+        waiting, usage = float(self.engine.waiting), self.engine.kv_usage_ratio
+        if headers[b"endpoint-load-metrics-format"].upper() == b"JSON":
+            named = {"named_metrics": {"num_requests_waiting": waiting, "kv_cache_usage_perc": usage}}
+            return (("endpoint-load-metrics", "JSON " + pydantic_core.to_json(named).decode()),)
+        text = f"TEXT named_metrics.num_requests_waiting={waiting}, named_metrics.kv_cache_usage_perc={usage}"
+        return (("endpoint-load-metrics", text),)
+
+
+def _with_overrides(given: str | Profile, **overrides: int | None) -> Profile:
+    costs = profile(given) if isinstance(given, str) else given
+    given_ones: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    return replace(costs, **given_ones)

@@ -1,0 +1,290 @@
+"""What the simulated model says: text that proves whose prompt it answers.
+
+Rules:
+- The first token is a digest of the prompt, then, if the answer is sampled, a digest of what it was sampled with.
+  So an answer can be checked by its content, even one of a single token.
+- The same prompt with the same parameters gives the same text: greedy always, sampled with a ``seed`` or per request.
+- An answer that ends by itself ends with an end-of-text token: counted, with an id, without text.
+- One token is one piece. Pieces after the first are four characters, a space and three letters; prompts are cut
+  into pieces of at most four characters, so an answer fed back as a prompt counts the same tokens.
+- Every piece is made of characters that JSON does not escape.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from statistics import NormalDist
+from zlib import crc32
+
+__all__ = ["Generation", "OutputLengths", "count_tokens", "expected_text", "generate", "pieces", "prompt_digest"]
+
+Prompt = str | list[int]
+
+_PIECE = re.compile(r" ?[^\s]{1,3}|\s")
+_FILLER_CHARACTERS = 4
+_DIGEST_CHARACTERS = 8
+_VARIANT_CHARACTERS = 4
+
+# The spaces are what a reader can check: each word has three letters.
+_WORDS = (  # noqa: SIM905
+    "air all and ark arm art ash bay bed bee big bit bow box boy bud cab can cap car cat cod cow cup dam "
+    "day dew dog dry ear egg elk elm end far fig fin fir fit fog fox fun gem get gum hat hay hen her hop "
+    "ice ink ivy jam jar jet joy key kit lap law leg lid log low man map may mud net new nut oak oar oat "
+    "old one orb our owl own pan paw pea pen pie pin pot raw ray red rib rim row rye sap saw sea she sky "
+    "sun tea ten the tin toe top toy two van wax web wet win yak "
+).split()
+_RING_PIECES = 4096
+END_OF_TEXT = ""
+END_OF_TEXT_ID = 2
+# Drawn once, without a period, so that two prompts' texts differ from their second token on as well.
+_RING = [" " + word for word in random.Random(0).choices(_WORDS, k=_RING_PIECES)]  # noqa: S311
+_RING_TEXT = "".join(_RING)
+
+# The parameters that shape a sampled answer beside its temperature, in the order in which they enter its digest.
+_SHAPING = ("top_p", "top_k", "min_p", "seed")
+_SHAPING_GREEDY = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs")
+
+
+def pieces(text: str) -> list[str]:
+    """The tokens of a text; joined they are the text."""
+    return _PIECE.findall(text)
+
+
+def count_tokens(prompt: Prompt) -> int:
+    """How many tokens a prompt has: ids as they are given, text by ``pieces``."""
+    return len(prompt) if isinstance(prompt, list) else len(_PIECE.findall(prompt))
+
+
+def token_id(piece: str) -> int:
+    """A stable id for a piece, 3 to 32,002; 2 for the end of text."""
+    return END_OF_TEXT_ID if piece == END_OF_TEXT else 3 + crc32(piece.encode()) % 32_000
+
+
+def prompt_digest(prompt: Prompt) -> str:
+    """Eight hex digits of the SHA-256 of a prompt's text, or of its ids joined by commas."""
+    return _hash(prompt).hex()[:_DIGEST_CHARACTERS]
+
+
+def _hash(prompt: Prompt) -> bytes:
+    data = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
+    return sha256(data.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLengths:
+    """How long answers are when nothing stops them: ``max_tokens``, or drawn from a lognormal distribution.
+
+    Args:
+        mean_tokens: the distribution's mean; ``None``: every answer runs to ``max_tokens``.
+        sigma: its standard deviation in log space.
+    """
+
+    mean_tokens: float | None = None
+    sigma: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> OutputLengths:
+        """Read ``fixed`` or ``lognormal:MEAN:SIGMA``.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if text == "fixed":
+            return cls()
+        match text.split(":"):
+            case ["lognormal", mean, sigma]:
+                try:
+                    lengths = cls(float(mean), float(sigma))
+                except ValueError:
+                    pass
+                else:
+                    if lengths.mean_tokens and lengths.mean_tokens > 0 and lengths.sigma >= 0:
+                        return lengths
+        raise ValueError(f"output lengths are 'fixed' or 'lognormal:MEAN:SIGMA' (as in lognormal:200:1), got {text!r}")
+
+    def draw(self, entropy: bytes, max_tokens: int) -> tuple[int, bool]:
+        """The length for these random bytes (8 are used), and whether ``max_tokens`` cut it."""
+        if self.mean_tokens is None:
+            return max_tokens, True
+        uniform = (int.from_bytes(entropy[:8]) + 0.5) / 2**64
+        mu = math.log(self.mean_tokens) - self.sigma**2 / 2
+        # At least two: with the end-of-text token alone nothing would show whose answer it is.
+        tokens = max(2, round(math.exp(mu + self.sigma * NormalDist().inv_cdf(uniform))))
+        return (max_tokens, True) if tokens >= max_tokens else (tokens, False)
+
+
+class Generation:
+    """One choice's whole answer, decided before the engine begins.
+
+    Attributes:
+        tokens: how many it has.
+        finish_reason: ``"length"`` or ``"stop"``.
+        stop_reason: the stop string that ended it, if one did.
+        text: the final text.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_first",
+        "_held_back",
+        "_pieces",
+        "_start",
+        "_whole",
+        "finish_reason",
+        "stop_reason",
+        "text",
+        "tokens",
+    )
+
+    def __init__(self, first: str, start: int, tokens: int, finish_reason: str) -> None:
+        self._first = first
+        self._start = start
+        self._held_back = 0
+        self._pieces: list[str] | None = None
+        self._ends = finish_reason == "stop"
+        self.tokens = tokens
+        self.finish_reason = finish_reason
+        self.stop_reason: str | None = None
+        self.text = self._whole = first + _filler(start, tokens - 1 - self._ends)
+
+    def apply_stops(self, stops: list[str], *, keep: bool) -> None:
+        """End the answer where the first stop string is complete; ``keep`` leaves that string in the text."""
+        # As the real server: a streamed text lags by what could still become a stop string.
+        self._held_back = 0 if keep else max(map(len, stops)) - 1
+        found = [
+            (self._tokens_up_to(at + len(stop)), at, stop) for stop in stops if (at := self._whole.find(stop)) >= 0
+        ]
+        if not found:
+            return
+        self._ends = False
+        self.tokens, at, self.stop_reason = min(found, key=lambda each: each[0])
+        self.finish_reason = "stop"
+        self.text = self._whole[: at + len(self.stop_reason) if keep else at]
+
+    def cut_short(self) -> None:
+        """End the answer half-way, as a server that shuts down does."""
+        self.tokens = max(1, self.tokens // 2)
+        self.finish_reason, self.stop_reason, self._ends = "abort", None, False
+        self.text = self._whole[: len(self._first) + _FILLER_CHARACTERS * (self.tokens - 1)]
+
+    def text_after(self, tokens: int) -> str:
+        """What a stream has sent once ``tokens`` are there."""
+        if tokens >= self.tokens:
+            return self.text
+        length = len(self._first) + _FILLER_CHARACTERS * (tokens - 1) - self._held_back
+        return self.text[: max(0, length)]
+
+    def pieces(self) -> list[str]:
+        """The tokens themselves; a stop string does not shorten them."""
+        if self._pieces is None:
+            shown = [_RING[(self._start + i) % _RING_PIECES] for i in range(self.tokens - 1 - self._ends)]
+            self._pieces = [self._first, *shown, END_OF_TEXT] if self._ends else [self._first, *shown]
+        return self._pieces
+
+    def _tokens_up_to(self, characters: int) -> int:
+        return 1 + max(0, -(-(characters - len(self._first)) // _FILLER_CHARACTERS))
+
+
+def _filler(start: int, count: int) -> str:
+    """``count`` pieces of the ring from ``start`` on, joined."""
+    whole, rest = divmod(start + count, _RING_PIECES)
+    if not whole:
+        return _RING_TEXT[_FILLER_CHARACTERS * start : _FILLER_CHARACTERS * rest]
+    return _RING_TEXT[_FILLER_CHARACTERS * start :] + _RING_TEXT * (whole - 1) + _RING_TEXT[: _FILLER_CHARACTERS * rest]
+
+
+def variant_of(params: dict[str, object], nonce: str) -> str:
+    """What makes an answer differ from the prompt's plain greedy one; empty for that one.
+
+    Args:
+        params: the request's fields; those that do not shape the answer are ignored.
+        nonce: stands for the server's own randomness; used when the answer is sampled without a seed.
+    """
+    names = _SHAPING_GREEDY if params.get("temperature") == 0 else _SHAPING + _SHAPING_GREEDY
+    shape = ",".join(f"{name}={params[name]}" for name in names if params.get(name) is not None)
+    if params.get("temperature") == 0:
+        return shape
+    temperature = params.get("temperature")
+    # 1 and 1.0 are one temperature.
+    shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
+    return shape if params.get("seed") is not None else f"{shape},{nonce}"
+
+
+def generate(
+    prompt: Prompt,
+    max_tokens: int,
+    *,
+    variant: str = "",
+    lengths: OutputLengths | None = None,
+    ignore_eos: bool = False,
+    min_tokens: int = 0,
+) -> Generation:
+    """Decide one choice's answer.
+
+    Args:
+        prompt: text or ids.
+        max_tokens: at least 1.
+        variant: ``variant_of`` the request, with the choice's number for ``n`` above 1; empty: greedy.
+        lengths: where the answer ends by itself; ``None``: nowhere.
+        ignore_eos: run to ``max_tokens`` whatever ``lengths`` says.
+        min_tokens: it does not end by itself before.
+    """
+    entropy = _hash(prompt)
+    first = entropy.hex()[:_DIGEST_CHARACTERS]
+    if variant:
+        entropy = sha256(entropy + variant.encode()).digest()
+        first += "-" + entropy.hex()[:_VARIANT_CHARACTERS]
+    tokens, is_cut = max_tokens, True
+    if lengths is not None and not ignore_eos:
+        tokens, is_cut = lengths.draw(entropy[8:], max_tokens)
+        if tokens < min_tokens:
+            tokens, is_cut = min(min_tokens, max_tokens), min_tokens >= max_tokens
+    start = int.from_bytes(entropy[4:6]) % _RING_PIECES
+    return Generation(first, start, tokens, "length" if is_cut else "stop")
+
+
+def expected_text(
+    prompt: Prompt,
+    *,
+    max_tokens: int = 16,
+    choice: int = 0,
+    lengths: OutputLengths | None = None,
+    stop: list[str] | None = None,
+    **params: object,
+) -> str:
+    """The text the embedded server answers; for tests to compare with.
+
+    Args:
+        prompt: the prompt, text or ids.
+        max_tokens: as in the request, 16 if it gives none.
+        choice: which of ``n``.
+        lengths: the server's ``--output-lengths``; ``None``: fixed.
+        stop: the request's stop strings.
+        **params: the request's other fields. Give ``temperature=0`` or a ``seed``.
+
+    Raises:
+        ValueError: the answer is sampled without a seed, so it cannot be known; only ``prompt_digest`` is.
+    """
+    if params.get("temperature") != 0 and params.get("seed") is None:
+        raise ValueError("an answer sampled without a seed is not known beforehand: check its start with prompt_digest")
+    variant = choice_variant(variant_of(params, ""), choice)
+    generation = generate(
+        prompt,
+        max_tokens,
+        variant=variant,
+        lengths=lengths,
+        ignore_eos=bool(params.get("ignore_eos")),
+        min_tokens=int(str(params.get("min_tokens") or 0)),
+    )
+    if stop:
+        generation.apply_stops(stop, keep=bool(params.get("include_stop_str_in_output")))
+    return generation.text
+
+
+def choice_variant(variant: str, choice: int) -> str:
+    """The variant of the ``choice``-th of ``n``; the first one's is the request's own."""
+    return f"{variant};{choice}" if choice else variant

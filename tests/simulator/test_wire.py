@@ -1,0 +1,213 @@
+"""The embedded server's bodies beside those of a real vLLM 0.32."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.text import expected_text
+
+GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"
+# Routes the embedded server does not have.
+NOT_SERVED = ("chat_", "tokenize")
+# Where these differ between two texts of one server, shapes cannot be compared.
+BY_CONTENT = {"top_logprobs", "prompt_logprobs", "stop_reason", "finish_reason"}
+
+
+def ask(server, body, path="/v1/completions", method="POST", headers=(), now=0.0):
+    """Status, headers and body of one request, in virtual time."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    server.receive(1, method, path, data, now, headers)
+    parts = server.poll(now)
+    while (at := server.next_deadline()) is not None:
+        parts += server.poll(at)
+    assert parts[-1].last
+    return parts[0].status, dict(parts[0].headers), b"".join(part.body for part in parts)
+
+
+def events(body):
+    *data, empty = body.decode().split("\n\n")
+    assert empty == ""
+    assert all(each.startswith("data: ") for each in data)
+    assert data[-1] == "data: [DONE]"
+    return [json.loads(each[6:]) for each in data[:-1]]
+
+
+def shape(value, key=""):
+    """The order of the keys and the kinds of the values."""
+    if key in BY_CONTENT:
+        return "content"
+    if isinstance(value, dict):
+        return [(name, shape(each, name)) for name, each in value.items()]
+    if isinstance(value, list):
+        return ["list", *sorted({json.dumps(shape(each)) for each in value})]
+    return "number" if type(value) in (int, float) else type(value).__name__
+
+
+def by_choice(chunks):
+    """The chunks of each choice, in order; those without a choice under ``None``."""
+    found = {}
+    for chunk in chunks:
+        index = chunk["choices"][0]["index"] if chunk["choices"] else None
+        found.setdefault(index, []).append(shape(chunk))
+    return found
+
+
+def load(name):
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def golden(prefix):
+    names = sorted(path.stem for path in GOLDEN.glob("*.json"))
+    return [name for name in names if name.startswith(prefix) and not name.startswith(NOT_SERVED)]
+
+
+def replay(name):
+    request = load(name)["request"]
+    body = json.dumps(request["json"]).encode() if "json" in request else request.get("text", "").encode()
+    headers = [(key.lower().encode(), value.encode()) for key, value in request.get("headers", {}).items()]
+    server = SimulatedServer("instant", model="tiny", max_model_len_tokens=2048, epoch_s=1.8e9)
+    return ask(server, body, request["path"], request["method"], headers)
+
+
+@pytest.mark.parametrize("name", golden("error_"))
+def test_errors_are_the_real_ones_word_for_word(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert status == real["status"]
+    if status == 200:
+        assert shape(json.loads(body)) == shape(json.loads(real["body_text"]))
+    else:
+        assert body.decode() == real["body_text"]
+        assert headers["content-type"] == real["headers"]["content-type"]
+
+
+@pytest.mark.parametrize("name", [*golden("plain_"), *golden("models"), *golden("version"), *golden("health")])
+def test_plain_replies_have_the_real_shape(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert status == real["status"]
+    assert headers.get("content-type") == real["headers"].get("content-type")
+    assert ("endpoint-load-metrics" in headers) == ("endpoint-load-metrics" in real["headers"])
+    if status != 200:
+        assert body.decode() == real["body_text"]
+    elif real["body_text"]:
+        ours, theirs = json.loads(body), json.loads(real["body_text"])
+        assert shape(ours) == shape(theirs)
+        choices = theirs.get("choices", [])
+        assert [each["index"] for each in ours.get("choices", [])] == [each["index"] for each in choices]
+        # Choice by choice, whether a field is null.
+        for a, b in zip(ours.get("choices", []), choices, strict=True):
+            nulls = [{key for key, value in each.items() if value is None} - {"stop_reason"} for each in (a, b)]
+            assert nulls[0] == nulls[1]
+    else:
+        assert body == b""
+
+
+@pytest.mark.parametrize("name", golden("stream_"))
+def test_streams_have_the_real_events_and_shapes(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert (status, headers["content-type"]) == (200, real["headers"]["content-type"])
+    ours, theirs = events(body), events(real["body_text"].encode())
+    if "stop_string" in name:
+        # Which token completes the stop string depends on the text.
+        assert {json.dumps(shape(each)) for each in ours} == {json.dumps(shape(each)) for each in theirs}
+    else:
+        assert by_choice(ours) == by_choice(theirs)
+    assert (ours[-1]["choices"] == []) == (theirs[-1]["choices"] == [])
+
+
+def choices_of(body):
+    return json.loads(body)["choices"]
+
+
+def test_every_prompt_gets_its_own_text_and_usage_is_the_sum():
+    server = SimulatedServer("instant", model="m")
+    prompts = ["one", "two three", "four"]
+    _, _, body = ask(server, {"model": "m", "prompt": prompts, "max_tokens": 5, "temperature": 0})
+    assert [each["text"] for each in choices_of(body)] == [
+        expected_text(each, max_tokens=5, temperature=0) for each in prompts
+    ]
+    assert json.loads(body)["usage"]["completion_tokens"] == 15
+    assert json.loads(body)["usage"]["prompt_tokens"] == 1 + 3 + 2
+
+
+def test_indices_are_prompt_major_and_choices_differ():
+    server = SimulatedServer("instant")
+    _, _, body = ask(server, {"prompt": ["one", "two"], "n": 2, "seed": 7, "max_tokens": 4})
+    assert [(each["index"], each["text"]) for each in choices_of(body)] == [
+        (0, expected_text("one", max_tokens=4, seed=7)),
+        (1, expected_text("one", max_tokens=4, seed=7, choice=1)),
+        (2, expected_text("two", max_tokens=4, seed=7)),
+        (3, expected_text("two", max_tokens=4, seed=7, choice=1)),
+    ]
+
+
+def test_without_a_seed_equal_prompts_and_requests_differ():
+    server = SimulatedServer("instant")
+    texts = [each["text"] for _ in range(2) for each in choices_of(ask(server, {"prompt": ["one", "one"]})[2])]
+    assert len(set(texts)) == 4
+    # Another server with the same seed says the same again.
+    again = SimulatedServer("instant")
+    assert texts[:2] == [each["text"] for each in choices_of(ask(again, {"prompt": ["one", "one"]})[2])]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 5, 100_000])
+def test_a_streams_pieces_join_to_the_plain_text(interval):
+    server = SimulatedServer("instant")
+    fields = {"prompt": ["one", "two"], "max_tokens": 11, "temperature": 0, "stop": ["zzz", "ea"]}
+    plain = [each["text"] for each in choices_of(ask(server, fields)[2])]
+    streamed = ["", ""]
+    for chunk in events(ask(server, fields | {"stream": True, "stream_interval": interval})[2]):
+        streamed[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert streamed == plain
+
+
+def test_token_ids_and_echo():
+    server = SimulatedServer("instant")
+    _, _, body = ask(server, {"prompt": ["a b c"], "max_tokens": 4, "return_token_ids": True, "echo": True})
+    choice = choices_of(body)[0]
+    assert len(choice["prompt_token_ids"]) == 3
+    assert len(choice["token_ids"]) == 4
+    assert choice["text"].startswith("a b c")
+    _, _, body = ask(server, {"prompt": [[7, 8]], "max_tokens": 1, "return_token_ids": True})
+    assert choices_of(body)[0]["prompt_token_ids"] == [7, 8]
+
+
+def test_what_the_context_does_not_leave_is_cut_silently():
+    server = SimulatedServer("instant", max_model_len_tokens=20)
+    _, _, body = ask(server, {"prompt": "x " * 14, "max_tokens": 20})
+    assert json.loads(body)["usage"]["completion_tokens"] == 20 - json.loads(body)["usage"]["prompt_tokens"]
+    status, _, body = ask(server, {"prompt": "x", "max_tokens": 21})
+    assert (status, json.loads(body)["error"]["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": "x", "temperature": "hot"}, "body.temperature"),
+        ({"prompt": "x", "n": 1.5}, "body.n"),
+        ({"prompt": "x", "n": 0}, "n"),
+        ({"prompt": "x", "n": 10**9}, "n"),
+        ({"prompt": "x", "stream": True, "stream_interval": -1}, "stream_interval"),
+        ({"prompt": "x", "stop": ["a"] * 5}, "stop"),
+        ({"prompt": "x", "stop": [1]}, "body.stop.0"),
+        ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"prompt": "x", "temperature": -1}, "temperature"),
+        ({"prompt": 5}, "body.prompt"),
+        ({}, "prompt"),
+    ],
+)
+def test_other_refusals(fields, param):
+    status, _, body = ask(SimulatedServer("instant"), fields)
+    assert (status, json.loads(body)["error"]["param"]) == (400, param)
+
+
+def test_a_body_that_is_no_object():
+    for body in (b"[1]", b"\xff", b""):
+        status, _, reply = ask(SimulatedServer("instant"), body)
+        assert status == 400
+        assert json.loads(reply)["error"]["type"] == "Bad Request"
