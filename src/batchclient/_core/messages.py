@@ -12,13 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
-
-if TYPE_CHECKING:
-    from batchclient._core.queue import Group
 
 __all__ = [
     "AbortBatch",
@@ -132,7 +129,8 @@ class Request:
         self.attempts = 0
         self.bucket = 0
         self.batch: Batch | None = None
-        self.group: Group | None = None
+        self.group: object = None
+        """The queue's own: the group it waits in."""
         self.state = RequestState.NEW
 
     def __repr__(self) -> str:

@@ -162,7 +162,7 @@ class Queue:
     def discard(self, request: Request) -> None:
         """A queued request has ended; its state must already say so."""
         group = request.group
-        assert group is not None, "only a queued request can be discarded"
+        assert isinstance(group, Group), "only a queued request can be discarded"
         request.group = None
         group.discard()
         self._drop_if_empty(group)

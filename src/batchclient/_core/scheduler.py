@@ -31,6 +31,7 @@ from typing import Any
 from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.granting import Granting
 from batchclient._core.lengths import OutputLengths, bucket_of
 from batchclient._core.limits import Limit, Outcome, Sample
 from batchclient._core.messages import (
@@ -56,7 +57,7 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
-from batchclient._core.queue import Group, Queue
+from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
@@ -64,9 +65,6 @@ from batchclient.errors import BatchClientError, CallAborted, ClientClosed, Dead
 from batchclient.types import Completion
 
 __all__ = ["Scheduler"]
-
-_GROUPS_LOOKED_AT = 16
-"""How many groups one step passes over for want of permits or company before it stops looking."""
 
 
 class Scheduler:
@@ -90,12 +88,11 @@ class Scheduler:
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
-        self._rule = BatchingRule(settings, self._lengths)
+        rule = BatchingRule(settings, self._lengths)
+        self._granting = Granting(self._endpoints, self._queue, rule, settings.length_reach, self._counters)
         self._recovery = Recovery(self._queue, self._counters)
         self._submitted = 0
-        self._sent = 0
         self._now = 0.0
-        self._wake_at: float | None = None
         self._fresh_calls = False
         self._paused = False
         self._draining = False
@@ -135,7 +132,7 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
         if self._fresh_calls and not self._paused:
             return self._now
-        times = (self._deadlines.next(), self._wake_at, self._recovery.next_due())
+        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due())
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -340,7 +337,7 @@ class Scheduler:
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True
-        self._wake_at = None
+        self._granting.wake_at = None
 
     def _on_resumed(self, event: Resumed) -> None:
         self._paused = False
@@ -388,7 +385,11 @@ class Scheduler:
             self._end([request], _too_late(request))
         self._recovery.requeue(now)
         self._admit()
-        self._grant()
+        self._fresh_calls = False
+        if not self._paused:
+            for batch in self._granting.grant(now):
+                self._batches[batch.id] = batch
+                self._commands.append(SendBatch(batch))
         if self._outside_size:
             self._admit()
         if self._draining and not self._drained_said and self.idle:
@@ -403,82 +404,6 @@ class Scheduler:
             if request.state is RequestState.WAITING:
                 self._outside_size -= 1
                 self._enqueue(request)
-
-    # Granting --------------------------------------------------------------------------------------------------
-
-    def _grant(self) -> None:
-        """Send what may be sent; set ``_wake_at`` for what waits for time rather than for permits."""
-        self._wake_at = None
-        self._fresh_calls = False
-        if self._paused or not self._queue.size:
-            return
-        for endpoint in sorted(self._endpoints, key=lambda endpoint: -endpoint.free):
-            if endpoint.blocked_until is not None:
-                if self._now < endpoint.blocked_until:
-                    self._wake(endpoint.blocked_until)
-                    continue
-                endpoint.blocked_until = None
-            self._grant_on(endpoint)
-        if not self._queue.size:
-            # What one endpoint would have kept waiting, another took.
-            self._wake_at = None
-
-    def _grant_on(self, endpoint: Endpoint) -> None:
-        passed_over: list[Group] = []
-        while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
-            found = self._queue.pop()
-            if found is None:
-                break
-            group, oldest = found
-            count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, self._now)
-            if count:
-                self._send(group, count, endpoint)
-                self._queue.restore(group)
-                continue
-            passed_over.append(group)
-            if wait_until is not None:
-                self._wake(wait_until)
-            if blocks:
-                break
-        for group in passed_over:
-            self._queue.restore(group)
-
-    def _send(self, group: Group, count: int, endpoint: Endpoint) -> None:
-        now, shape = self._now, group.shape
-        if count == 1:
-            self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
-        requests = self._queue.take(group, count, self._settings.length_reach)
-        for request in requests:
-            request.state = RequestState.IN_FLIGHT
-            request.attempts += 1
-            request.group = None
-        size = len(requests)
-        self._sent += 1
-        batch = Batch(
-            id=self._sent,
-            endpoint=endpoint.index,
-            shape=shape,
-            requests=requests,
-            streamed=self._rule.streamed(shape, endpoint, now),
-            failures=group.failures,
-            sent_at=now,
-            oldest_at=min(request.queued_at for request in requests),
-            isolation=group.isolation,
-            unanswered=size,
-            callers=size,
-            answered=bytearray(size),
-        )
-        for request in requests:
-            request.batch = batch
-        endpoint.take(size * shape.weight, now)
-        self._batches[batch.id] = batch
-        self._counters.batches += 1
-        self._counters.list_sizes[size] += 1
-        self._commands.append(SendBatch(batch))
-
-    def _wake(self, time: float) -> None:
-        if self._wake_at is None or time < self._wake_at:
-            self._wake_at = time
 
 
 def _too_late(request: Request) -> DeadlineExceeded:

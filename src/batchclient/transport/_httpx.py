@@ -17,6 +17,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
 import httpx
 
 from batchclient.errors import (
