@@ -46,7 +46,7 @@ class Occurrences:
 
     def _grow(self) -> None:
         old = self._slots
-        self._mask = self._mask * 4 + 3
+        self._mask = self._mask * 2 + 1
         self._slots = array("Q", bytes(8 * (self._mask + 1)))
         for fingerprint in old:
             if fingerprint:

@@ -1,0 +1,173 @@
+"""What the benchmarks share: starting the server, a closed loop, medians, the machine line, result files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PACKAGES = ("batchclient", "openai", "httpx", "httpx2", "httpx-aiohttp", "aiohttp", "anyio", "pydantic-core")
+
+Call = Callable[[str], Awaitable[str]]
+"""One prompt in, the answer's text out: the face every compared client is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One closed-loop run of one client."""
+
+    calls: int
+    wall_s: float
+    cpu_s: float
+    p50_ms: float
+    p95_ms: float
+    mean_ms: float
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_s / self.calls * 1e6
+
+    @property
+    def calls_per_s(self) -> float:
+        return self.calls / self.wall_s
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}"
+
+
+@contextlib.contextmanager
+def instant_server(gap_s: float = 0.0) -> Iterator[str]:
+    """Run the instant server in its own process; yields its base URL, ``/v1`` included."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "instant_server.py"), "--gap-s", str(gap_s)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def server_counts(base_url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{base_url}/statistics", timeout=10) as reply:
+        counts: dict[str, Any] = json.load(reply)
+        return counts
+
+
+async def closed_loop(
+    call: Call, prompts: Sequence[str], workers: int, expect: Callable[[str], str] | None = None
+) -> Measured:
+    """Keep ``workers`` calls in flight until every prompt is answered; each worker awaits one call at a time.
+
+    Args:
+        expect: the right answer to a prompt, to be compared with the one that came.
+    """
+    pending = iter(prompts)
+    latencies: list[float] = []
+    now = time.perf_counter
+
+    async def work() -> None:
+        for prompt in pending:
+            started = now()
+            text = await call(prompt)
+            latencies.append(now() - started)
+            if expect is not None and text != expect(prompt):
+                raise AssertionError(f"a wrong answer: {text!r} is not for {prompt!r}")
+
+    # Objects made before this run (other clients, openai's types) would otherwise be walked again by each full collection.
+    gc.collect()
+    gc.freeze()
+    cpu, wall = time.process_time(), now()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(work())
+    wall_s, cpu_s = now() - wall, time.process_time() - cpu
+    gc.unfreeze()
+    assert len(latencies) == len(prompts)
+    return Measured(
+        len(latencies),
+        wall_s,
+        cpu_s,
+        percentile(latencies, 0.5) * 1e3,
+        percentile(latencies, 0.95) * 1e3,
+        statistics.fmean(latencies) * 1e3,
+    )
+
+
+def cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def command_line() -> str:
+    return " ".join(["python", os.path.relpath(sys.argv[0], HERE.parent), *sys.argv[1:]])
+
+
+def machine() -> dict[str, Any]:
+    """Everything a reader needs to judge a figure: the machine, the versions, the command, the day."""
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "packages": versions,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": command_line(),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def machine_line(facts: dict[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, shared and noisy (load average {facts['load_average']} at the start); "
+        f"Python {facts['python']}; {packages}; {facts['date']}; `{facts['command']}`"
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("-" for _ in header) + " |"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def write_results(name: str, data: dict[str, Any], markdown: str, folder: Path = RESULTS) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(markdown.rstrip() + "\n")

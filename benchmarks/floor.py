@@ -1,0 +1,69 @@
+"""The floor: the cheapest micro-batcher one can write by hand on httpx, to hold ``BatchClient`` against.
+
+It does only what coalescing needs: calls of one event-loop turn, and calls that waited for a running list, leave as one plain list.
+No retries, no checks, no deadlines, no cancellation, one set of parameters. What ``BatchClient`` costs beyond this is what its promises cost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Self
+
+import httpx
+from pydantic_core import from_json, to_json
+
+
+class Floor:
+    """Coalesces ``complete`` calls into plain lists of up to ``limit`` prompts, with at most ``limit`` prompts in flight."""
+
+    def __init__(self, base_url: str, *, model: str, max_tokens: int, limit: int = 64, **extra: Any) -> None:
+        self._http = httpx.AsyncClient(timeout=60, headers={"content-type": "application/json"})
+        self._url = httpx.URL(f"{base_url}/completions")
+        self._fields = {"model": model, "max_tokens": max_tokens, **extra}
+        self._free = limit
+        self._waiting: list[tuple[str, asyncio.Future[str]]] = []
+        self._flush_due = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    def complete(self, prompt: str) -> asyncio.Future[str]:
+        """Return a future of the answer's text."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[str] = loop.create_future()
+        self._waiting.append((prompt, future))
+        if self._free and not self._flush_due:
+            self._flush_due = True
+            loop.call_soon(self._flush)
+        return future
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        size = min(self._free, len(self._waiting))
+        if size:
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
+            self._free -= size
+            task = asyncio.ensure_future(self._send(batch))
+            self._tasks.add(task)  # the loop itself keeps only a weak reference
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, batch: list[tuple[str, asyncio.Future[str]]]) -> None:
+        body = {**self._fields, "prompt": [prompt for prompt, _ in batch]}
+        try:
+            reply = await self._http.post(self._url, content=to_json(body))
+            reply.raise_for_status()
+            choices: list[dict[str, Any]] = from_json(reply.content)["choices"]
+            for choice in choices:
+                batch[choice["index"]][1].set_result(choice["text"])
+        except Exception as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self._free += len(batch)
+            # After one more turn, so that callers woken just now can join the next list.
+            asyncio.get_running_loop().call_soon(self._flush)
