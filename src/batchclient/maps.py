@@ -6,23 +6,27 @@ Rules:
 - A synchronous iterable is read when results are asked for, in slices of a few milliseconds, so that a slow one does not
   keep the event loop from the rows under way. An async iterable has a reader task of its own.
 - A document that cannot be used is a row with an error; it stops nothing.
+- A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
+  it: rows and reader know it weakly.
 """
 
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
-from batchclient._backend import Cancellable
 from batchclient._core.messages import Cancelled, Request, RequestState
 from batchclient._runner import Runner
 from batchclient._seen import Occurrences
-from batchclient.errors import ConfigError
+from batchclient.errors import ClientClosed, ConfigError
 from batchclient.types import Completion, MapResult
 
 __all__ = ["Map"]
@@ -37,7 +41,7 @@ class _Row:
 
     __slots__ = ("_map", "completion", "document", "error", "finished", "id", "index", "request")
 
-    def __init__(self, owner: Map, index: int, document: Any) -> None:
+    def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
         self._map = owner
         self.index = index
         self.document = document
@@ -52,14 +56,20 @@ class _Row:
 
     def set_result(self, completion: Completion) -> None:
         self.completion = completion
-        self.finished = True
-        self._map._on_finished(self)
+        self._finish()
 
     def set_exception(self, error: BaseException) -> None:
         assert isinstance(error, Exception)
         self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
         self.finished = True
-        self._map._on_finished(self)
+        # The request holds its row: a circle would wait for the garbage collector.
+        self.request = None
+        owner = self._map()
+        if owner is not None:
+            owner._on_finished(self)
 
 
 class Map(AsyncIterator[MapResult]):
@@ -74,13 +84,13 @@ class Map(AsyncIterator[MapResult]):
         *,
         ordered: bool,
     ) -> None:
-        self._source = documents
+        self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
         self._look_ahead = look_ahead
         self._ordered = ordered
         self._iterator: Iterator[Any] | None = None
-        self._reader: Cancellable | None = None
+        self._stop_reader: Callable[[], object] | None = None
         self._runner: Runner | None = None
         self._read = 0
         self._yielded = 0
@@ -92,6 +102,7 @@ class Map(AsyncIterator[MapResult]):
         self._room: anyio.Event | None = None
         self._seen = Occurrences()
         self._closed = False
+        self._weakly = weakref.ref(self)
 
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
@@ -108,27 +119,44 @@ class Map(AsyncIterator[MapResult]):
             await self.aclose()
             raise
 
+    def finished(self) -> list[MapResult]:
+        """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
+        rows = [row for _, row in sorted(self._rows.items()) if row.finished]
+        return [MapResult(row.id, row.index, row.document, row.completion, row.error) for row in rows]
+
     async def aclose(self) -> None:
         """Cancel what is left. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
-        if self._reader is not None:
-            self._reader.cancel()
-        runner = self._runner
-        if runner is not None and not runner.ended:
-            for row in self._rows.values():
-                if row.request is not None and row.request.state is not RequestState.DONE:
-                    runner.tell(Cancelled(row.request))
+        if self._runner is not None:
+            _leave(self._runner, self._open_requests(), self._stop_reader)
         self._rows.clear()
         self._ready.clear()
+        self._source = self._iterator = None
+        if self._something is not None:
+            # Somebody may still wait for a row.
+            self._something.set()
+
+    def __del__(self) -> None:
+        runner = self._runner
+        if self._closed or runner is None or runner.ended:
+            return
+        # This may run anywhere, within a step of the runner too. The loop may have gone.
+        with suppress(RuntimeError):
+            runner.backend.call_soon_threadsafe(partial(_leave, runner, self._open_requests(), self._stop_reader))
+
+    def _open_requests(self) -> list[Request]:
+        return [row.request for row in self._rows.values() if row.request is not None]
 
     async def _next(self) -> MapResult:
         if self._runner is None:
             self._begin()
-        while True:
-            if self._iterator is not None:
-                self._read_slice()
+        while not self._closed:
+            pressed = self._iterator is not None and self._read_slice()
+            if pressed:
+                # Also where rows are ready: they may be many, and each would read another slice.
+                await anyio.lowlevel.checkpoint()
             row = self._take()
             if row is not None:
                 self._yielded += 1
@@ -139,19 +167,24 @@ class Map(AsyncIterator[MapResult]):
                 if self._source_error is not None:
                     raise self._source_error
                 raise StopAsyncIteration
-            if self._iterator is not None and not self._exhausted and self._read - self._yielded < self._look_ahead:
-                # The slice was up: let the rows under way have their turn.
-                await anyio.lowlevel.checkpoint()
+            if pressed:
                 continue
-            self._something = anyio.Event()
+            if self._something is None or self._something.is_set():
+                self._something = anyio.Event()
             await self._something.wait()
+        raise StopAsyncIteration
 
     def _begin(self) -> None:
-        self._runner = self._start()
-        if isinstance(self._source, AsyncIterable):
-            self._reader = self._runner.backend.spawn(self._read_async, self._source)
+        runner = self._start()
+        source, self._source = self._source, None
+        if isinstance(source, AsyncIterable):
+            self._stop_reader = runner.start_reader(
+                partial(_read_async, source, self._weakly), partial(_on_client_closed, self._weakly)
+            )
         else:
-            self._iterator = iter(self._source)
+            assert source is not None
+            self._iterator = iter(source)
+        self._runner = runner
 
     def _take(self) -> _Row | None:
         if self._ordered:
@@ -173,36 +206,37 @@ class Map(AsyncIterator[MapResult]):
 
     # Reading -------------------------------------------------------------------------------------------------------
 
-    def _read_slice(self) -> None:
-        """Read documents until the look-ahead is full, the source is empty, or the time is up."""
+    def _read_slice(self) -> bool:
+        """Read documents until the look-ahead is full, the source is empty, or the time is up; return whether it is."""
         assert self._iterator is not None and self._runner is not None
+        if self._exhausted or self._read - self._yielded >= self._look_ahead:
+            return False
         now = self._runner.backend.now
-        until: float | None = None
-        while not self._exhausted and self._read - self._yielded < self._look_ahead:
+        until = now() + _SLICE_S
+        while self._read - self._yielded < self._look_ahead:
             try:
                 document = next(self._iterator)
             except StopIteration:
                 self._exhausted = True
-                return
+                return False
             except Exception as error:  # the user's iterable: what was read before is not lost
                 self._exhausted = True
                 self._source_error = error
-                return
+                return False
             self._open(document)
-            if until is None:
-                until = now() + _SLICE_S
-            elif not self._read & 15 and now() > until:
-                return
+            if now() > until:
+                return True
+        return False
 
-    async def _read_async(self, source: AsyncIterable[Any]) -> None:
-        try:
-            async for document in source:
-                self._open(document)
-                while self._read - self._yielded >= self._look_ahead:
-                    self._room = anyio.Event()
-                    await self._room.wait()
-        except Exception as error:  # the user's iterable
-            self._source_error = error
+    def _wait_for_room(self) -> anyio.Event | None:
+        """The event that is set when another document may be read; ``None`` if it may be now."""
+        if self._read - self._yielded < self._look_ahead:
+            return None
+        self._room = anyio.Event()
+        return self._room
+
+    def _on_exhausted(self, error: Exception | None) -> None:
+        self._source_error = error
         self._exhausted = True
         if self._something is not None:
             self._something.set()
@@ -211,7 +245,7 @@ class Map(AsyncIterator[MapResult]):
         """Make a row of a document and submit it."""
         runner = self._runner
         assert runner is not None
-        row = _Row(self, self._read, document)
+        row = _Row(self._weakly, self._read, document)
         self._rows[row.index] = row
         self._read += 1
         try:
@@ -236,6 +270,52 @@ class Map(AsyncIterator[MapResult]):
         name = digest.digest()[:8]
         number = self._seen.number(int.from_bytes(name, "big"))
         return f"{name.hex()}-{number}"
+
+
+async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map]) -> None:
+    """Read an async iterable for as long as its map is there."""
+    failure: Exception | None = None
+    try:
+        async for document in source:
+            rows = owner()
+            if rows is None:
+                return
+            rows._open(document)
+            room = rows._wait_for_room()
+            while room is not None:
+                del rows
+                await room.wait()
+                rows = owner()
+                if rows is None:
+                    return
+                room = rows._wait_for_room()
+            del rows
+    except Exception as error:  # the user's iterable
+        failure = error
+    except anyio.get_cancelled_exc_class():
+        if isinstance(source, AsyncGenerator):
+            with anyio.CancelScope(shield=True):
+                await source.aclose()
+        raise
+    rows = owner()
+    if rows is not None:
+        rows._on_exhausted(failure)
+
+
+def _on_client_closed(owner: weakref.ref[Map]) -> None:
+    rows = owner()
+    if rows is not None:
+        rows._on_exhausted(ClientClosed("the client was closed before all documents were read"))
+
+
+def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
+    """Cancel what a map has open."""
+    if stop_reader is not None:
+        stop_reader()
+    if not runner.ended:
+        for request in requests:
+            if request.state is not RequestState.DONE:
+                runner.tell(Cancelled(request))
 
 
 def _own_id(document: Any) -> str | None:

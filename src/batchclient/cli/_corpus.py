@@ -1,0 +1,55 @@
+"""Real texts that every machine with Python has: the docstrings of its standard library.
+
+The same Python gives the same texts in the same order. Nothing is imported: the sources are only parsed.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["docstrings"]
+
+_SHORTEST = 20
+# Other people's packages, and code that is broken on purpose.
+_LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "lib2to3", "__pycache__"})
+
+
+def docstrings(count: int, longest: int = 400) -> list[str]:
+    """Return up to ``count`` different docstrings, each at most ``longest`` characters long."""
+    seen: dict[str, None] = {}
+    for source in _sources(sysconfig.get_path("stdlib")):
+        for text in _docstrings_in(source):
+            seen.setdefault(text[:longest].rstrip())
+            if len(seen) == count:
+                return list(seen)
+    return list(seen)
+
+
+def _sources(root: str) -> Iterator[Path]:
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(set(subfolders) - _LEFT_OUT)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield Path(folder, name)
+
+
+def _docstrings_in(source: Path) -> Iterator[str]:
+    try:
+        # The file's own encoding, as Python reads it.
+        with tokenize.open(source) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and len(text) >= _SHORTEST:
+                # Docstrings may speak of lone surrogates, which cannot be sent.
+                yield text.encode("utf-8", "replace").decode()

@@ -1,0 +1,217 @@
+"""Files: what a command reads rows from and writes rows to.
+
+Rules:
+- Nothing is read whole. A regular file is read as rows are asked for; a pipe or a terminal, where a read may take for ever,
+  is read in a thread, so that it holds up no answer.
+- The first usable row is read before anything is sent, so that a wrong template or a wrong column is refused.
+- Paths are checked before the output is opened, which empties it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import sys
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from batchclient.cli._refusal import Refusal
+from batchclient.cli._rows import Format, LineSplitter, Row, make_row
+
+__all__ = ["Source", "check_output", "count_lines", "open_output", "open_source"]
+
+_CHUNK_BYTES = 256 * 1024
+_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
+_LINES_TO_FIRST_ROW = 100
+"""So many unusable lines at the start are enough: the rest is read as it is needed."""
+
+
+class Source:
+    """The rows of one input.
+
+    Args:
+        name: for messages.
+        file: unbuffered.
+        form: what a line is; ``None``: the first line that is not blank decides.
+    """
+
+    def __init__(self, name: str, file: BinaryIO, form: Format | None) -> None:
+        self.name = name
+        self.file = file
+        self.form = form
+        self.is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        self._splitter = LineSplitter()
+        self._lines: deque[tuple[int, bytes | None]] = deque()
+        self._rows: deque[Row] = deque()
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<Source {self.name}: {self._splitter!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.file.close()
+
+    def first(self) -> Row | None:
+        """Read up to the first row that has fields and return it; nothing is lost. It may wait for the input.
+
+        Raises:
+            Refusal: the input cannot be read.
+        """
+        try:
+            for row in self._read_rows():
+                self._rows.append(row)
+                if row or row.fault is None:
+                    return row
+                if len(self._rows) >= _LINES_TO_FIRST_ROW:
+                    break
+        except OSError as error:
+            raise Refusal(f"{self.name}: {_reason(error)}") from None
+        return None
+
+    def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
+        """All rows, as an iterable that reads as it goes. An ``OSError`` of the input passes through it."""
+        return self._read_rows() if self.is_regular else self._read_rows_in_thread()
+
+    def _read_rows(self) -> Iterator[Row]:
+        while True:
+            yield from self._take()
+            if self._ended:
+                return
+            self._feed(self._read())
+
+    async def _read_rows_in_thread(self) -> AsyncIterator[Row]:
+        while True:
+            for row in self._take():
+                yield row
+            if self._ended:
+                return
+            self._feed(await _in_thread(self._read))
+
+    def _take(self) -> Iterator[Row]:
+        """Yield what is already read; a row that is yielded is forgotten."""
+        # Set aside at once: ``first`` puts back rows while it reads.
+        rows, self._rows = self._rows, deque()
+        yield from rows
+        while self._lines:
+            number, line = self._lines.popleft()
+            if self.form is None and line and not line.isspace():
+                self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
+            row = make_row(number, line, self.form or "text")
+            if row is not None:
+                yield row
+
+    def _feed(self, chunk: bytes) -> None:
+        if chunk:
+            self._lines.extend(self._splitter.feed(chunk))
+        else:
+            self._ended = True
+            self._lines.extend(self._splitter.end())
+
+    def _read(self) -> bytes:
+        return self.file.read(_CHUNK_BYTES) or b""
+
+
+def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
+    # Not the event loop's own threads: those are waited for at the end, and this one may wait for input for ever.
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bytes] = loop.create_future()
+
+    def tell(setter: Callable[[Any], None], value: Any) -> None:
+        if not future.done():
+            setter(value)
+
+    def run() -> None:
+        setter: Callable[[Any], None]
+        value: Any
+        try:
+            setter, value = future.set_result, work()
+        except Exception as error:  # it is raised where the future is awaited
+            setter, value = future.set_exception, error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, setter, value)
+
+    threading.Thread(target=run, daemon=True, name="batchclient-reader").start()
+    return future
+
+
+def open_source(path: str, form: Format | None) -> Source:
+    """Open an input; ``-`` is stdin.
+
+    Raises:
+        Refusal: there is no such file, it cannot be read, or its ending does not say what it holds.
+    """
+    if path == "-":
+        # Read below Python's buffer: a thread that waits in it would keep the interpreter from ending.
+        return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form)
+    try:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # the source keeps it
+    except OSError as error:
+        # A directory cannot be opened either; its message says so.
+        raise Refusal(f"{path}: {_reason(error)}") from None
+    ending = Path(path).suffix.lower()
+    if form is None and ending:
+        form = _FORMATS.get(ending)
+        if form is None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise Refusal(f"{path}: the ending {ending!r} does not say what a line is: give --format jsonl or text")
+    return Source(path, file, form)
+
+
+def count_lines(path: str) -> int:
+    """Count the lines of a file, blank ones too. A gigabyte takes less than a second."""
+    lines, last = 0, b"\n"
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        while chunk := file.read(4 * _CHUNK_BYTES):
+            lines += chunk.count(b"\n")
+            last = chunk[-1:]
+    return lines + (last != b"\n")
+
+
+def check_output(path: str, source: Source) -> None:
+    """Refuse an output that cannot be, without touching it.
+
+    Raises:
+        Refusal: its directory does not exist, it is a directory, or it is the input.
+    """
+    if path == "-":
+        status = os.fstat(sys.stdout.fileno())
+    else:
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise Refusal(f"{path}: there is no directory {target.parent}")
+        if target.is_dir():
+            raise Refusal(f"{path}: {os.strerror(errno.EISDIR)}")
+        if not target.exists():
+            return
+        status = target.stat()
+    if stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.fstat(source.file.fileno())):
+        raise Refusal(f"{path}: output and input are the same file; rows would be lost before they are read")
+
+
+def open_output(path: str) -> BinaryIO:
+    """Open an output and empty it; ``-`` is stdout.
+
+    Raises:
+        Refusal: it cannot be written.
+    """
+    try:
+        if path == "-":
+            return open(sys.stdout.fileno(), "wb", closefd=False)
+        return open(path, "wb")  # noqa: PTH123
+    except OSError as error:
+        raise Refusal(f"{path}: {_reason(error)}") from None
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -1,0 +1,187 @@
+"""A map job under way: rows from the client to the output, with a tick, Ctrl-C and broken pipes.
+
+Rules:
+- Everything happens in the event loop; a signal only asks it to stop.
+- The output is flushed with each tick, so that nothing finished is held back for long, however slow the rest is.
+- A job that stops early, for whatever reason but a broken output, first writes every row that is finished, also those that
+  wait for an earlier one to come before them.
+- The output is opened when the client has started: until then nothing is lost by refusing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import BinaryIO
+
+from batchclient import BatchClient, MapResult
+from batchclient.cli._progress import ProgressBar
+from batchclient.cli._rows import message_of, to_line
+from batchclient.maps import Map
+
+__all__ = ["INTERRUPTED", "Job"]
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells say it."""
+_TICK_S = 0.25
+
+
+class Job:
+    """One run of ``batchclient map``.
+
+    Args:
+        client: not started yet.
+        results: of that client's ``stream_map``.
+        open_output: called once.
+        progress: told of each tick.
+
+    Attributes:
+        written: rows written, those that failed included.
+        failures: how many rows failed, by kind of error.
+        first_failure: the first one's message.
+        interrupted: whether Ctrl-C ended it.
+        fault: why input or output failed, if one did; empty for a reader that went away.
+        requests: sent.
+    """
+
+    def __init__(
+        self, client: BatchClient, results: Map, open_output: Callable[[], BinaryIO], progress: ProgressBar
+    ) -> None:
+        self.written = 0
+        self.failures: Counter[str] = Counter()
+        self.first_failure = ""
+        self.interrupted = False
+        self.fault: str | None = None
+        self.requests = 0
+        self.seconds = 0.0
+        self._client = client
+        self._results = results
+        self._open_output = open_output
+        self._progress = progress
+        self._output: BinaryIO
+        self._left: list[MapResult] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job: {self.written} written, {self.failures.total()} failed>"
+
+    async def run(self) -> None:
+        """Map all rows. What became of it is in the attributes.
+
+        Raises:
+            ConfigError: the client cannot start. Nothing was opened.
+            Refusal: the output cannot be opened. Nothing was sent.
+        """
+        with self._on_interrupt():
+            async with self._client:
+                self._output = self._open_output()
+                started = time.monotonic()
+                self._task = asyncio.current_task()
+                self._tick()
+                try:
+                    await self._write_all()
+                finally:
+                    self._task = None
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self.seconds = time.monotonic() - started
+                    self.requests = self._client.statistics().batches
+                    self._close()
+
+    async def _write_all(self) -> None:
+        try:
+            async for result in self._results:
+                if not self._write(result):
+                    return
+        except asyncio.CancelledError:
+            if not (self.interrupted or self.fault is not None):
+                raise
+            # Asked for by ``_stop``: the job ends in good order.
+            assert self._task is not None
+            self._task.uncancel()
+        except OSError as error:  # only the input raises here: a row's own error is in the row
+            self.fault = f"the input cannot be read any further: {error.strerror or error}"
+        for result in self._left:
+            if not self._write(result):
+                return
+
+    def _write(self, result: MapResult) -> bool:
+        """Write one row; whether that went well."""
+        if result.error is not None:
+            self.failures[type(result.error).__name__] += 1
+            self.first_failure = self.first_failure or message_of(result)
+        try:
+            self._output.write(to_line(result))
+        except OSError as error:
+            self._on_broken_output(error)
+            return False
+        self.written += 1
+        return True
+
+    # Every quarter of a second ---------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        try:
+            self._output.flush()
+        except OSError as error:
+            self._on_broken_output(error)
+            self._stop()
+            return
+        in_flight = self._client.statistics().in_flight
+        self._progress.update(done=self.written, in_flight=in_flight, failed=self.failures.total())
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    # Ending ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _on_interrupt(self) -> Iterator[None]:
+        """The first Ctrl-C stops the job, the second one the process."""
+        loop = asyncio.get_running_loop()
+
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            if self.interrupted:
+                self._progress.close()
+                os._exit(INTERRUPTED)
+            self.interrupted = True
+            loop.call_soon_threadsafe(self._stop)
+
+        previous = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _stop(self) -> None:
+        if self._task is None:
+            return
+        if self.fault is None:
+            # Cancelling the map drops its rows, and in input order finished ones may wait behind an unfinished one.
+            self._left = self._results.finished()
+        self._task.cancel()
+
+    def _on_broken_output(self, error: OSError) -> None:
+        if error.errno == errno.EPIPE:
+            # A reader that has seen enough, such as head, is no fault worth words.
+            self.fault = ""
+            # Nor is what is left in Python's buffers, which it would write when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            self.fault = f"the output cannot be written: {error.strerror or error}"
+
+    def _close(self) -> None:
+        self._progress.update(done=self.written, in_flight=0, failed=self.failures.total())
+        self._progress.close()
+        try:
+            self._output.close()
+        except OSError as error:
+            if self.fault is None:
+                self._on_broken_output(error)

@@ -1,0 +1,106 @@
+"""Wrong usage: said in one line, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from batchclient.cli._rows import Format
+from batchclient.errors import ConfigError
+
+__all__ = ["Refusal", "format_from", "headers_from", "params_from", "refusal_of"]
+
+_OPTIONS = {
+    "base_url": "--base-url",
+    "api_key": "--api-key",
+    "headers": "--header",
+    "http_backend": "--http-backend",
+    "limit": "--limit",
+    "max_list": "--max-list",
+    "model": "--model",
+    "preset": "--preset",
+    "prompt": "--prompt",
+    "timeout_s": "--timeout",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+}
+"""An argument of the library, and what it is called on the command line."""
+
+_NOT_FIELDS = {
+    "model": "give --model",
+    "prompt": "give --prompt",
+    "timeout_s": "give --timeout",
+    "n": "a row holds one completion; write the row n times",
+    "docs": "it is no field of the server's",
+    "ordered": "it is no field of the server's; give --unordered",
+    "look_ahead": "it is no field of the server's",
+}
+"""Names that would be taken for arguments of ``stream_map``, or that a row has no place for."""
+
+
+class Refusal(Exception):
+    """The command cannot begin. The message is one line and names the thing."""
+
+
+def refusal_of(error: ConfigError) -> Refusal:
+    """Put a library error into the command line's words."""
+    option = _OPTIONS.get(error.field or "")
+    message = error.message.removeprefix(f"{error.field}: ")
+    return Refusal(f"{option}: {message}" if option else message)
+
+
+def format_from(text: str | None) -> Format | None:
+    """Read the name of a format.
+
+    Raises:
+        Refusal: there is no such format.
+    """
+    formats: dict[str | None, Format | None] = {None: None, "jsonl": "jsonl", "text": "text"}
+    if text not in formats:
+        raise Refusal(f"--format: jsonl or text, not {text!r:.40}")
+    return formats[text]
+
+
+def params_from(
+    texts: Iterable[str], *, max_tokens: int | None = None, temperature: float | None = None
+) -> dict[str, Any]:
+    """Read ``name=JSON`` texts into a server's fields.
+
+    Raises:
+        Refusal: one of them is no such text, comes twice, or is not the server's.
+    """
+    params: dict[str, Any] = {}
+    if max_tokens is not None:
+        params["max_tokens"] = max_tokens
+    if temperature is not None:
+        params["temperature"] = temperature
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise Refusal(f"--param {text!r:.60}: write name=JSON, as in --param top_p=0.9")
+        if name in _NOT_FIELDS:
+            raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
+        if name in params:
+            raise Refusal(f"--param {name}: it is given twice")
+        try:
+            params[name] = json.loads(value)
+        except ValueError:
+            hint = f"; for a text write --param '{name}=\"…\"'"
+            raise Refusal(f"--param {name}: its value is not JSON{hint}") from None
+    return params
+
+
+def headers_from(texts: Iterable[str]) -> dict[str, str]:
+    """Read ``Name: value`` texts. A complaint shows no value: it may be a secret.
+
+    Raises:
+        Refusal: one of them is no such text.
+    """
+    headers: dict[str, str] = {}
+    for number, text in enumerate(texts, 1):
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise Refusal(f"--header number {number}: write 'Name: value'")
+        headers[name.strip()] = value.strip()
+    return headers

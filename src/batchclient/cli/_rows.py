@@ -1,0 +1,183 @@
+r"""Rows: lines of bytes in, documents out; results in, lines of bytes out. No files here, and no client.
+
+Rules:
+- A line ends at ``\n`` and nowhere else: U+2028 and its kin may stand inside a JSON string. A ``\r`` before it and a
+  byte-order mark before the first line are dropped, blank lines are skipped, and lines are numbered from 1, blank ones too.
+- A line that cannot be used is a row with a fault. It stops nothing; in the output it is ``{"line": N, "error": {…}}``.
+- A row of the output is the row of the input and the names of ``ADDED``. An input that already has one of them is at
+  fault: which of the two values would be meant?
+- What is written is JSON as the standard has it: no NaN, no infinity.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from batchclient.types import MapResult
+
+__all__ = ["ADDED", "BadRow", "Format", "LineSplitter", "Row", "blame", "describe", "make_row", "message_of", "to_line"]
+
+Format = Literal["jsonl", "text"]
+
+ADDED = ("completion", "finish_reason", "usage", "error")
+"""What the output adds, beside ``id``."""
+_BOM = b"\xef\xbb\xbf"
+_LONGEST_LINE_BYTES = 16 * 1024 * 1024
+"""A line is held in memory whole; a file without line ends must not be. The longest prompts are a hundredth of it."""
+
+
+class BadRow(ValueError):
+    """A line of the input that cannot be used."""
+
+
+class Row(dict[str, Any]):
+    """One document: its fields, and where they came from.
+
+    Attributes:
+        line: its line's number, from 1.
+        fault: why the line cannot be used, or ``None``.
+    """
+
+    __slots__ = ("fault", "line")
+
+    def __init__(self, fields: Mapping[str, Any], line: int, fault: str | None = None) -> None:
+        super().__init__(fields)
+        self.line = line
+        self.fault = fault
+
+
+class LineSplitter:
+    """Cuts chunks of bytes into numbered lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._number = 0
+        self._skipping = False
+
+    def __repr__(self) -> str:
+        return f"<LineSplitter: {self._number} lines>"
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the lines a chunk completes; ``None`` stands for one that is too long."""
+        *complete, rest = chunk.split(b"\n")
+        for line in complete:
+            yield self._line(self._rest + line)
+            self._rest = b""
+        self._rest += rest
+        if len(self._rest) > _LONGEST_LINE_BYTES:
+            self._rest, self._skipping = b"", True
+
+    def end(self) -> Iterator[tuple[int, bytes | None]]:
+        """Yield the last line, if the input does not end with a line end."""
+        if self._rest or self._skipping:
+            yield self._line(self._rest)
+
+    def _line(self, line: bytes) -> tuple[int, bytes | None]:
+        self._number += 1
+        if self._skipping:
+            self._skipping = False
+            return self._number, None
+        if self._number == 1:
+            line = line.removeprefix(_BOM)
+        return self._number, line.removesuffix(b"\r")
+
+
+def make_row(number: int, line: bytes | None, form: Format) -> Row | None:
+    """Make a row of a line; ``None`` if it is blank."""
+    if line is None:
+        return Row({}, number, f"line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
+    if not line or line.isspace():
+        return None
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return Row({}, number, f"line {number} is not UTF-8 (byte {error.start + 1} of it)")
+    if form == "text":
+        return Row({"text": text}, number)
+    try:
+        fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        return Row({}, number, f"line {number} is not JSON: {error.msg} (column {error.colno})")
+    except (ValueError, RecursionError) as error:
+        return Row({}, number, f"line {number} is not JSON: {error}")
+    if not isinstance(fields, dict):
+        return Row({}, number, f"line {number} is no JSON object")
+    taken = [name for name in ADDED if name in fields]
+    if taken:
+        return Row(
+            fields, number, f"line {number} has a field {taken[0]!r}, which the output would overwrite; rename it"
+        )
+    return Row(fields, number)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text:.20} is too large")
+    return number
+
+
+def blame(render: Callable[[Any], Any]) -> Callable[[Row], Any]:
+    """Wrap a prompt function: rows at fault fail with their own message."""
+
+    def prompt_of(row: Row) -> Any:
+        if row.fault is not None:
+            raise BadRow(row.fault)
+        return render(row)
+
+    return prompt_of
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+
+
+def to_line(result: MapResult) -> bytes:
+    """Write a result as one line of JSON."""
+    fields = _fields(result)
+    try:
+        return _encode(fields).encode() + b"\n"
+    except UnicodeEncodeError:
+        # A lone surrogate in a field that no prompt uses: escaped it can travel, as it came.
+        return _encode_ascii(fields).encode() + b"\n"
+
+
+def _fields(result: MapResult) -> dict[str, Any]:
+    row: Row = result.document
+    if row.fault is not None:
+        return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
+    fields = dict(row)
+    if fields.get("id") in (None, ""):
+        fields["id"] = result.id
+    if result.error is not None:
+        fields["error"] = {"type": type(result.error).__name__, "message": message_of(result)}
+        return fields
+    completion = result.completion
+    assert completion is not None
+    usage = completion.usage
+    fields["completion"] = completion.text
+    fields["finish_reason"] = completion.finish_reason
+    fields["usage"] = usage and {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+    return fields
+
+
+def message_of(result: MapResult) -> str:
+    """Why a row failed. The library counts documents; who reads the file counts lines."""
+    return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
+
+
+def describe(failures: Counter[str], first: str) -> str:
+    """Say in a few words how rows failed: how many of each kind, and the first one's message."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in failures.most_common(3))
+    return f"{failures.total():,} failed ({kinds}; the first: {first:.200})"

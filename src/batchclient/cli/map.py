@@ -1,0 +1,223 @@
+"""``batchclient map``: a file of rows in, the same rows with completions out.
+
+Rules:
+- Whatever is wrong with the command is refused before anything is sent and before the output is touched.
+- Whatever is wrong with one row is written into that row; the exit status says that there was such a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from string import Formatter
+from typing import Annotated, Any
+
+import typer
+
+from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
+from batchclient.cli._job import INTERRUPTED, Job
+from batchclient.cli._progress import ProgressBar
+from batchclient.cli._refusal import Refusal, format_from, headers_from, params_from, refusal_of
+from batchclient.cli._rows import Format, Row, blame, describe
+from batchclient.client import BatchClient
+from batchclient.errors import ConfigError
+from batchclient.templates import Prompt, make_prompt
+
+__all__ = ["MapOptions", "map_rows", "run_map"]
+
+
+def map_rows(
+    *,
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="JSONL, or plain text with a document per line; - is stdin.")
+    ],
+    base_url: Annotated[list[str], typer.Option(help="The server's root with its /v1; repeatable.")],
+    prompt: Annotated[str, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")],
+    model: Annotated[str | None, typer.Option(help="The name the server knows the model by.")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="Where rows go; - is stdout.")] = "-",
+    format: Annotated[  # noqa: A002  # the option's name
+        str | None,
+        typer.Option(
+            metavar="jsonl|text",
+            help="What a line of IN is (default: its ending .jsonl or .txt, else its first line, decides).",
+        ),
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate, at most.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="Any other field of the server's; repeatable.")
+    ] = None,
+    preset: Annotated[str, typer.Option(help="latency, balanced or throughput.")] = "throughput",
+    limit: Annotated[int | None, typer.Option(help="Sequences in flight, at most.")] = None,
+    max_list: Annotated[int | None, typer.Option(help="Prompts in a request, at most.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds for a row, from when it is read; rows are read 1,024 ahead.")
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="BATCHCLIENT_API_KEY", show_default=False, help="Better given by the environment."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.")
+    ] = None,
+    unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
+    http_backend: Annotated[str | None, typer.Option(help="httpx, or aiohttp with the extra of that name.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
+) -> None:
+    """Complete one prompt per row of IN and write each row with its completion.
+
+    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error. A line that is
+    no row becomes {"line": N, "error": …}. Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
+    """
+    client_options = {
+        "model": model,
+        "api_key": api_key or None,
+        "preset": preset,
+        "limit": limit,
+        "max_list": max_list,
+        "http_backend": http_backend,
+    }
+    try:
+        options = MapOptions(
+            source=source,
+            output=output,
+            prompt=prompt,
+            form=format_from(format),
+            base_url=base_url,
+            client=client_options | {"headers": headers_from(header or [])},
+            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature),
+            timeout_s=timeout,
+            ordered=not unordered,
+            quiet=quiet,
+        )
+        status = run_map(options)
+    except Refusal as refusal:
+        typer.echo(f"Error: {refusal}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    raise typer.Exit(status)
+
+
+@dataclass(frozen=True, slots=True)
+class MapOptions:
+    """What a map job is asked to do.
+
+    Args:
+        source, output: paths, or ``-``.
+        prompt: the template.
+        form: what a line is, if it was said.
+        base_url: of the servers.
+        client: further arguments of ``BatchClient``.
+        params: of the server.
+        timeout_s: of a row.
+        ordered: whether rows keep their order.
+        quiet: neither progress nor summary.
+    """
+
+    source: str
+    output: str
+    prompt: str
+    form: Format | None
+    base_url: list[str]
+    client: dict[str, Any] = field(repr=False)
+    params: dict[str, Any]
+    timeout_s: float | None
+    ordered: bool
+    quiet: bool
+
+
+def run_map(options: MapOptions) -> int:
+    """Run a map job; return the exit status.
+
+    Raises:
+        Refusal: the job cannot begin. Nothing was sent, and the output is as it was.
+        KeyboardInterrupt: Ctrl-C before it began.
+    """
+    try:
+        with open_source(options.source, options.form) as source:
+            job = _make_job(options, source)
+            asyncio.run(job.run())
+    except ConfigError as error:
+        raise refusal_of(error) from None
+    return _report(job, options)
+
+
+def _make_job(options: MapOptions, source: Source) -> Job:
+    """Check everything that can be checked beforehand, and make a job of it."""
+    check_output(options.output, source)
+    if not options.client["model"]:
+        raise Refusal("there is no model: give --model")
+    client = BatchClient(options.base_url, **options.client)
+    render = make_prompt(options.prompt)
+    first = source.first()
+    if first is not None:
+        _check_first(first, _names(options.prompt), source)
+    results = client.stream_map(
+        source.rows(),
+        blame(_prompt_function(options.prompt, render)),
+        ordered=options.ordered,
+        timeout_s=options.timeout_s,
+        **options.params,
+    )
+    # A bar and rows on one terminal would write over each other.
+    shown = not options.quiet and sys.stderr.isatty() and not (options.output == "-" and sys.stdout.isatty())
+    total = count_lines(options.source) if shown and source.is_regular and options.source != "-" else None
+    return Job(client, results, partial(open_output, options.output), ProgressBar(shown=shown, total=total))
+
+
+def _names(template: str) -> list[str]:
+    """The fields of a template that ``make_prompt`` has checked."""
+    return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+
+
+def _prompt_function(template: str, render: Callable[[Any], Prompt]) -> Callable[[Row], Prompt]:
+    if "" in _names(template):
+        # Text lines are rows with a field ``text``; ``{}`` is the line itself.
+        return lambda row: render(row["text"])
+    return render
+
+
+def _check_first(first: Row, names: list[str], source: Source) -> None:
+    """Refuse a template that does not fit: it would fail a million times over."""
+    if first.fault is not None:
+        raise Refusal(f"{source.name}: {first.fault}")
+    if "" in names:
+        if source.form == "jsonl":
+            columns = _columns(first)
+            raise Refusal(f"--prompt: {{}} stands for a text line, and {source.name} is JSONL; it has {columns}")
+        return
+    for name in names:
+        if name not in first:
+            where = f"{source.name}, line {first.line}"
+            raise Refusal(
+                f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_columns(first)}"
+            )
+
+
+def _columns(row: Row) -> str:
+    return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"
+
+
+def _report(job: Job, options: MapOptions) -> int:
+    """Say on stderr what became of the job; return the exit status."""
+    failed = job.failures.total()
+    rate = job.written / job.seconds if job.seconds else 0.0
+    where = "stdout" if options.output == "-" else options.output
+    summary = (
+        f"{job.written:,} rows to {where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
+    )
+    if failed:
+        summary += "; " + describe(job.failures, job.first_failure)
+    if job.fault:
+        typer.echo(f"Error: {job.fault}", err=True)
+    if job.interrupted:
+        summary = f"Interrupted: {summary}"
+    if not options.quiet and job.fault != "":
+        typer.echo(summary, err=True)
+    if job.interrupted:
+        return INTERRUPTED
+    return 1 if failed or job.fault is not None else 0

@@ -1,0 +1,82 @@
+"""``batchclient simulate``: the embedded server in the foreground."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    profile: Annotated[str, typer.Option(help="What the server costs; --profiles lists them.")] = "gpu",
+    model: Annotated[str, typer.Option(help="The served model's name.")] = "simulated",
+    max_model_len: Annotated[int, typer.Option(help="Tokens of a prompt and its answer together.")] = 32_768,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Sequences running at once (default: the profile's).")
+    ] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="Size of the KV cache, tokens (default: the profile's).")
+    ] = None,
+    max_num_queued_reqs: Annotated[
+        int | None, typer.Option(help="503 above this many sequences (default: none).")
+    ] = None,
+    fault: Annotated[list[str] | None, typer.Option(help="A fault, as status=503,rate=0.05; repeatable.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Demand this key.", envvar="BATCHCLIENT_SIMULATE_API_KEY")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    speed: Annotated[float, typer.Option(help="Run this many times as fast as the profile.")] = 1.0,
+    output_lengths: Annotated[str, typer.Option(help="fixed, or lognormal:MEAN:SIGMA in tokens.")] = "fixed",
+    profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
+    faults: Annotated[bool, typer.Option("--faults", help="List the faults and exit.")] = False,
+) -> None:
+    """Serve a simulated vLLM: a real HTTP server with a cost model instead of a GPU."""
+    from batchclient.simulator.faults import KINDS
+    from batchclient.simulator.profiles import PROFILES
+
+    if profiles:
+        _list({name: each.summary for name, each in PROFILES.items()})
+        return
+    if faults:
+        _list(KINDS)
+        return
+    options: dict[str, Any] = {
+        "model": model,
+        "max_model_len_tokens": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "kv_tokens": kv_tokens,
+        "max_queued": max_num_queued_reqs,
+        "faults": fault or [],
+        "api_key": api_key,
+        "seed": seed,
+        "speed": speed,
+        "output_lengths": output_lengths,
+    }
+    _serve(host, port, profile, options)
+
+
+def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
+    from batchclient.simulator.app import serve
+    from batchclient.simulator.server import SimulatedServer
+
+    try:
+        server = SimulatedServer(profile, epoch_s=time.time(), **options)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    url_host = f"[{host}]" if ":" in host else host
+    typer.echo(f"{server.model} ({server.profile.name}) on http://{url_host}:{port}/v1", err=True)
+    try:
+        serve(server, host, port)
+    except (ImportError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _list(rows: dict[str, str]) -> None:
+    width = max(map(len, rows))
+    for name, summary in rows.items():
+        typer.echo(f"{name:{width}}  {summary}")

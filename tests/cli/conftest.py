@@ -1,0 +1,80 @@
+"""What the CLI's tests share: a server of their own, and the command line as a process and in process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from batchclient.cli.app import app
+from batchclient.simulator import EmbeddedServer
+
+COMMAND = [sys.executable, "-m", "batchclient"]
+
+
+@pytest.fixture
+def server():
+    with EmbeddedServer("instant") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    monkeypatch.delenv("BATCHCLIENT_API_KEY", raising=False)
+
+
+@pytest.fixture
+def cli():
+    """Run a command in this process."""
+
+    def run(*args, **options):
+        return CliRunner().invoke(app, [str(arg) for arg in args], **options)
+
+    return run
+
+
+@pytest.fixture
+def cli_map(cli, server):
+    """Run ``map`` on the server in this process; later options win."""
+
+    def run(source, *args, prompt="Say {text}"):
+        options = ["--base-url", server.base_url, "--model", server.model, "--prompt", prompt, "--max-tokens", 3]
+        return cli("map", source, *options, "--temperature", 0, *args)
+
+    return run
+
+
+@pytest.fixture
+def spawn(server):
+    """Start ``map`` on the server as a process with pipes; killed at the end if the test has not waited for it."""
+    processes = []
+
+    def start(source, *args, prompt="Say {text}", **options):
+        command = [*COMMAND, "map", str(source), "--base-url", server.base_url, "--model", server.model]
+        command += ["--prompt", prompt, "--max-tokens", "3", "--temperature", "0", *map(str, args)]
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        processes.append(subprocess.Popen(command, **(pipes | options)))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        process.wait()
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def read_rows(data):
+    """Rows from a path or from bytes; any line that is not JSON fails the test."""
+    data = data.read_bytes() if isinstance(data, os.PathLike) else data
+    return [json.loads(line) for line in data.decode().split("\n") if line]

@@ -1,0 +1,54 @@
+"""The command line as a whole: version, help, a missing extra."""
+
+import subprocess
+import sys
+
+import pytest
+
+import batchclient
+from batchclient import cli as cli_module
+
+
+def test_version(cli):
+    assert cli("--version").stdout == f"batchclient {batchclient.__version__}\n"
+
+
+def test_without_a_command_it_shows_help_and_fails(cli):
+    result = cli()
+    assert result.exit_code == 2
+    for command in ("map", "simulate", "demo"):
+        assert command in result.output
+
+
+@pytest.mark.parametrize("command", ["map", "simulate", "demo"])
+def test_each_command_has_help_for_each_option(cli, command):
+    result = cli(command, "--help", env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    options = [line for line in result.output.splitlines() if line.lstrip().startswith("-")]
+    assert options
+    assert all(len(line.split("  ")) > 2 for line in options), options
+
+
+def test_the_key_is_in_no_help(cli):
+    assert "hush" not in cli("map", "--help", env={"BATCHCLIENT_API_KEY": "hush"}).output
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_a_missing_extra_is_named(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from batchclient.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert missing in done.stderr
+    assert "pip install 'batchclient[cli]'" in done.stderr
+
+
+def test_a_missing_module_of_ours_is_no_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "batchclient.cli.app", None)
+    with pytest.raises(ModuleNotFoundError):
+        cli_module.main()
+
+
+def test_it_runs_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "batchclient", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("batchclient ")

@@ -1,0 +1,106 @@
+"""``batchclient demo``, on few texts; ``make demo`` runs it whole."""
+
+from collections import Counter
+
+import pytest
+
+from batchclient.cli import _corpus
+from batchclient.cli._contest import Report, Run, percentile
+from batchclient.cli._corpus import docstrings
+from batchclient.cli.demo import DemoFailed, _check, _histogram
+from batchclient.simulator import EmbeddedServer
+
+
+def test_it_runs_and_checks_itself(cli):
+    result = cli("demo", "--documents", 70, "--max-tokens", 4)
+    assert result.exit_code == 0, result.output
+    for part in (
+        "70 docstrings of Python's standard library",
+        "the embedded one",
+        "AsyncOpenAI + gather, texts/s by calls in flight: 16: ",
+        "Lists batch_map sent: ",
+        "Checked: every text got its own answer, by content; 64 of 64",
+        "README.md, then docs/tutorial.md",
+    ):
+        assert part in result.stdout
+    for row in ("texts", "seconds", "texts/s", "requests", "client CPU", "latency p50", "latency p95"):
+        assert f"│ {row} " in result.stdout
+
+
+def test_it_runs_on_a_given_server(cli):
+    with EmbeddedServer("instant", model="theirs", api_key="hush") as server:
+        command = ["demo", "--documents", 20, "--max-tokens", 2, "--base-url", server.base_url, "--model", "theirs"]
+        result = cli(*command, env={"BATCHCLIENT_API_KEY": "hush"})
+        assert result.exit_code == 0, result.output
+        assert f"Server: {server.base_url}, model theirs" in result.stdout
+        assert "Checked: 20 of 20" in result.stdout
+        assert "by content" not in result.stdout
+        wrong = cli(*command, env={"BATCHCLIENT_API_KEY": "not-that"})
+        assert wrong.exit_code == 1
+        assert "AuthenticationFailed" in wrong.stderr
+        assert "not-that" not in wrong.output
+
+
+def test_a_failure_of_the_rival_is_told_from_ours(cli):
+    # The map's first list and its warm call pass; then the server breaks for good.
+    with EmbeddedServer("instant", faults=["status=418,after=2"]) as server:
+        result = cli("demo", "--documents", 20, "--base-url", server.base_url, "--model", server.model)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: AsyncOpenAI on ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [["--model", "m"], ["--base-url", "http://127.0.0.1:1/v1"]])
+def test_half_a_server_is_refused(cli, options):
+    result = cli("demo", *options)
+    assert (result.exit_code, result.stderr) == (2, "Error: --base-url and --model go together\n")
+
+
+def test_without_sources_it_says_so(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(_corpus.sysconfig, "get_path", lambda name: str(tmp_path))
+    result = cli("demo", "--documents", 5)
+    assert result.exit_code == 1
+    assert "sources" in result.stderr
+
+
+def test_the_texts_are_the_same_each_time_and_differ_from_each_other():
+    texts = docstrings(300)
+    assert texts == docstrings(300)
+    assert len(set(texts)) == 300
+    assert all(20 <= len(text) <= 400 for text in texts)
+    assert texts[:100] == docstrings(100)
+
+
+def test_what_cannot_be_parsed_is_passed_over(monkeypatch, tmp_path):
+    (tmp_path / "a.py").write_bytes(b'"""\xff"""')
+    (tmp_path / "b.py").write_text("def (")
+    (tmp_path / "c.py").write_text('"""A text that is long enough: \\ud800"""')
+    (tmp_path / "d.py").write_text('"""Short"""\ndef f():\n    """A text that is long enough, and it \\d warns"""\n')
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "e.py").write_text('"""A text that is left out because of where it is"""')
+    monkeypatch.setattr(_corpus.sysconfig, "get_path", lambda name: str(tmp_path))
+    assert docstrings(10) == ["A text that is long enough: ?", "A text that is long enough, and it \\d warns"]
+
+
+def report_of(answers, agreeing=1):
+    run = Run(["p"], answers, 1.0, 1.0, 1)
+    return Report(run, run, run, {16: 1.0}, 16, agreeing, 1)
+
+
+def test_a_wrong_answer_fails_the_demo():
+    with pytest.raises(DemoFailed, match="not its own"):
+        _check(report_of(["wrong"]), 4, embedded=True)
+
+
+def test_clients_that_disagree_fail_the_demo():
+    with pytest.raises(DemoFailed, match="only 0 of 1"):
+        _check(report_of(["x"], agreeing=0), 4, embedded=False)
+
+
+def test_list_sizes_in_one_line():
+    assert _histogram(Counter({1: 2, 7: 1, 33: 4, 64: 1})) == "2 of 1, 1 of 2–8, 5 of 33–64 prompts; median 33"
+
+
+def test_percentiles():
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0], 0.95) == 1.0

@@ -1,0 +1,307 @@
+"""``batchclient map`` on files: what goes in, what comes out, what is refused. Processes are in ``test_map_process``."""
+
+import json
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer, expected_text
+
+from .conftest import read_rows, write_rows
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+def rows_of(count):
+    return [{"id": f"r{number}", "text": f"text {number}"} for number in range(count)]
+
+
+# Rows that succeed ---------------------------------------------------------------------------------------------------
+
+
+def test_each_row_gets_its_own_answer_in_input_order(cli_map, tmp_path, out):
+    rows = rows_of(300)
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out)
+    assert result.exit_code == 0, result.output
+    written = read_rows(out)
+    assert [row["id"] for row in written] == [row["id"] for row in rows]
+    for row in written:
+        assert row["completion"] == expected_text(f"Say {row['text']}", max_tokens=3, temperature=0)
+        assert row["finish_reason"] == "length"
+        assert row["usage"]["completion_tokens"] == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("300 rows to ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_unordered_loses_nothing(cli_map, tmp_path, out):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(300)), "-o", out, "--unordered")
+    assert result.exit_code == 0
+    assert {row["id"] for row in read_rows(out)} == {row["id"] for row in rows_of(300)}
+
+
+def test_text_lines(cli_map, tmp_path, out):
+    source = tmp_path / "in.txt"
+    source.write_bytes("\ufeffone\r\n\r\n  {two}\u2028still two\n".encode())
+    for prompt in ("Say {text}", "Say {}"):
+        result = cli_map(source, "-o", out, prompt=prompt)
+        assert result.exit_code == 0, result.output
+        one, two = read_rows(out)
+        assert one["text"] == "one"
+        assert two["text"] == "  {two}\u2028still two"
+        assert two["completion"] == expected_text(f"Say {two['text']}", max_tokens=3, temperature=0)
+
+
+def test_the_format_may_be_said(cli_map, tmp_path, out):
+    source = tmp_path / "in.dat"
+    source.write_text('{"text": "x"}\n')
+    assert cli_map(source, "-o", out, "--format", "text").exit_code == 0
+    assert read_rows(out)[0]["text"] == '{"text": "x"}'
+    assert cli_map(source, "-o", out, "--format", "jsonl").exit_code == 0
+    assert read_rows(out)[0]["text"] == "x"
+
+
+@pytest.mark.parametrize(("line", "text"), [('{"text": "x"}', "x"), ("x", "x")])
+def test_without_an_ending_the_first_line_decides(cli_map, tmp_path, out, line, text):
+    source = tmp_path / "in"
+    source.write_text(f"\n\n{line}\n")
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert read_rows(out)[0]["text"] == text
+
+
+def test_unicode_line_ends_do_not_split_a_row(cli_map, tmp_path, out):
+    rows = [{"id": 1, "text": "a\u2028b\u2029c\x85d\x0b"}, {"id": 2, "text": "日本 𝄞"}]
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out).exit_code == 0
+    assert [{name: row[name] for name in ("id", "text")} for row in read_rows(out)] == rows
+    assert "日本 𝄞" in out.read_text("utf-8")
+
+
+def test_an_empty_input_makes_an_empty_output(cli_map, tmp_path, out, server):
+    assert cli_map(write_rows(tmp_path / "in.jsonl", []), "-o", out).exit_code == 0
+    assert out.read_bytes() == b""
+    assert server.requests == 0
+
+
+def test_rows_without_an_id_get_one_that_lasts(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a"}, {"text": "b"}])
+    cli_map(source, "-o", out)
+    first = [row["id"] for row in read_rows(out)]
+    cli_map(source, "-o", out)
+    assert first == [row["id"] for row in read_rows(out)]
+    assert len(set(first)) == 3
+
+
+def test_fields_reach_the_server(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    assert cli_map(source, "-o", out, "--param", 'stop=[" "]', "--param", "seed=1").exit_code == 0
+    [row] = read_rows(out)
+    assert row["finish_reason"] == "stop"
+    assert " " not in row["completion"]
+
+
+def test_quiet(cli_map, tmp_path, out):
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows_of(2)), "-o", out, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "options", [["--preset", "latency"], ["--limit", 1], ["--max-list", 1], ["--http-backend", "aiohttp"]]
+)
+def test_settings_reach_the_client(cli_map, tmp_path, out, options, server):
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(20)), "-o", out, *options).exit_code == 0
+    assert len(read_rows(out)) == 20
+    if options[0] in ("--limit", "--max-list"):
+        assert server.requests == 20
+
+
+def test_the_key_is_sent_and_never_shown(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    with EmbeddedServer("instant", api_key="hush-hush") as server:
+        command = [
+            "map",
+            source,
+            "-o",
+            out,
+            "--base-url",
+            server.base_url,
+            "--model",
+            server.model,
+            "--prompt",
+            "{text}",
+        ]
+        assert cli(*command, env={"BATCHCLIENT_API_KEY": "hush-hush"}).exit_code == 0
+        assert cli(*command, "--api-key", "hush-hush").exit_code == 0
+        assert cli(*command, "--header", "Authorization: Bearer hush-hush").exit_code == 0
+        wrong = cli(*command, "--api-key", "wrong-key")
+        assert wrong.exit_code == 1
+        assert read_rows(out)[0]["error"]["type"] == "AuthenticationFailed"
+        for text in (wrong.output, out.read_text()):
+            assert "wrong-key" not in text
+
+
+# Rows that fail ------------------------------------------------------------------------------------------------------
+
+
+def test_a_malformed_line_names_its_number_and_loses_no_other(cli_map, tmp_path, out):
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'{"text": "a"}\n\n{"text": \n\xff\n{"text": "b"}\n{"other": 1}\n{"text": null}\n')
+    result = cli_map(source, "-o", out)
+    assert result.exit_code == 1
+    first, malformed, undecodable, second, without, null = read_rows(out)
+    assert "completion" in first
+    assert "completion" in second
+    assert malformed["line"] == 3
+    assert malformed["error"]["message"].startswith("line 3 is not JSON")
+    assert undecodable["line"] == 4
+    assert without["other"] == 1
+    assert "line 6: " in without["error"]["message"]
+    assert "'text'" in without["error"]["message"]
+    assert "'text'" in null["error"]["message"]
+    assert "4 failed (2 BadRow, 2 ConfigError; the first: line 3" in result.stderr
+
+
+def test_a_malformed_first_line_does_not_hide_a_wrong_column(cli_map, tmp_path, out):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": \n{"txt": "a"}\n')
+    result = cli_map(source, "-o", out)
+    assert result.exit_code == 2
+    assert "line 2" in result.stderr
+
+
+def test_a_file_of_malformed_lines_alone(cli_map, tmp_path, out, server):
+    source = tmp_path / "in.jsonl"
+    source.write_text("{\n" * 250)
+    assert cli_map(source, "-o", out).exit_code == 1
+    assert [row["line"] for row in read_rows(out)] == list(range(1, 251))
+    assert server.requests == 0
+
+
+def test_what_the_server_refuses_is_written_into_the_row(cli_map, tmp_path, out, server):
+    server.set_faults("bad_prompt=poison")
+    rows = [{"text": "fine"}, {"text": "poison"}, {"text": "fine too"}]
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out)
+    assert result.exit_code == 1
+    fine, bad, fine_too = read_rows(out)
+    assert "completion" in fine
+    assert "completion" in fine_too
+    assert bad["text"] == "poison"
+    assert bad["error"]["type"] == "BadRequest"
+    assert bad["error"]["message"]
+
+
+def test_a_server_that_is_not_there_fails_rows(cli, tmp_path, out):
+    with EmbeddedServer("instant") as server:
+        url = server.base_url
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}", "--timeout", 0.3)
+    assert result.exit_code == 1
+    assert read_rows(out)[0]["error"]["type"] in ("ConnectFailed", "DeadlineExceeded")
+
+
+def test_the_timeout_is_a_rows(cli_map, tmp_path, out, server):
+    server.set_faults("stall")
+    result = cli_map(write_rows(tmp_path / "in.jsonl", [{"text": "x"}]), "-o", out, "--timeout", 0.05)
+    assert result.exit_code == 1
+    assert read_rows(out)[0]["error"]["type"] == "DeadlineExceeded"
+
+
+def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}, {"text": "y", "usage": 1}])
+    assert cli_map(source, "-o", out).exit_code == 1
+    good, taken = read_rows(out)
+    assert "completion" in good
+    assert taken == {"line": 2, "error": {"type": "BadRow", "message": taken["error"]["message"]}}
+    assert "'usage'" in taken["error"]["message"]
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--prompt", "Say {txt}"], "{txt}"),
+        (["--prompt", "Say {}"], "{}"),
+        (["--prompt", "Say {"], "--prompt"),
+        (["--prompt", "Say {text!r}"], "--prompt"),
+        (["--prompt", "Say nothing"], "--prompt"),
+        (["--model", ""], "--model"),
+        (["--base-url", "nowhere"], "--base-url"),
+        (["--preset", "fast"], "--preset"),
+        (["--limit", "0"], "--limit"),
+        (["--max-list", "-1"], "--max-list"),
+        (["--timeout", "0"], "--timeout"),
+        (["--timeout", "nan"], "--timeout"),
+        (["--temperature", "nan"], "--temperature"),
+        (["--param", "top_p"], "--param 'top_p'"),
+        (["--param", "top_p=high"], "--param top_p"),
+        (["--param", "top_p=NaN"], "top_p"),
+        (["--param", "stream=true"], "stream"),
+        (["--param", "model=1"], "--param model"),
+        (["--param", "n=2"], "--param n"),
+        (["--param", "max_tokens=1"], "--param max_tokens"),
+        (["--param", "ordered=true"], "--param ordered"),
+        (["--header", "secret-without-colon"], "--header number 1"),
+        (["--http-backend", "curl"], "--http-backend"),
+        (["--api-key", "a b"], "--api-key"),
+        (["--format", "csv"], "--format"),
+        (["--max-tokens", "many"], "--max-tokens"),
+        (["-o", "{dir}/none/out.jsonl"], "none"),
+        (["-o", "{dir}"], "Is a directory"),
+        (["-o", "{dir}/in.jsonl"], "same file"),
+        (["-o", "{dir}/link.jsonl"], "same file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, server, options, named):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    (tmp_path / "link.jsonl").symlink_to(source)
+    before = source.read_bytes()
+    out.write_text("precious")
+    result = cli_map(source, "-o", out, *(option.replace("{dir}", str(tmp_path)) for option in options))
+    assert result.exit_code == 2
+    complaint = result.stderr.rstrip("\n").splitlines()[-1]
+    assert complaint.startswith("Error: ")
+    assert named in complaint
+    assert "secret" not in result.output
+    assert server.requests == 0
+    assert out.read_text() == "precious"
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("missing.jsonl", None, "missing.jsonl: No such file"),
+        ("", None, "Is a directory"),
+        ("table.csv", "text\nx\n", "--format"),
+        ("taken.jsonl", json.dumps({"text": "x", "completion": "y"}) + "\n", "'completion'"),
+    ],
+)
+def test_an_input_that_cannot_be_is_refused(cli_map, tmp_path, out, server, name, content, named):
+    source = tmp_path / name
+    if content is not None:
+        source.write_text(content)
+    result = cli_map(source, "-o", out)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr
+    assert server.requests == 0
+    assert not out.exists()
+
+
+def test_no_model_is_refused(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
+    assert (result.exit_code, result.stderr) == (2, "Error: there is no model: give --model\n")
+
+
+@pytest.mark.parametrize("missing", ["--base-url", "--prompt"])
+def test_options_that_must_be(cli, tmp_path, missing):
+    options = {"--base-url": "http://127.0.0.1:1/v1", "--prompt": "{text}", "--model": "m"}
+    del options[missing]
+    result = cli("map", tmp_path / "in.jsonl", *(word for pair in options.items() for word in pair))
+    assert result.exit_code == 2
+    assert missing in result.stderr

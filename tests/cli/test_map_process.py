@@ -1,0 +1,247 @@
+"""``batchclient map`` as a process: pipes, signals, terminals. Nothing here sleeps: each step waits for the one before."""
+
+import os
+import pty
+import signal
+import subprocess
+
+import pytest
+
+from batchclient.simulator import expected_text
+
+from .conftest import COMMAND, read_rows, write_rows
+
+
+def rows_of(count):
+    return [{"id": number, "text": f"text {number}"} for number in range(count)]
+
+
+def wait_for_requests(server, count):
+    """Each look is a request of its own, which is what paces the loop."""
+    for _ in range(20_000):
+        if server.requests >= count:
+            return
+    raise AssertionError(f"the server saw {server.requests} requests, not {count}")
+
+
+# Pipes ---------------------------------------------------------------------------------------------------------------
+
+
+def test_from_stdin_to_stdout(spawn):
+    data = b'\xef\xbb\xbf\n{"id": "a", "text": "x"}\r\n{"id": "b", "text": "y"}'
+    process = spawn("-", stdin=subprocess.PIPE)
+    stdout, stderr = process.communicate(data)
+    assert process.returncode == 0, stderr
+    assert [row["id"] for row in read_rows(stdout)] == ["a", "b"]
+    assert read_rows(stdout)[0]["completion"] == expected_text("Say x", max_tokens=3, temperature=0)
+
+
+def test_text_from_stdin(spawn):
+    process = spawn("-", prompt="Say {}", stdin=subprocess.PIPE)
+    stdout, _ = process.communicate("eins\nzwei \u2028 drei\n".encode())
+    assert process.returncode == 0
+    assert [row["text"] for row in read_rows(stdout)] == ["eins", "zwei \u2028 drei"]
+
+
+def test_a_regular_file_as_stdin_and_stdout(spawn, tmp_path):
+    source, out = write_rows(tmp_path / "in", rows_of(3)), tmp_path / "out"
+    with source.open("rb") as stdin, out.open("wb") as stdout:
+        process = spawn("-", "-o", "-", stdin=stdin, stdout=stdout)
+        assert process.wait() == 0
+    assert [row["id"] for row in read_rows(out)] == [0, 1, 2]
+
+
+def test_stdout_that_is_the_input_is_refused(spawn, tmp_path, server):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    with source.open("ab") as stdout:
+        process = spawn(source, stdout=stdout)
+        _, stderr = process.communicate()
+    assert process.returncode == 2
+    assert b"same file" in stderr
+    assert len(read_rows(source)) == 3
+    assert server.requests == 0
+
+
+def test_a_pipe_without_an_ending_is_an_input(spawn):
+    reading, writing = os.pipe()
+    process = spawn(f"/dev/fd/{reading}", pass_fds=[reading])
+    os.close(reading)
+    with open(writing, "wb") as pipe:
+        pipe.write(b'{"id": 1, "text": "x"}\n')
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert [row["id"] for row in read_rows(stdout)] == [1]
+
+
+def test_answers_do_not_wait_for_the_end_of_the_input(spawn):
+    process = spawn("-", stdin=subprocess.PIPE)
+    for number in range(3):
+        # The next line is written only when the answer to this one was read.
+        process.stdin.write(b'{"id": %d, "text": "x"}\n' % number)
+        process.stdin.flush()
+        [row] = read_rows(process.stdout.readline())
+        assert row["id"] == number
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(spawn, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 1000, "id": number} for number in range(5000)])
+    process = spawn(source)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait() == 1
+    assert process.stderr.read() == b""
+
+
+def test_stdin_may_be_refused_too(spawn, server):
+    process = spawn("-", stdin=subprocess.PIPE)
+    stdout, stderr = process.communicate(b'{"txt": "x"}\n')
+    assert (process.returncode, stdout) == (2, b"")
+    assert b"stdin, line 1" in stderr
+    assert server.requests == 0
+
+
+def test_a_full_disk_is_named(spawn, tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full here")
+    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", "/dev/full")
+    _, stderr = process.communicate()
+    assert process.returncode == 1
+    assert b"Error: the output cannot be written: No space left on device" in stderr
+
+
+# Ctrl-C --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [[], ["--unordered"]])
+def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order):
+    """One of the first two rows never gets an answer; in input order all later ones wait behind it."""
+    server.set_faults("stall,count=1")
+    out = tmp_path / "out.jsonl"
+    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-list", 1, "--limit", 2, *order)
+    # Two permits, one of them held for ever: the tenth request is sent when eight rows have their answers.
+    wait_for_requests(server, 10)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate()
+    assert process.returncode == 130
+    written = [row["id"] for row in read_rows(out)]
+    missing = set(range(10)) - set(written)
+    assert len(written) in (8, 9)
+    assert len(missing) == 10 - len(written)
+    assert missing & {0, 1}
+    if not order:
+        assert written == sorted(written)
+    assert stderr.decode().startswith(f"Interrupted: {len(written)} rows to ")
+    assert stderr.count(b"\n") == 1
+
+
+def test_a_second_ctrl_c_quits_at_once(spawn, server, tmp_path):
+    """The process cannot end in good order: it waits for a reader of its output that never reads."""
+    reading, writing = os.pipe()
+    server.set_faults("stall,count=1")
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 4000, "id": number} for number in range(50)])
+    process = spawn(source, "--max-list", 1, "--limit", 2, stdout=writing)
+    os.close(writing)
+    wait_for_requests(server, 50)
+    # Some 200 kB of finished rows go into a pipe of 64 kB.
+    process.send_signal(signal.SIGINT)
+    os.set_blocking(reading, True)
+    assert os.read(reading, 1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    os.close(reading)
+
+
+def test_ctrl_c_while_the_input_is_silent(spawn):
+    process = spawn("-", stdin=subprocess.PIPE)
+    process.stdin.write(b'{"id": 0, "text": "x"}\n')
+    process.stdin.flush()
+    assert read_rows(process.stdout.readline())
+    # The next read waits in a thread that will never end by itself.
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.stderr.read().startswith(b"Interrupted: 1 rows to stdout")
+
+
+def test_ctrl_c_before_the_first_row(spawn):
+    process = spawn("-", stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    # It waits for its first line when the interpreter has imported everything, so a line that is refused is not sent.
+    wait_until_it_reads(process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.stderr.read() in (b"", b"\n")
+
+
+def wait_until_it_reads(process):
+    """A pipe that is empty again has been read."""
+    import array
+    import fcntl
+    import termios
+
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    left = array.array("i", [1])
+    while left[0]:
+        fcntl.ioctl(process.stdin, termios.FIONREAD, left)
+
+
+# Terminals -----------------------------------------------------------------------------------------------------------
+
+
+def on_terminal(spawn, *args, **options):
+    """Run with a terminal as stderr; return what it showed."""
+    leader, follower = pty.openpty()
+    process = spawn(*args, stderr=follower, **options)
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(leader, 4096)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_progress_on_a_terminal(spawn, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(30))
+    shown = on_terminal(
+        spawn, source, "-o", tmp_path / "out.jsonl", env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    )
+    for part in ("30/30", "100%", "rows/s", "ETA", "in flight", "0 failed", "\x1b["):
+        assert part in shown
+    assert "30 rows to " in shown
+
+
+def test_progress_from_a_pipe_has_no_total(spawn, tmp_path):
+    source = write_rows(tmp_path / "in", rows_of(30))
+    with subprocess.Popen(["cat", str(source)], stdout=subprocess.PIPE) as cat:
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        shown = on_terminal(spawn, "-", "-o", tmp_path / "out", stdin=cat.stdout, env=environment)
+    assert "30/?" in shown
+
+
+def test_quiet_on_a_terminal(spawn, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    assert on_terminal(spawn, source, "-o", tmp_path / "out.jsonl", "--quiet") == ""
+
+
+def test_no_progress_where_nobody_looks(spawn, tmp_path):
+    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(30)), "-o", tmp_path / "out.jsonl")
+    _, stderr = process.communicate()
+    assert stderr.count(b"\n") == 1
+    assert b"\x1b" not in stderr
+    assert b"\r" not in stderr
+
+
+def test_it_works_without_a_terminal_variable(tmp_path, server):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    command = [*COMMAND, "map", source, "--base-url", server.base_url, "--model", server.model, "--prompt", "{text}"]
+    environment = {name: value for name, value in os.environ.items() if name != "TERM"}
+    done = subprocess.run(command, capture_output=True, env=environment, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr

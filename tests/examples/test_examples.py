@@ -1,0 +1,51 @@
+"""Each example runs as its reader would run it, and says what it promises. Warnings are errors."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer
+
+FOLDER = Path(__file__).parents[2] / "examples"
+PROMISES = {
+    "complete": r"1000 answers in [1-9]\d requests",
+    "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
+    "stream_results": r"5000 results, 0 failed",
+    "trio_app": r"100 answers in \d requests",
+    "with_deadlines": r"timeout ended a call\ndeadline passed: True\ncancelled: True\nanswered: 8",
+    "retry_with_tenacity": r"200 answers, [1-9]\d* requests sent again",
+}
+
+
+def run(name, *args):
+    command = [sys.executable, "-W", "error", str(FOLDER / f"{name}.py"), *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in FOLDER.glob("[!_]*.py")} == set(PROMISES)
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_it_runs_by_itself(name):
+    done = run(name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(PROMISES[name], done.stdout), done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["map_documents", "trio_app"])
+def test_it_runs_on_a_given_server(name):
+    with EmbeddedServer("instant", model="theirs") as server:
+        done = run(name, server.base_url, "theirs")
+        assert done.returncode == 0, done.stderr
+        assert server.prompts > 0
+
+
+def test_half_a_server_is_wrong_usage():
+    done = run("complete", "http://127.0.0.1:1/v1")
+    assert done.returncode != 0
+    assert "usage: python" in done.stderr
