@@ -3,7 +3,8 @@
 Rules:
 - A waiter has ``done()``, ``set_result(value)`` and ``set_exception(error)``, and wakes at most one caller.
 - On asyncio nothing lives while nothing is queued or in flight: tasks only for requests under way, a timer only while
-  something waits for time. So ``asyncio.run`` ends cleanly without ``async with``.
+  something waits for time. So ``asyncio.run`` ends cleanly without ``async with``; what it ends on the way, async
+  generators, is how idle connections learn of it.
 - On trio the client needs ``async with``, which holds the nursery.
 - Work is started in the client's own context, not in the context of the caller whose call happened to start it.
 """
@@ -11,9 +12,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
+
+from batchclient.errors import ConfigError
 
 if TYPE_CHECKING:
     import trio
@@ -58,8 +62,32 @@ class Backend(Protocol):
         """Call after one turn of the event loop."""
         ...
 
+    def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
+        """The same from anywhere: a finalizer may run in any thread.
+
+        Raises:
+            RuntimeError: the event loop is over.
+        """
+        ...
+
     def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
         """Call at a time."""
+        ...
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None] | None:
+        """Call when the event loop ends, or when what is returned is dropped in it; ``None`` where neither can be seen."""
+        ...
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in this event loop."""
+        ...
+
+    def is_running(self) -> bool:
+        """Whether this event loop runs, perhaps in another thread."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Whether this event loop is closed: what is left of its tasks is only being collected."""
         ...
 
 
@@ -80,15 +108,47 @@ class AsyncioBackend:
     def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> asyncio.Task[None]:
         """Start a task."""
         coroutine: Any = work(argument)
-        return self.loop.create_task(coroutine, context=self._context)
+        # A copy: an eager task takes its first step within our own callbacks, and a context cannot be entered twice.
+        return self.loop.create_task(coroutine, context=self._context.copy())
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call in the next turn of the loop."""
         self.loop.call_soon(function, context=self._context)
 
+    def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
+        """The same from anywhere."""
+        self.loop.call_soon_threadsafe(function, context=self._context)
+
     def call_at(self, time: float, function: Callable[[], None]) -> asyncio.TimerHandle:
         """Call at a time of the loop's clock."""
         return self.loop.call_at(time, function, context=self._context)
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
+        """Call when ``asyncio.run`` ends, or when what is returned is dropped while the loop runs."""
+
+        async def keeper() -> AsyncGenerator[None]:
+            try:
+                yield
+            finally:
+                await close()
+
+        generator = keeper()
+        # The first step tells the loop of the generator; nothing is awaited before its yield.
+        with suppress(StopIteration):
+            generator.asend(None).send(None)
+        return generator
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in this event loop."""
+        return asyncio._get_running_loop() is self.loop
+
+    def is_running(self) -> bool:
+        """Whether this event loop runs, perhaps in another thread."""
+        return self.loop.is_running()
+
+    def is_gone(self) -> bool:
+        """Whether this event loop is closed."""
+        return self.loop.is_closed()
 
 
 class TrioBackend:
@@ -104,7 +164,13 @@ class TrioBackend:
         self.now = trio.current_time
 
     def waiter(self) -> TrioWaiter:
-        """Return a fresh waiter."""
+        """Return a fresh waiter.
+
+        Raises:
+            ConfigError: the caller runs in another trio loop, which asyncio's test for the same loop cannot see.
+        """
+        if not self.is_current():
+            raise ConfigError("another running event loop uses this client; make one client per event loop")
         return TrioWaiter(self._trio.Event())
 
     @staticmethod
@@ -127,6 +193,10 @@ class TrioBackend:
         """Call in the next turn of trio's loop."""
         self._token.run_sync_soon(function)
 
+    def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
+        """The same from anywhere."""
+        self._token.run_sync_soon(function)
+
     def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
         """Call at a time of trio's clock."""
         scope = self._trio.CancelScope()
@@ -138,6 +208,24 @@ class TrioBackend:
 
         self._context.run(self._nursery.start_soon, run)
         return scope
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """``async with`` is the end."""
+
+    def is_current(self) -> bool:
+        """Whether the caller runs in this run of trio."""
+        try:
+            return self._trio.lowlevel.current_trio_token() is self._token
+        except RuntimeError:
+            return False
+
+    def is_running(self) -> bool:
+        """Whether the nursery is open: its end ends the runner, too."""
+        return True
+
+    def is_gone(self) -> bool:
+        """Trio leaves no task behind."""
+        return False
 
 
 class TrioWaiter:

@@ -5,17 +5,23 @@ Rules:
 - A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel
   together.
 - Every ``SendBatch`` is one task, which ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it.
+- Every task of the runner ends before ``aclose`` does, a map's reader too.
 - The runner belongs to one event loop. Its client replaces it when the loop is gone.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 from random import Random
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.messages import (
@@ -57,6 +63,17 @@ _LONGEST_ERROR_BODY = 65_536
 _EVENTS_PER_CHOICE = 3
 """More than this in a streamed reply is not the two-event form."""
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
+
+
+class _Starting:
+    """Stands for a task that is being started."""
+
+    def cancel(self) -> None:
+        """It sees for itself that it is no longer listed."""
+
+
+_STARTING = _Starting()
 
 
 class Runner:
@@ -69,7 +86,7 @@ class Runner:
         transports: one per endpoint.
         policy: when to try again.
         timeouts: of each request.
-        on_failure: told of each failed batch's error, for what the client learns from it.
+        on_failure: told of each failed batch and its error, for what the client learns from it.
     """
 
     def __init__(
@@ -80,7 +97,7 @@ class Runner:
         transports: Sequence[Transport],
         policy: RetryPolicy,
         timeouts: Timeouts,
-        on_failure: Callable[[BatchClientError], None],
+        on_failure: Callable[[Batch, BatchClientError], None],
     ) -> None:
         self.backend = backend
         self.core = core
@@ -97,9 +114,13 @@ class Runner:
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
         self._tasks: dict[int, Cancellable] = {}
+        """By the batch's number; readers have negative ones."""
         self._started: set[int] = set()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers_started = 0
         self._tasks_left: anyio.Event | None = None
         self._drained = anyio.Event()
+        self._over = False
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -113,6 +134,10 @@ class Runner:
 
     def tell(self, event: Event) -> None:
         """Tell the core what happened, do what it commands, set the timer."""
+        if self.backend.is_gone():
+            # The loop was closed over our tasks, which end now, as garbage: nobody is left to be told.
+            self.ended = True
+            return
         core = self.core
         core.handle(event, self._now())
         commands = core.commands()
@@ -128,18 +153,69 @@ class Runner:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every call, wait for the connections to close, stop."""
-        self.ended = True
-        self.tell(CloseRequested())
+        """End every call, wait for the connections to close, stop. If it is cancelled, the next call goes on with it."""
+        if self._over:
+            return
+        if not self.ended:
+            self.ended = True
+            self.tell(CloseRequested())
+            for number, on_stop in list(self._readers.items()):
+                self._cancel(number)
+                on_stop()
         with anyio.CancelScope(shield=True):
             if self._tasks:
-                self._tasks_left = anyio.Event()
+                if self._tasks_left is None:
+                    self._tasks_left = anyio.Event()
                 await self._tasks_left.wait()
             for transport in self._transports:
                 await transport.aclose()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            # A task that was cancelled before its first step is over in the next turn.
+            await anyio.lowlevel.checkpoint()
+        self._over = True
+
+    def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
+        """Start a task that reads a map's documents.
+
+        Args:
+            read: the work.
+            on_stop: called if the runner is closed before the work is done.
+
+        Returns:
+            What cancels it.
+        """
+        self._readers_started += 1
+        number = -self._readers_started
+        self._readers[number] = on_stop
+        self._start_task(number, self._read, (number, read))
+        return partial(self._cancel, number)
+
+    async def _read(self, number_and_work: tuple[int, Callable[[], Awaitable[None]]]) -> None:
+        number, read = number_and_work
+        if number not in self._tasks:
+            return
+        self._started.add(number)
+        try:
+            await read()
+        finally:
+            self._forget_task(number)
+
+    def _start_task(self, number: int, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
+        self._tasks[number] = _STARTING
+        task = self.backend.spawn(work, argument)
+        # An eager task may be over already.
+        if number in self._tasks:
+            self._tasks[number] = task
+
+    def _cancel(self, number: int) -> bool:
+        """Cancel a task; return whether it will never take its first step, and so never report."""
+        task = self._tasks.get(number)
+        if task is None:
+            return False
+        task.cancel()
+        if number in self._started:
+            return False
+        self._forget_task(number)
+        return True
 
     # The step ------------------------------------------------------------------------------------------------------
 
@@ -156,7 +232,7 @@ class Runner:
                         if not waiter.done():
                             waiter.set_result(completion)
                 case SendBatch(batch):
-                    self._tasks[batch.id] = self.backend.spawn(self._send, batch)
+                    self._start_task(batch.id, self._send, batch)
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -168,12 +244,7 @@ class Runner:
                     self._drained.set()
 
     def _abort(self, batch: Batch) -> None:
-        task = self._tasks.get(batch.id)
-        if task is None:
-            return
-        task.cancel()
-        if batch.id not in self._started:
-            # A task that is cancelled before its first step never runs, and would never report.
+        if self._cancel(batch.id):
             self._end_batch(batch, _CANCELLED)
 
     def _set_timer(self) -> None:
@@ -223,7 +294,7 @@ class Runner:
         if failure is not None:
             self._end_batch(batch, failure)
         else:
-            self._forget_task(batch)
+            self._forget_task(batch.id)
 
     async def _exchange(self, batch: Batch) -> Failure | None:
         """Send the batch and hand its answers to the core as they come; return why some have none."""
@@ -235,10 +306,11 @@ class Runner:
                 body = await _read_some(response)
                 return dialect.failure(batch, response.status, response.headers, body, time.time())
             decoder = dialect.decoder(batch)
-            async for chunk in response.chunks():
-                answers = decoder.feed(chunk, now())
-                if answers:
-                    pending.add(answers)
+            async with aclosing(response.chunks()) as chunks:
+                async for chunk in chunks:
+                    answers = decoder.feed(chunk, now())
+                    if answers:
+                        pending.add(answers)
             answers, failure = decoder.end(now())
             if decoder.events > _EVENTS_PER_CHOICE * len(batch.requests) * batch.shape.weight:
                 self._say_once(
@@ -261,20 +333,33 @@ class Runner:
             _log.warning(message)
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
-        error = failure.to_error(batch.failures + 1)
-        self._on_failure(error)
         delay_s: float | None = None
-        try:
-            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
-        except Exception:  # a policy is the user's code
-            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+        if failure is not _CANCELLED:
+            error = failure.to_error(batch.failures + 1)
+            self._on_failure(batch, error)
+            if not _is_no_retry(batch, failure):
+                delay_s = self._ask_policy(batch, error)
         _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
         self.tell(Failed(batch, failure, delay_s))
-        self._forget_task(batch)
+        self._forget_task(batch.id)
 
-    def _forget_task(self, batch: Batch) -> None:
-        self._tasks.pop(batch.id, None)
-        self._started.discard(batch.id)
+    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
+        try:
+            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
+            if delay_s is None:
+                return None
+            delay_s = float(delay_s)
+            if not math.isfinite(delay_s):
+                raise ValueError(f"{delay_s} is no delay in seconds")
+            return max(0.0, delay_s)
+        except Exception:  # a policy is the user's code
+            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+            return None
+
+    def _forget_task(self, number: int) -> None:
+        self._tasks.pop(number, None)
+        self._readers.pop(number, None)
+        self._started.discard(number)
         if not self._tasks and self._tasks_left is not None:
             self._tasks_left.set()
 
@@ -307,11 +392,19 @@ class _Pending:
 async def _read_some(response: WireResponse) -> bytes:
     """Read an error's body, but no more of it than is worth showing."""
     body = b""
-    async for chunk in response.chunks():
-        body += chunk
-        if len(body) > _LONGEST_ERROR_BODY:
-            break
+    async with aclosing(response.chunks()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > _LONGEST_ERROR_BODY:
+                break
     return body
+
+
+def _is_no_retry(batch: Batch, failure: Failure) -> bool:
+    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.STREAM_REFUSED:
+        return batch.streamed
+    return failure.kind in _SPLIT and len(batch.requests) > 1
 
 
 def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:

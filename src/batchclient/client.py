@@ -13,14 +13,13 @@ import asyncio
 import os
 import warnings
 import weakref
-from array import array
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from json.encoder import encode_basestring
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
+from batchclient._calls import CallMaker
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import AbortRequested, Cancelled, Paused, Request, RequestState, Resumed
 from batchclient._core.scheduler import Scheduler
@@ -28,8 +27,7 @@ from batchclient._core.statistics import Statistics
 from batchclient._runner import Runner
 from batchclient.config import make_settings
 from batchclient.dialects import make_dialect
-from batchclient.dialects.vllm import max_model_len_in
-from batchclient.errors import BadRequest, BatchClientError, ClientClosed, ConfigError
+from batchclient.errors import ClientClosed, ConfigError
 from batchclient.maps import Map
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.templates import Prompt, make_prompt
@@ -41,9 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchClient"]
 
-_BYTES_PER_TOKEN = 4
-"""A rough mean for English text; only length groups rest on it."""
 _clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
+_of_the_parent: list[object] = []
 
 
 class BatchClient:
@@ -128,9 +125,10 @@ class BatchClient:
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
         self._http_client = http_client
-        self._max_model_len = self._settings.max_model_len
+        self._calls = CallMaker(self._settings, self._dialect)
         self._context = copy_context()
         self._runner: Runner | None = None
+        self._keeper: AsyncGenerator[None] | None = None
         self._nursery: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -168,7 +166,7 @@ class BatchClient:
         if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
             runner = self._start()
         waiter = runner.backend.waiter()
-        request = self._make_request(prompt, model, timeout_s, params, waiter, runner)
+        request = self._calls.make(prompt, model, timeout_s, params, waiter, runner.backend.now())
         runner.submit(request)
         try:
             return await runner.backend.wait(waiter)  # type: ignore[no-any-return]
@@ -251,11 +249,10 @@ class BatchClient:
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
         render = make_prompt(prompt)
         # Wrong parameters are refused here, not once per document.
-        self._dialect.shape(params, self._model(model), token_ids=False)
-        self._deadline(timeout_s, 0.0)
+        self._calls.check(model, timeout_s, params)
 
         def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
-            return self._make_request(render(document), model, timeout_s, params, waiter, runner)
+            return self._calls.make(render(document), model, timeout_s, params, waiter, runner.backend.now())
 
         return Map(docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.limit), ordered=ordered)
 
@@ -285,19 +282,24 @@ class BatchClient:
             self._runner.tell(AbortRequested())
 
     async def drain(self) -> None:
-        """Take no more calls, wait for all to end, then close. A paused client is resumed first."""
+        """Take no more calls, wait for all to end, then close. A paused client is resumed first.
+
+        Cancellation: leaves the client draining; ``aclose()`` ends what is left.
+        """
         self._closed = True
-        runner, self._runner = self._runner, None
-        if runner is not None and not runner.ended and self._same_loop():
+        runner = self._runner
+        if runner is not None and runner.backend.is_current():
             runner.tell(Resumed())
             await runner.drain()
+            await self._let_go()
 
     async def aclose(self) -> None:
         """End every call now with ``ClientClosed`` and close every connection of our own."""
         self._closed = True
-        runner, self._runner = self._runner, None
-        if runner is not None and not runner.ended and self._same_loop():
+        runner = self._runner
+        if runner is not None and runner.backend.is_current():
             await runner.aclose()
+            await self._let_go()
 
     async def __aenter__(self) -> BatchClient:
         if self._closed:
@@ -307,7 +309,13 @@ class BatchClient:
 
             self._nursery = trio.open_nursery()
             self._trio_nursery = await self._nursery.__aenter__()
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            nursery, self._nursery = self._nursery, None
+            if nursery is not None:
+                await nursery.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
@@ -325,85 +333,6 @@ class BatchClient:
         if runner is not None and not runner.core.idle and not getattr(self, "_closed", True):
             _warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
-    # Making requests -----------------------------------------------------------------------------------------------
-
-    def _make_request(
-        self,
-        prompt: Prompt,
-        model: str | None,
-        timeout_s: float | None,
-        params: Mapping[str, Any],
-        waiter: Waiter,
-        runner: Runner,
-    ) -> Request:
-        if type(prompt) is str:
-            wire, tokens, ids = self._check_text(prompt), 0, False
-            tokens = len(wire) // _BYTES_PER_TOKEN + 1
-        else:
-            wire, tokens = self._check_ids(prompt)
-            ids = True
-        shape, solo = self._dialect.shape(params, self._model(model), token_ids=ids)
-        deadline = self._deadline(timeout_s, runner.backend.now())
-        return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
-
-    def _check_text(self, prompt: str) -> bytes:
-        try:
-            wire = encode_basestring(prompt).encode()
-        except UnicodeEncodeError as error:
-            message = f"the prompt holds a lone surrogate at character {error.start - 1}, which no UTF-8 can carry"
-            raise ConfigError(message, field="prompt") from None
-        longest = self._max_model_len
-        # A token is at least a byte, so that short texts need no counting.
-        if longest is not None and self._settings.count_tokens is not None and len(wire) > longest:
-            self._check_length(self._settings.count_tokens(prompt))
-        return wire
-
-    def _check_ids(self, prompt: Any) -> tuple[bytes, int]:
-        if isinstance(prompt, str):
-            return self._check_text(str(prompt)), len(prompt) // _BYTES_PER_TOKEN + 1
-        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (Sequence, array)):
-            kind = type(prompt).__name__
-            raise ConfigError(f"a prompt is a text or a sequence of token ids, not a {kind}", field="prompt")
-        if not prompt:
-            raise ConfigError("the prompt is an empty sequence of token ids", field="prompt")
-        if any(isinstance(item, (str, list, tuple, dict)) for item in prompt[:1]):
-            message = "complete() takes one prompt; for several, call it several times at once or use batch_map"
-            raise ConfigError(message, field="prompt")
-        try:
-            ids = array("Q", prompt).tolist()
-        except (TypeError, OverflowError) as error:
-            raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field="prompt") from None
-        self._check_length(len(ids))
-        return str(ids).replace(" ", "").encode(), len(ids)
-
-    def _check_length(self, tokens: int) -> None:
-        longest = self._max_model_len
-        if longest is not None and tokens >= longest:
-            message = (
-                f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
-            )
-            raise ConfigError(message, field="prompt")
-
-    def _model(self, model: str | None) -> str:
-        name = model if model is not None else self._settings.model
-        if not name:
-            message = "no model: give it to the client, BatchClient(…, model=…), or to the call"
-            raise ConfigError(message, field="model")
-        return name
-
-    def _deadline(self, timeout_s: float | None, now: float) -> float | None:
-        seconds = timeout_s if timeout_s is not None else self._settings.timeout_s
-        if seconds is None:
-            return None
-        if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
-            raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
-        return now + seconds
-
-    def _learn(self, error: BatchClientError) -> None:
-        """Learn the model's length from the server's complaint."""
-        if self._max_model_len is None and isinstance(error, BadRequest):
-            self._max_model_len = max_model_len_in(error.message)
-
     # Starting ------------------------------------------------------------------------------------------------------
 
     def _start(self) -> Runner:
@@ -417,18 +346,20 @@ class BatchClient:
             raise ClientClosed("the client is closed; make a new one")
         loop = asyncio._get_running_loop()
         if self._runner is not None and not self._runner.ended:
-            if loop is self._loop:
+            if self._runner.backend.is_current():
                 return self._runner
-            if self._loop is not None and self._loop.is_running():
+            if self._runner.backend.is_running():
                 message = "another running event loop uses this client; make one client per event loop"
                 raise ConfigError(message)
         backend: Backend
         if loop is not None:
             backend = AsyncioBackend(self._context)
-        elif self._nursery is not None:
-            backend = TrioBackend(self._context, self._trio_nursery)
-        else:
+        elif self._nursery is None:
             raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
+        elif self._settings.http_backend == "aiohttp":
+            raise ConfigError("http_backend='aiohttp' needs asyncio; on trio it is 'httpx'", field="http_backend")
+        else:
+            backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
         self._runner = runner = Runner(
             backend,
@@ -437,8 +368,9 @@ class BatchClient:
             [self._make_transport(url) for url in self._settings.base_url],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
-            self._learn,
+            self._calls.learn,
         )
+        self._keeper = backend.at_end(runner.aclose)
         if self._paused:
             runner.tell(Paused())
         return runner
@@ -459,12 +391,17 @@ class BatchClient:
             trust_env=self._settings.trust_env,
         )
 
-    def _same_loop(self) -> bool:
-        return asyncio._get_running_loop() is self._loop
+    async def _let_go(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            await keeper.aclose()
 
     def _forget_parent(self) -> None:
         """After a fork: the runner, its tasks and its sockets are the parent's."""
+        # Kept, because collecting them would close or shut down what is shared with the parent.
+        _of_the_parent.append((self._runner, self._keeper))
         self._runner = None
+        self._keeper = None
         self._loop = None
         self._nursery = None
 

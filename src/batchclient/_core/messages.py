@@ -52,6 +52,7 @@ class Shape:
     Args:
         key: the coalescing key, canonical bytes.
         body: the shared part of the request's JSON body, an object without the prompt.
+        model: the model's name.
         weight: sequences per prompt (``n``, or the beam width).
         max_output_tokens: the most a prompt may generate; ``None`` if the server decides.
         alone_reason: why these calls never share a request; ``None`` if they may.
@@ -61,6 +62,7 @@ class Shape:
 
     key: bytes
     body: bytes
+    model: str = ""
     weight: int = 1
     max_output_tokens: int | None = None
     alone_reason: str | None = None

@@ -22,6 +22,7 @@ from batchclient._core.messages import Isolation, Request, RequestState, Shape
 __all__ = ["Group", "Queue"]
 
 _QUEUED = RequestState.QUEUED
+_SMALLEST_SWEEP = 64
 
 
 class Group:
@@ -127,12 +128,13 @@ class Group:
 class Queue:
     """All groups that wait, oldest first."""
 
-    __slots__ = ("_fresh", "_heap", "_ticket", "size")
+    __slots__ = ("_fresh", "_heap", "_sweep_at", "_ticket", "size")
 
     def __init__(self) -> None:
         self._fresh: dict[bytes, Group] = {}
         self._heap: list[tuple[int, int, Group]] = []
         self._ticket = 0
+        self._sweep_at = _SMALLEST_SWEEP
         self.size = 0
 
     def add(self, request: Request) -> Group:
@@ -214,3 +216,8 @@ class Queue:
         # The ticket breaks ties between a group's own stale entries: groups are not comparable.
         self._ticket += 1
         heapq.heappush(self._heap, (seq, self._ticket, group))
+        if len(self._heap) > self._sweep_at:
+            # A full or paused endpoint looks at nobody; groups whose calls have all gone must not pile up meanwhile.
+            self._heap = [entry for entry in self._heap if entry[2].size]
+            heapq.heapify(self._heap)
+            self._sweep_at = max(_SMALLEST_SWEEP, 2 * len(self._heap))

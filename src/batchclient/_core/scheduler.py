@@ -66,6 +66,8 @@ from batchclient.types import Completion
 
 __all__ = ["Scheduler"]
 
+_SMALLEST_SWEEP = 1024
+
 
 class Scheduler:
     """The state machine behind a client. See the rules at the top of this file.
@@ -223,6 +225,9 @@ class Scheduler:
         request.state = RequestState.DONE
         if state is RequestState.WAITING:
             self._outside_size -= 1
+            if len(self._outside) > 2 * self._outside_size + _SMALLEST_SWEEP:
+                # Nobody is let in while the queue stands still, and those that gave up must not pile up meanwhile.
+                self._outside = deque(one for one in self._outside if one.state is RequestState.WAITING)
         elif state is RequestState.QUEUED:
             self._queue.discard(request)
         elif state is RequestState.BACKING_OFF:

@@ -62,6 +62,10 @@ class Dialect(Protocol):
         """Say what an error reply means. ``wall_time`` is Unix time, for ``Retry-After`` dates."""
         ...
 
+    def max_model_len(self, message: str) -> int | None:
+        """Return the model's length in tokens if an error's message tells it."""
+        ...
+
 
 def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:
     """Return the dialect called ``name``; ``None`` is the default.

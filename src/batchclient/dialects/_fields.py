@@ -88,11 +88,11 @@ def sort_fields(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     joining: dict[str, Any] = {}
     solo: dict[str, Any] = {}
     alone: str | None = None
-    extra = params.get("extra_body")
-    if extra is not None:
-        if not isinstance(extra, Mapping):
+    if "extra_body" in params:
+        extra = params["extra_body"]
+        if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {type(extra).__name__}", field="extra_body")
-        params = {**{name: value for name, value in params.items() if name != "extra_body"}, **extra}
+        params = {**{name: value for name, value in params.items() if name != "extra_body"}, **(extra or {})}
     for name, value in params.items():
         entry = FIELDS.get(name)
         if entry is None:

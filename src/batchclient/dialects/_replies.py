@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -14,6 +15,8 @@ __all__ = ["error_in", "read_retry_after", "redact"]
 
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
+_SHORTEST_PIECE = 12
+"""Fewer characters of a prompt than this are not looked for where a server echoes only a piece of it."""
 
 
 def error_in(body: bytes) -> tuple[str, str | None]:
@@ -34,15 +37,15 @@ def error_in(body: bytes) -> tuple[str, str | None]:
         return error, _code(reply)
     if isinstance(error, list):
         # FastAPI echoes the input, prompts and all: take the place and the message only.
-        parts = [
-            f"{'.'.join(map(str, item.get('loc', ())))}: {item.get('msg', '')}"
-            for item in error
-            if isinstance(item, dict)
-        ]
+        parts = [f"{_place(item.get('loc'))}: {item.get('msg', '')}" for item in error if isinstance(item, dict)]
         return "; ".join(parts) or "no message", None
     if isinstance(error, dict):
         return str(error.get("message", "no message")), _code(error)
     return "no message", None
+
+
+def _place(loc: object) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else str(loc or "")
 
 
 def _code(error: Mapping[str, Any]) -> str | None:
@@ -61,32 +64,41 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
         prompts: the batch's prompts as JSON.
         secrets: keys.
     """
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:
-            message = message.replace(secret, "[key]")
-    for prompt in prompts:
-        text = json.loads(prompt)
-        if isinstance(text, str):
-            forms: tuple[str, ...] = (text, prompt[1:-1].decode(), repr(text)[1:-1])
-        else:
-            forms = (prompt.decode(), str(text))
-        for form in forms:
-            if len(form) >= _SHORTEST_SECRET:
-                message = message.replace(form, "[prompt]")
-                # A server that shortens its echo still shows the beginning.
-                message = _cut_beginning(message, form)
+    labels = {form: "[prompt]" for prompt in prompts for form in _forms(prompt)}
+    labels.update(dict.fromkeys(secrets, "[key]"))
+    # The longest first: one prompt may begin with another, or hold the key.
+    forms = sorted((form for form in labels if len(form) >= _SHORTEST_SECRET), key=len, reverse=True)
+    for form in forms:
+        message = message.replace(form, labels[form])
+    for form in forms:
+        if len(form) > _SHORTEST_PIECE:
+            message = _cut_pieces(message, form, labels[form])
     message = " ".join(message.split())
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
 
-def _cut_beginning(message: str, prompt: str) -> str:
-    head = prompt[:32]
-    if len(head) < 32 or (start := message.find(head)) < 0:
-        return message
-    end = start + len(head)
-    while end < len(message) and end - start < len(prompt) and message[end] == prompt[end - start]:
-        end += 1
-    return message[:start] + "[prompt]" + message[end:]
+def _forms(prompt: bytes) -> tuple[str, ...]:
+    """How a server may write a prompt: as it is, as JSON, as ASCII-only JSON, as Python's ``repr``."""
+    text = json.loads(prompt)
+    if isinstance(text, str):
+        return text, prompt[1:-1].decode(), json.dumps(text)[1:-1], repr(text)[1:-1]
+    return prompt.decode(), str(text)
+
+
+def _cut_pieces(message: str, form: str, label: str) -> str:
+    # A server that shortens its echo shows the beginning, the end or both: pydantic shows 25 and 24 characters.
+    head, tail = form[:_SHORTEST_PIECE], form[-_SHORTEST_PIECE:]
+    while (start := message.find(head)) >= 0:
+        end = start + len(head)
+        while end < len(message) and end - start < len(form) and message[end] == form[end - start]:
+            end += 1
+        message = message[:start] + label + message[end:]
+    while (start := message.find(tail)) >= 0:
+        end = start + len(tail)
+        while start and end - start < len(form) and message[start - 1] == form[start - end - 1]:
+            start -= 1
+        message = message[:start] + label + message[end:]
+    return message
 
 
 def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | None:
@@ -116,6 +128,8 @@ def _number(value: str, scale: float) -> float | None:
 
 def _date(value: str, wall_time: float) -> float | None:
     try:
-        return parsedate_to_datetime(value).timestamp() - wall_time
+        date = parsedate_to_datetime(value)
+        # HTTP knows no other zone than GMT, and one of its three forms names none.
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - wall_time
     except (ValueError, TypeError, OverflowError, IndexError):
         return None

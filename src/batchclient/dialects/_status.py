@@ -24,9 +24,8 @@ _LIST_REFUSED = re.compile(
     r"|prompt: Input should be a valid string",
     re.IGNORECASE,
 )
-_LIST_TOO_LONG = re.compile(
-    r"maximum allowed count of (\d+)|maximum allowed batch size (\d+)|batch size", re.IGNORECASE
-)
+_LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
+_STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size) (\d+)", re.IGNORECASE)
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
 
 
@@ -56,9 +55,9 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
     if status in (400, 422, 501):
         if _LIST_REFUSED.search(message):
             return FailureKind.LIST_REFUSED, BadRequest, None
-        if too_long := _LIST_TOO_LONG.search(message):
-            stated = too_long[1] or too_long[2]
-            return FailureKind.LIST_TOO_LONG, BadRequest, int(stated) if stated else None
+        if _LIST_TOO_LONG.search(message):
+            stated = _STATED_CAP.search(message)
+            return FailureKind.LIST_TOO_LONG, BadRequest, int(stated[1]) if stated else None
         if streamed and _STREAM_REFUSED.search(message):
             return FailureKind.STREAM_REFUSED, BadRequest, None
         return FailureKind.BAD_CALL, BadRequest, None

@@ -35,6 +35,7 @@ _STREAM_FIELDS = (
     b'"stream":true,"stream_interval":100000,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 )
 _COUNT_FIELDS = b'"return_token_ids":true,'
+_LENGTH = re.compile(r"maximum context length is (\d+) tokens")
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _KEYS_REMEMBERED = 4096
 _HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
@@ -68,12 +69,18 @@ class VllmDialect:
         if _SCALARS.issuperset(map(type, params.values())):
             # Writing the key costs 5 µs, and calls come by the thousand with the same few scalars. ``repr`` tells them
             # apart as JSON does: 1, True, 1.0 and "1" differ.
-            signature = (model, token_ids, *params, *map(repr, params.values()))
-            shape = known.get(signature)
+            try:
+                signature = (model, token_ids, *params, *map(repr, params.values()))
+            except ValueError:  # a number too long to be written, as ``canonical`` will say
+                signature = None
+            shape = known.get(signature) if signature is not None else None
             if shape is not None:
                 return shape, b""
         joining, solo, alone = sort_fields(params)
         joining.setdefault("model", model)
+        if joining.get("return_token_ids", True) in (None, False):
+            # The server's default. A plain list asks for them on our account, and no field may come twice.
+            del joining["return_token_ids"]
         body = canonical(joining)
         key = (b"ids:" if token_ids else b"text:") + body
         shape = self._shapes.get(key)
@@ -86,6 +93,8 @@ class VllmDialect:
         if solo:
             return shape, canonical(solo)[1:-1]
         if signature is not None:
+            if len(known) >= _KEYS_REMEMBERED:
+                known.clear()
             known[signature] = shape
         return shape, b""
 
@@ -118,14 +127,10 @@ class VllmDialect:
             status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
         )
 
-
-_LENGTH = re.compile(r"maximum context length is (\d+) tokens")
-
-
-def max_model_len_in(message: str) -> int | None:
-    """Return the model's length if the server's message tells it."""
-    found = _LENGTH.search(message)
-    return int(found[1]) if found else None
+    def max_model_len(self, message: str) -> int | None:
+        """Return the model's length if an error's message tells it."""
+        found = _LENGTH.search(message)
+        return int(found[1]) if found else None
 
 
 def _make_shape(fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None) -> Shape:
@@ -138,6 +143,7 @@ def _make_shape(fields: Mapping[str, Any], key: bytes, body: bytes, alone: str |
     return Shape(
         key=key,
         body=body,
+        model=fields["model"],
         weight=n or 1,
         # The server's default, should the call name none (vLLM 0.32, completion/protocol.py).
         max_output_tokens=16 if max_tokens is None else max_tokens,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import anyio
 
@@ -173,7 +173,7 @@ class SimulatorResponse:
     def __repr__(self) -> str:
         return f"<SimulatorResponse {self.status}>"
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """Yield the body in pieces.
 
         Raises:

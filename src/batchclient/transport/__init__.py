@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,7 +59,7 @@ class WireResponse(Protocol):
         """Header values by lower-case name."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes]:
         """Yield the decoded body in pieces of any size, as they arrive."""
         ...
 

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
@@ -175,7 +175,7 @@ class _Response:
         self.status: int = response.status_code
         self.headers: Mapping[str, str] = response.headers
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes]:
         """Yield the decoded body as it arrives."""
         left = self._cap
         response = self._response

@@ -1,0 +1,173 @@
+"""Scheduler stories that read as scripts: an event in, the commands out, at literal times.
+
+    play = Playbook(limit=4)
+    a, b = calls("a b")
+    play >> Submitted(a) << []
+    play >> Submitted(b) << []
+    play.at(0.5) >> Woke() << ["send a b"]
+    play.at(0.7) >> answered(b) << ["resolve b"]
+    play.at(0.9) >> failed(a, FailureKind.REFUSED) << ["reject a: BadRequest"]
+
+Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull`` and ``drained``; with several
+endpoints ``send a b @1``. Calls are named by their waiter, and an answer's text is its call's name, so that every ``resolve``
+also checks that nobody got another's answer. What must hold after every step is checked after every step.
+"""
+
+from collections import Counter
+from itertools import count
+
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import (
+    AbortBatch,
+    Answered,
+    Drained,
+    Failed,
+    Failure,
+    FailureKind,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    SendBatch,
+    Shape,
+    Submitted,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
+from batchclient.errors import BadRequest, ConnectFailed, DemuxError, RateLimited, ServerFault
+from batchclient.types import Choice, Completion, Usage
+
+__all__ = ["Playbook", "answered", "calls", "failed", "shape"]
+
+_ERRORS = {
+    FailureKind.NOT_SENT: ConnectFailed,
+    FailureKind.MAYBE_PROCESSED: ServerFault,
+    FailureKind.REJECTED: RateLimited,
+    FailureKind.MISMATCH: DemuxError,
+}
+
+
+_keys = count()
+
+
+def shape(*, max_output_tokens=16, **fields):
+    """A shape like no other: calls share a batch only if they were given the same."""
+    return Shape(b"key %d" % next(_keys), b"{}", max_output_tokens=max_output_tokens, **fields)
+
+
+_COMMON = shape()
+
+
+def calls(names, of=_COMMON, *, tokens=1, deadline=None):
+    """One call per name; ``names`` is a text, or a number for ``c0 c1 …``."""
+    names = [f"c{i}" for i in range(names)] if isinstance(names, int) else names.split()
+    return [Request(of, f'"{name}"'.encode(), prompt_tokens=tokens, deadline=deadline, waiter=name) for name in names]
+
+
+def answered(*requests, tokens=1, ended=None):
+    """These calls of one batch have their answers; the reply has ended if no other call of it is open."""
+    batch = requests[0].batch
+    assert all(request.batch is batch for request in requests), "an answer comes within one batch"
+    positions = [batch.requests.index(request) for request in requests]
+    answers = [
+        (position, Completion((Choice(0, request.waiter, "stop"),), Usage(1, tokens), request.attempts))
+        for position, request in zip(positions, requests, strict=True)
+    ]
+    return Answered(batch, answers, batch.unanswered == len(answers) if ended is None else ended)
+
+
+def failed(request, kind, *, delay=None, error=None, **fields):
+    """The batch of this call failed; ``delay`` is what the retry policy said."""
+    return Failed(request.batch, Failure(kind, error or _ERRORS.get(kind, BadRequest), "no", **fields), delay)
+
+
+def _names(requests):
+    return " ".join(request.waiter for request in requests)
+
+
+class Playbook:
+    """A scheduler with a memory of what it commanded.
+
+    Args:
+        limit: sequences in flight; a list of them makes as many endpoints.
+        settings: fields of ``SchedulerSettings``.
+    """
+
+    def __init__(self, limit=4, **settings):
+        limits = limit if isinstance(limit, list) else [limit]
+        self.scheduler = Scheduler(SchedulerSettings(**settings), [FixedLimit(n) for n in limits])
+        self.now = 0.0
+        self.sent = []
+        self.seen = []
+        self.ends = Counter()
+        self._limits = limits
+
+    def at(self, now):
+        """Go on at this time."""
+        assert now >= self.now, "time never goes back"
+        self.now = now
+        return self
+
+    def submit(self, *requests):
+        """Make these calls in one turn; none is sent before the next event."""
+        for request in requests:
+            self >> Submitted(request) << []
+        return self
+
+    def __rshift__(self, event):
+        self.scheduler.handle(event, self.now)
+        self.seen = [self._word(command) for command in self.scheduler.commands()]
+        self._check()
+        return self
+
+    def __lshift__(self, expected):
+        assert self.seen == expected, f"at {self.now}: {self.seen}, not {expected}"
+        return self
+
+    def __getattr__(self, name):
+        return getattr(self.scheduler.statistics(), name)
+
+    @property
+    def last(self):
+        """The batch sent last."""
+        return self.sent[-1]
+
+    @property
+    def wakes_at(self):
+        """When the scheduler wants to be woken."""
+        return self.scheduler.next_deadline()
+
+    def _word(self, command):
+        match command:
+            case SendBatch(batch):
+                self.sent.append(batch)
+                assert {request.shape for request in batch.requests} == {batch.shape}, "one shape per batch"
+                place = f" @{batch.endpoint}" if len(self._limits) > 1 else ""
+                return f"send {_names(batch.requests)}{place}"
+            case AbortBatch(batch):
+                return f"abort {_names(batch.requests)}"
+            case Resolve(answers):
+                for request, completion in answers:
+                    assert completion.text == request.waiter, "nobody gets another's answer"
+                return f"resolve {self._end([request for request, _ in answers])}"
+            case Reject(errors):
+                assert len({id(error) for _, error in errors}) == len(errors), "callers never share an exception"
+                kinds = {type(error).__name__ for _, error in errors}
+                return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
+            case Drained():
+                return "drained"
+
+    def _end(self, requests):
+        self.ends.update(request.waiter for request in requests)
+        assert max(self.ends.values()) == 1, "every call ends once"
+        assert all(request.state in (RequestState.DONE, RequestState.ABANDONED) for request in requests)
+        return _names(requests)
+
+    def _check(self):
+        statistics = self.scheduler.statistics()
+        for endpoint in statistics.endpoints:
+            heaviest = max((batch.shape.weight for batch in self.sent), default=1)
+            assert endpoint.in_flight <= max(endpoint.limit, heaviest)
+            assert 0 <= endpoint.abandoned <= endpoint.in_flight
+        deadline = self.scheduler.next_deadline()
+        assert deadline is None or deadline >= self.now, "the scheduler never asks for the past"

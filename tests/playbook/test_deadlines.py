@@ -1,0 +1,167 @@
+"""A deadline is kept wherever the call is: in the queue, outside it, in backoff, in flight."""
+
+import pytest
+
+from batchclient._core.messages import Cancelled, FailureKind, Paused, Submitted, Woke
+from batchclient.errors import DeadlineExceeded
+from tests.playbook.playbook import Playbook, answered, calls, failed
+
+TOO_LATE = "DeadlineExceeded"
+
+
+def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
+    play = Playbook(limit=1)
+    (a,), (b,) = calls("a"), calls("b", deadline=2.0)
+    play.submit(a, b) >> Woke() << ["send a"]
+    assert play.wakes_at == 2.0
+    play.at(1.999) >> Woke() << []
+    play.at(2.0) >> Woke() << [f"reject b: {TOO_LATE}"]
+    assert play.wakes_at is None
+    assert (play.queued, play.failed) == (0, 1)
+
+
+def test_a_call_in_backoff_ends_at_its_deadline():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=9.0) << []
+    assert play.wakes_at == 2.0
+    play.at(2.0) >> Woke() << [f"reject a: {TOO_LATE}"]
+    assert play.wakes_at is None
+    assert play.scheduler.idle
+
+
+def test_a_call_in_flight_ends_at_its_deadline_and_leaves_its_permit_behind():
+    play = Playbook()
+    (a,), (b,) = calls("a", deadline=2.0), calls("b")
+    b.shape = a.shape
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play.at(2.0) >> Woke() << [f"reject a: {TOO_LATE}"]
+    assert (play.in_flight, play.abandoned) == (2, 1)
+    play.at(3.0) >> answered(a, b) << ["resolve b"]
+    assert (play.in_flight, play.abandoned) == (0, 0)
+
+
+def test_a_batch_whose_every_caller_is_too_late_is_aborted():
+    play = Playbook()
+    a, b = calls("a b", deadline=2.0)
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play.at(2.0) >> Woke()
+    assert sorted(play.seen) == ["abort a b", f"reject a: {TOO_LATE}", f"reject b: {TOO_LATE}"]
+    assert play.in_flight == play.abandoned == 2
+    play.at(2.1) >> failed(a, FailureKind.REFUSED) << []
+    assert play.in_flight == play.abandoned == 0
+    assert play.scheduler.idle
+
+
+def test_a_call_that_waits_outside_ends_at_its_deadline():
+    play = Playbook(limit=1, max_queued=1)
+    (a, b), (c,) = calls("a b"), calls("c", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play.submit(b, c)
+    assert (play.queued, play.waiting) == (1, 1)
+    play.at(2.0) >> Woke() << [f"reject c: {TOO_LATE}"]
+    assert (play.queued, play.waiting) == (1, 0)
+    play >> answered(a) << ["resolve a", "send b"]
+
+
+def test_a_call_made_after_its_deadline_is_not_queued():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play.at(2.0) >> Submitted(a) << [f"reject a: {TOO_LATE}"]
+    assert play.wakes_at is None
+
+
+def test_a_deadline_is_kept_while_the_client_is_paused():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play >> Paused() << []
+    play.submit(a)
+    assert play.wakes_at == 2.0
+    play.at(2.0) >> Woke() << [f"reject a: {TOO_LATE}"]
+
+
+def test_a_deadline_is_kept_while_the_endpoint_asks_for_rest():
+    play = Playbook()
+    (a,), (b,) = calls("a"), calls("b", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play >> failed(a, FailureKind.REJECTED, retry_after_s=9.0) << ["reject a: RateLimited"]
+    play.submit(b) >> Woke() << []
+    play.at(2.0) >> Woke() << [f"reject b: {TOO_LATE}"]
+
+
+def test_an_answer_in_the_nick_of_time_is_handed_out():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(2.0) >> answered(a) << ["resolve a"]
+
+
+def test_a_failure_after_the_deadline_is_no_reason_to_try_again():
+    play = Playbook()
+    (a,), (b,) = calls("a", deadline=2.0), calls("b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play.at(2.0) >> Woke() << [f"reject a: {TOO_LATE}"]
+    play.at(2.5) >> failed(b, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send b"]
+
+
+def test_a_deadline_that_falls_due_with_the_failure_is_told_once():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(2.0) >> failed(a, FailureKind.MAYBE_PROCESSED, delay=0.0) << [f"reject a: {TOO_LATE}"]
+    assert play.scheduler.idle
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("flight", "while the server worked on it"),
+        ("backoff", "while waiting to be tried again"),
+        ("outside", "while waiting for a place in the queue"),
+        ("queue", "in the queue"),
+        ("submission", "before it was queued"),
+    ],
+)
+def test_the_error_says_where_the_deadline_passed(where, words):
+    play = Playbook(limit=1, max_queued=1)
+    holder, (queued,), (a,) = calls("h"), calls("q"), calls("a", deadline=2.0)
+    if where in ("flight", "backoff"):
+        play.submit(a) >> Woke() << ["send a"]
+        if where == "backoff":
+            play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=9.0) << []
+    elif where in ("queue", "outside"):
+        play.submit(*holder) >> Woke() << ["send h"]
+        play.submit(*([queued] if where == "outside" else []), a)
+    play.scheduler.handle(Submitted(a) if where == "submission" else Woke(), 2.0)
+    ((_, error),) = play.scheduler.commands()[-1].errors
+    assert type(error) is DeadlineExceeded
+    assert error.message == f"the call's timeout_s passed {words}"
+    assert error.attempt == a.attempts
+
+
+def test_deadlines_of_answered_calls_wake_nobody():
+    play = Playbook()
+    (a,) = calls("a", deadline=2.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play >> answered(a) << ["resolve a"]
+    assert play.wakes_at is None
+
+
+def test_a_cancelled_calls_deadline_wakes_nobody():
+    play = Playbook(limit=1)
+    (a,), (b,) = calls("a"), calls("b", deadline=2.0)
+    play.submit(a, b) >> Woke() << ["send a"]
+    play >> Cancelled(b) << []
+    assert play.wakes_at is None
+
+
+def test_the_deadlines_of_calls_refused_by_a_full_queue_do_not_pile_up():
+    play = Playbook(limit=1, max_queued=1, raise_when_full=True)
+    (a,), (b,) = calls("a"), calls("b", deadline=500.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play.submit(b) >> Woke() << []
+    for call in calls(5000, deadline=600.0):
+        play.scheduler.handle(Submitted(call), 0.0)
+    assert len(play.scheduler._deadlines) == 1
+    assert play.wakes_at == 500.0

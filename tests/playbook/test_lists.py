@@ -1,0 +1,142 @@
+"""What goes into a list, and how it is sent: caps, lengths, plain or streamed, singles, weights. Rules 5, 6, 7 and 9."""
+
+from batchclient._core.messages import Woke
+from tests.playbook.playbook import Playbook, answered, calls, shape
+
+
+def test_a_list_is_no_longer_than_max_list():
+    play = Playbook(limit=64, max_list=3)
+    play.submit(*calls("a b c d e f g")) >> Woke() << ["send a b c", "send d e f", "send g"]
+
+
+def test_a_list_is_no_longer_than_the_free_permits():
+    play = Playbook(limit=2)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a b"]
+
+
+def test_a_max_list_of_one_sends_singles_and_says_so():
+    play = Playbook(limit=8, max_list=1)
+    play.submit(*calls("a b")) >> Woke() << ["send a", "send b"]
+    assert play.alone == {"max_list is 1": 2}
+
+
+def test_a_lone_call_without_company_is_counted_as_such():
+    play = Playbook()
+    play.submit(*calls("a")) >> Woke() << ["send a"]
+    assert play.alone == {"no company": 1}
+
+
+def test_a_list_is_filled_from_the_oldest_calls_bucket_and_then_from_the_nearest():
+    play = Playbook(limit=64, max_list=3)
+    near, home, far = calls("near", tokens=200), calls("home", tokens=100), calls("far", tokens=5000)
+    more = calls("more", tokens=100)
+    play.submit(*home, *far, *near, *more) >> Woke() << ["send home more near", "send far"]
+
+
+def test_a_reach_of_zero_keeps_lengths_apart():
+    play = Playbook(limit=64, length_reach=0)
+    short, long = calls("a b", tokens=1), calls("y z", tokens=1000)
+    play.submit(short[0], long[0], short[1], long[1]) >> Woke() << ["send a b", "send y z"]
+
+
+def test_a_reach_of_one_takes_the_neighbouring_bucket_only():
+    play = Playbook(limit=64, length_reach=1)
+    one, two, three = calls("one", tokens=100), calls("two", tokens=200), calls("three", tokens=400)
+    play.submit(*one, *two, *three) >> Woke() << ["send one two", "send three"]
+
+
+def test_a_call_of_a_rare_length_is_the_oldest_in_time():
+    play = Playbook(limit=1, max_list=2)
+    (long,), short = calls("long", tokens=9000), calls("a b c d", tokens=1)
+    play.submit(short[0], long, *short[1:]) >> Woke() << ["send a"]
+    play.at(1.0) >> answered(short[0]) << ["resolve a", "send long"]
+
+
+def test_a_batch_is_streamed_unless_its_members_finish_together():
+    play = Playbook(limit=64)
+    play.submit(*calls("a", shape(max_output_tokens=5))) >> Woke() << ["send a"]
+    assert play.last.streamed
+    play.submit(*calls("b", shape(max_output_tokens=4))) >> Woke() << ["send b"]
+    assert not play.last.streamed
+    play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
+    assert play.last.streamed
+
+
+def test_a_shape_that_cannot_be_streamed_is_sent_plain():
+    play = Playbook()
+    play.submit(*calls("a", shape(plain_only=True))) >> Woke() << ["send a"]
+    assert not play.last.streamed
+
+
+def test_long_outputs_are_learnt_and_sent_singly():
+    play = Playbook(limit=8, singles_above_tokens=256)
+    long = shape(max_output_tokens=2000)
+    a, b, c, d = calls("a b c d", long)
+    # The first guess is 256 tokens, which is not above 256.
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play.at(1.0) >> answered(a, b, tokens=1500) << ["resolve a b"]
+    play.at(2.0).submit(c, d) >> Woke() << ["send c", "send d"]
+    assert play.alone == {"long output expected": 2}
+
+
+def test_short_outputs_of_a_long_shape_bring_its_lists_back():
+    play = Playbook(limit=8, singles_above_tokens=256)
+    long = shape(max_output_tokens=2000)
+    a, b, c, d = calls("a b c d", long)
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(1.0) >> answered(a, tokens=260) << ["resolve a"]
+    play.at(2.0).submit(b) >> Woke() << ["send b"]
+    play.at(3.0) >> answered(b, tokens=10) << ["resolve b"]
+    # 260 + 0.1 * (10 - 260) = 235
+    play.at(4.0).submit(c, d) >> Woke() << ["send c d"]
+
+
+def test_permits_are_counted_in_sequences():
+    play = Playbook(limit=8)
+    play.submit(*calls("a b c", shape(weight=3))) >> Woke() << ["send a b"]
+    assert play.in_flight == 6
+
+
+def test_a_call_heavier_than_the_limit_runs_alone_once_nothing_is_in_flight():
+    play = Playbook(limit=4)
+    (light, after), (heavy,) = calls("light after", shape()), calls("heavy", shape(weight=10))
+    play.submit(light) >> Woke() << ["send light"]
+    play.at(0.1).submit(heavy) >> Woke() << []
+    play.at(0.2) >> answered(light) << ["resolve light", "send heavy"]
+    assert play.in_flight == 10
+    play.at(0.3).submit(after) >> Woke() << []
+    play.at(0.4) >> answered(heavy) << ["resolve heavy", "send after"]
+
+
+def test_two_heavy_calls_never_run_side_by_side():
+    play = Playbook(limit=4)
+    x, y = calls("x y", shape(weight=10))
+    play.submit(x, y) >> Woke() << ["send x"]
+    play.at(1.0) >> answered(x) << ["resolve x", "send y"]
+
+
+def test_younger_calls_pass_a_heavy_one_until_the_starvation_bound():
+    play = Playbook(limit=4, starvation_s=5.0)
+    light, (heavy,) = calls("a b c d", shape()), calls("heavy", shape(weight=4))
+    a, b, c, d = light
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(1.0).submit(heavy) >> Woke() << []
+    play.at(2.0).submit(b) >> Woke() << ["send b"]
+    play.at(5.9).submit(c) >> Woke() << ["send c"]
+    play.at(6.0).submit(d) >> Woke() << []
+    play.at(7.0) >> answered(a) << ["resolve a"]
+    play.at(7.1) >> answered(b) << ["resolve b"]
+    play.at(7.2) >> answered(c) << ["resolve c", "send heavy"]
+    play.at(8.0) >> answered(heavy) << ["resolve heavy", "send d"]
+
+
+def test_one_step_looks_at_sixteen_groups_and_no_more():
+    play = Playbook(limit=4)
+    (holder,) = calls("holder")
+    play.submit(holder) >> Woke() << ["send holder"]
+    heavies = [calls(f"h{i}", shape(weight=4))[0] for i in range(16)]
+    (light,) = calls("light", shape())
+    play.at(1.0).submit(*heavies[:15], light) >> Woke() << ["send light"]
+    (light_too,) = calls("light_too", shape())
+    play.at(1.1).submit(heavies[15], light_too) >> Woke() << []

@@ -1,0 +1,217 @@
+"""What a server does not take: lists, long lists, streams, or anything at all. Rules 6 and 7."""
+
+import pytest
+
+from batchclient._core.messages import Answered, FailureKind, Submitted, Woke
+from batchclient.errors import ServerFault
+from tests.playbook.playbook import Playbook, answered, calls, failed
+
+TOO_LONG = FailureKind.LIST_TOO_LONG
+
+
+def test_lists_refused_are_sent_as_singles_and_tried_again_after_300_s():
+    play = Playbook(limit=4)
+    a, b, c, d, e, f = calls("a b c d e f")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play.at(1.0) >> failed(a, FailureKind.LIST_REFUSED) << ["send a", "send b"]
+    play >> answered(a) << ["resolve a"]
+    play >> answered(b) << ["resolve b"]
+    play.at(300.9).submit(c, d) >> Woke() << ["send c", "send d"]
+    assert play.alone == {"lists refused": 4}
+    assert play.endpoints[0].lists_refused
+    play >> answered(c) << ["resolve c"]
+    play >> answered(d) << ["resolve d"]
+    play.at(301.0).submit(e, f) >> Woke() << ["send e f"]
+
+
+def test_a_single_that_is_refused_as_a_list_has_failed():
+    play = Playbook()
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    play >> failed(a, FailureKind.LIST_REFUSED) << ["reject a: BadRequest"]
+
+
+def test_where_lists_have_worked_a_refused_list_is_searched_for_a_guilty_prompt():
+    play = Playbook(limit=4)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> answered(a, b) << ["resolve a b"]
+    play.submit(c, d) >> Woke() << ["send c d"]
+    play >> failed(c, FailureKind.LIST_REFUSED) << ["send c", "send d"]
+    assert not play.endpoints[0].lists_refused
+    play >> failed(c, FailureKind.LIST_REFUSED) << ["reject c: BadRequest"]
+
+
+def test_a_list_too_long_is_sent_in_halves_and_no_list_is_as_long_again():
+    play = Playbook(limit=16)
+    everyone = calls("a b c d e f g h")
+    play.submit(*everyone) >> Woke() << ["send a b c d e f g h"]
+    play >> failed(everyone[0], TOO_LONG) << ["send a b c d", "send e f g h"]
+    assert play.endpoints[0].list_cap == 4
+    play.submit(*calls("s t u v w")) >> Woke() << ["send s t u v", "send w"]
+
+
+def test_a_stated_cap_is_taken_at_its_word():
+    play = Playbook(limit=16)
+    everyone = calls("a b c d e f g h")
+    play.submit(*everyone) >> Woke() << ["send a b c d e f g h"]
+    play >> failed(everyone[0], TOO_LONG, list_cap=3) << ["send a b c", "send d", "send e f g", "send h"]
+    assert play.endpoints[0].list_cap == 3
+
+
+@pytest.mark.parametrize("stated", [0, -1, 8, 1000])
+def test_a_stated_cap_that_makes_no_sense_is_not_taken(stated):
+    play = Playbook(limit=16)
+    everyone = calls("a b c d e f g h")
+    play.submit(*everyone) >> Woke() << ["send a b c d e f g h"]
+    play >> failed(everyone[0], TOO_LONG, list_cap=stated) << ["send a b c d", "send e f g h"]
+
+
+def test_a_learnt_cap_grows_again_after_a_minute():
+    play = Playbook(limit=64, max_list=32)
+    everyone = calls("a b c d")
+    play.submit(*everyone) >> Woke() << ["send a b c d"]
+    play.at(10.0) >> failed(everyone[0], TOO_LONG) << ["send a b", "send c d"]
+    play.at(69.9) >> Woke()
+    assert play.endpoints[0].list_cap == 2
+    play.at(70.0) >> Woke()
+    assert play.endpoints[0].list_cap == 4
+
+
+def test_a_learnt_cap_never_grows_past_max_list():
+    play = Playbook(limit=64, max_list=5)
+    everyone = calls("a b c d")
+    play.submit(*everyone) >> Woke() << ["send a b c d"]
+    play >> failed(everyone[0], TOO_LONG) << ["send a b", "send c d"]
+    caps = []
+    for minute in range(1, 6):
+        play.at(60.0 * minute) >> Woke()
+        caps.append(play.endpoints[0].list_cap)
+    assert caps == [4, 5, 5, 5, 5]
+
+
+def test_a_single_that_is_too_long_has_failed():
+    play = Playbook()
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    play >> failed(a, TOO_LONG, status=413) << ["reject a: BadRequest"]
+
+
+def test_a_refused_stream_is_sent_plain_and_tried_again_after_300_s():
+    play = Playbook(limit=4)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    assert play.last.streamed
+    play.at(1.0) >> failed(a, FailureKind.STREAM_REFUSED) << ["send a b"]
+    assert not play.last.streamed
+    assert play.endpoints[0].streams_refused
+    play >> answered(a, b) << ["resolve a b"]
+    play.at(300.9).submit(c) >> Woke() << ["send c"]
+    assert not play.last.streamed
+    play.at(301.0).submit(d) >> Woke() << ["send d"]
+    assert play.last.streamed
+
+
+def test_a_mismatch_is_sent_singly_and_counts_as_an_attempt_that_failed():
+    play = Playbook(limit=4)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.MISMATCH, delay=5.0) << ["send a", "send b"]
+    assert play.last.failures == 1
+    assert play.endpoints[0].lists_refused
+
+
+def test_a_mismatch_that_the_policy_gives_up_has_failed():
+    play = Playbook(limit=4)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.MISMATCH, delay=None) << ["reject a b: DemuxError"]
+
+
+def test_a_mismatch_where_lists_have_worked_does_not_end_lists():
+    play = Playbook(limit=4)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play >> answered(a) << ["resolve a"]
+    play >> failed(b, FailureKind.MISMATCH, delay=0.0) << ["send b", "send c"]
+    assert not play.endpoints[0].lists_refused
+
+
+def test_what_concerns_every_call_alike_fails_every_call_of_the_list():
+    play = Playbook(limit=4)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.REFUSED, status=401) << ["reject a b: BadRequest"]
+
+
+def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long():
+    play = Playbook(limit=8)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b, c, d) >> Woke() << ["send a b c d"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
+    play.at(1.0) >> Woke() << ["send a b c d"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << ["send a b", "send c d"]
+    assert play.endpoints[0].list_cap == 2
+
+
+def test_a_list_that_gets_503_while_others_are_in_flight_waits():
+    play = Playbook(limit=8)
+    a, b, x = calls("a b x")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
+    play.submit(x) >> Woke() << ["send x"]
+    play.at(1.0) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
+    assert play.backing_off == 2
+
+
+def test_the_same_list_refused_twice_with_429_waits():
+    play = Playbook(limit=8)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429) << []
+    play.at(1.0) >> Woke() << ["send a b"]
+    play >> failed(a, FailureKind.REJECTED, delay=1.0, status=429) << []
+
+
+def test_a_batch_that_breaks_after_its_last_answer_fails_nobody():
+    play = Playbook(limit=4)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a b"]
+    batch = play.last
+    play >> answered(a, b, ended=False) << ["resolve a b"]
+    event = failed_after(batch)
+    play >> event << []
+    assert play.scheduler.idle
+    assert play.failed == 0
+
+
+def failed_after(batch):
+    from batchclient._core.messages import Failed, Failure
+
+    return Failed(batch, Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "no"), 1.0)
+
+
+def test_an_answer_that_brings_nothing_changes_nothing():
+    play = Playbook(limit=4)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    play >> Answered(play.last, []) << []
+    assert play.in_flight == 1
+
+
+def test_looking_at_the_statistics_changes_nothing():
+    def caps(look_at):
+        play = Playbook(limit=64, max_list=32)
+        everyone = calls("a b c d")
+        for call in everyone:
+            play.scheduler.handle(Submitted(call), 0.0)
+        play.scheduler.handle(Woke(), 0.0)
+        play.scheduler.handle(failed(everyone[0], TOO_LONG), 0.0)
+        for second in range(0, 150, 10):
+            play.scheduler.handle(Woke(), float(second))
+            if second in look_at:
+                play.scheduler.statistics()
+        return play.scheduler.statistics().endpoints[0].list_cap
+
+    assert caps(look_at=[]) == caps(look_at=range(0, 150, 10)) == caps(look_at=[60, 130]) == 8

@@ -1,0 +1,431 @@
+"""The scheduler against a model of plain dictionaries, under any order of events.
+
+What is checked, after every event:
+- every call ends exactly once, with its own answer, an error, or its cancelling;
+- permits: no grant takes more than the limit or one call's weight, what is in flight is what the open batches hold, and
+  nothing is left after a drain;
+- a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
+- no call waits past ``linger_s + refill_s`` while permits for it are free;
+- the scheduler wants to be woken only where something may happen, and never in the past;
+- the same events give the same commands.
+"""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from batchclient._core.limits import FixedLimit, LimitChange, Outcome
+from batchclient._core.messages import (
+    AbortBatch,
+    AbortRequested,
+    Answered,
+    Cancelled,
+    Drained,
+    DrainRequested,
+    Failed,
+    Failure,
+    FailureKind,
+    Paused,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    Resumed,
+    SendBatch,
+    Shape,
+    Submitted,
+    Woke,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
+from batchclient.errors import BadRequest, BatchClientError
+from batchclient.types import Choice, Completion, Usage
+
+SHAPES = [
+    Shape(b"short", b"{}", max_output_tokens=1),
+    Shape(b"common", b"{}", max_output_tokens=16),
+    Shape(b"pair", b"{}", weight=2, max_output_tokens=16),
+    Shape(b"heavy", b"{}", weight=9, max_output_tokens=16),
+    Shape(b"alone", b"{}", max_output_tokens=16, alone_reason="so it is"),
+    Shape(b"long", b"{}", max_output_tokens=4000, plain_only=True),
+]
+OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
+NEVER_STARVES = 1e9
+
+
+class SeeSaw:
+    """A limit that falls when work is refused and rises when it is done."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def on_sample(self, sample):
+        before = self.limit
+        if sample.outcome is Outcome.DROPPED:
+            self.limit = max(1, before // 2)
+        elif sample.outcome is Outcome.SUCCESS:
+            self.limit = min(12, before + 1)
+        return None if self.limit == before else LimitChange(self.limit, "see-saw")
+
+
+class World:
+    """A scheduler and everything its commands did. Events are plain tuples, so that a story can be told twice."""
+
+    def __init__(self, setting, limits, seesaw):
+        self.setting = setting
+        make = SeeSaw if seesaw else FixedLimit
+        self.core = Scheduler(setting, [make(limit) for limit in limits])
+        self.now = 0.0
+        self.transcript = []
+        self.calls = []
+        self.ends = Counter()
+        self.cohorts = {}
+        self.open = {}
+        self.closed = set()
+        self.aborted = set()
+        self.drained = 0
+        self.paused = False
+
+    def tell(self, name, *arguments):
+        before = {index: endpoint.in_flight for index, endpoint in enumerate(self.core._endpoints)}
+        event = getattr(self, f"make_{name}")(*arguments)
+        self.core.handle(event, self.now)
+        for command in self.core.commands():
+            self.obey(command, before)
+
+    def make_submit(self, shape, tokens, patience, may_wait):
+        deadline = None if patience is None else self.now + patience
+        name = str(len(self.calls))
+        request = Request(SHAPES[shape], name.encode(), prompt_tokens=tokens, deadline=deadline, waiter=name)
+        self.calls.append(request)
+        self.cohorts[name] = "fresh"
+        return Submitted(request, may_wait)
+
+    def make_cancel(self, number):
+        request = self.calls[number]
+        if request.state in OPEN:
+            self.end([request], "cancelled")
+        return Cancelled(request)
+
+    def make_answer(self, number, positions, ended, tokens):
+        batch, unanswered = self.open[number]
+        answers = []
+        for position in positions:
+            unanswered.remove(position)
+            request = batch.requests[position]
+            completion = Completion((Choice(0, request.waiter, "stop"),), Usage(1, tokens), request.attempts)
+            answers.append((position, completion))
+        if ended:
+            self.close(number)
+        return Answered(batch, answers, ended)
+
+    def make_fail(self, number, kind, delay, status, cap, retry_after):
+        batch, unanswered = self.open[number]
+        self.close(number)
+        for position in unanswered:
+            self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
+        failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
+        return Failed(batch, failure, delay)
+
+    def make_plain(self, kind):
+        self.paused = {Paused: True, Resumed: False}.get(kind, self.paused)
+        return kind()
+
+    def close(self, number):
+        del self.open[number]
+        self.closed.add(number)
+
+    def end(self, requests, how):
+        for request in requests:
+            self.ends[request.waiter] += 1
+            assert self.ends[request.waiter] == 1, f"{request!r} ended twice, now {how}"
+
+    def obey(self, command, before):
+        match command:
+            case SendBatch(batch):
+                self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
+                self.check_grant(batch)
+                self.open[batch.id] = (batch, list(range(len(batch.requests))))
+            case AbortBatch(batch):
+                self.transcript.append(("abort", batch.id))
+                assert batch.id in self.open, "only an open batch is aborted"
+                assert batch.id not in self.aborted, "a batch is aborted once"
+                self.aborted.add(batch.id)
+                waiting = [batch.requests[position] for position in self.open[batch.id][1]]
+                assert all(request.state is RequestState.ABANDONED for request in waiting), (
+                    "somebody still waits for it"
+                )
+            case Resolve(answers):
+                requests = [request for request, _ in answers]
+                self.transcript.append(("resolve", names(requests)))
+                self.end(requests, "resolved")
+                for request, completion in answers:
+                    assert completion.text == request.waiter, "nobody gets another's answer"
+                    assert request.state is RequestState.DONE
+            case Reject(errors):
+                requests = [request for request, _ in errors]
+                self.transcript.append(("reject", names(requests), [type(error).__name__ for _, error in errors]))
+                self.end(requests, "rejected")
+                for request, error in errors:
+                    assert isinstance(error, BatchClientError)
+                    assert error.attempt == request.attempts
+                    assert request.deadline is None or request.deadline > self.now or request.state not in OPEN
+            case Drained():
+                self.transcript.append(("drained",))
+                self.drained += 1
+
+    def check_grant(self, batch):
+        endpoint = self.core._endpoints[batch.endpoint]
+        requests, weight = batch.requests, batch.shape.weight
+        assert not self.paused, "a paused client sends nothing"
+        assert batch.endpoint == endpoint.index
+        assert endpoint.blocked_until is None or endpoint.blocked_until <= self.now, "the endpoint asked for rest"
+        assert {request.shape for request in requests} == {batch.shape}, "one shape per batch"
+        assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
+        assert len(requests) <= endpoint.list_cap(self.now), "longer than the endpoint takes"
+        assert len(requests) == 1 or batch.shape.alone_reason is None
+        assert not (batch.streamed and (batch.shape.plain_only or batch.shape.max_output_tokens <= 4))
+        # Grants of one step come one after the other: what is in flight now is the most of this step.
+        held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
+        limit = endpoint.limit.limit
+        assert held + len(requests) * weight <= max(limit, weight), "more in flight than the limit"
+        assert len(requests) * weight <= limit or held == 0, "a heavy call runs alone"
+
+    def open_on(self, index):
+        return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
+
+
+def names(requests):
+    return tuple(request.waiter for request in requests)
+
+
+times = st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.25, 1.0, 7.0, 61.0, 301.0])
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Any order of events."""
+
+    def __init__(self):
+        super().__init__()
+        self.log = []
+        self.waiting_since = {}
+
+    @initialize(
+        linger_s=st.sampled_from([0.0, 0.1, 0.5]),
+        refill_s=st.sampled_from([0.0, 0.2, 1.0]),
+        refill_ratio=st.sampled_from([0.0, 0.5, 1.0]),
+        starvation_s=st.sampled_from([0.0, 1.0, NEVER_STARVES, NEVER_STARVES]),
+        max_list=st.sampled_from([1, 3, 64]),
+        max_queued=st.sampled_from([1, 3, 16_384, 16_384]),
+        raise_when_full=st.booleans(),
+        length_reach=st.sampled_from([None, None, 0, 1]),
+        limits=st.sampled_from([[4], [8], [1], [6, 3], [4, 4]]),
+        seesaw=st.booleans(),
+    )
+    def begin(self, limits, seesaw, **numbers):
+        self.beginning = (SchedulerSettings(**numbers), limits, seesaw)
+        self.world = World(*self.beginning)
+
+    def tell(self, *event):
+        self.log.append((self.world.now, event))
+        self.world.tell(*event)
+        self.check()
+        self.look_who_waits()
+
+    def pick(self, choices, number):
+        return choices[number % len(choices)]
+
+    # Events ----------------------------------------------------------------------------------------------------
+
+    @rule(
+        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5]),
+        count=st.sampled_from([1, 1, 2, 5, 9]),
+        tokens=st.sampled_from([1, 30, 5000]),
+        patience=st.sampled_from([None, None, None, 0.05, 0.3, 5.0, 0.0]),
+        may_wait=st.booleans(),
+    )
+    def submit(self, shape, count, tokens, patience, may_wait):
+        for _ in range(count):
+            self.tell("submit", shape, tokens, patience, may_wait)
+
+    @rule()
+    def turn(self):
+        self.tell("plain", Woke)
+
+    @rule(number=st.integers(0, 10_000))
+    @precondition(lambda self: self.world.calls)
+    def cancel(self, number):
+        live = [index for index, request in enumerate(self.world.calls) if request.state in OPEN]
+        self.tell("cancel", self.pick(live or [0], number))
+
+    @rule(
+        number=st.integers(0, 10_000),
+        which=st.integers(0, 10_000),
+        count=st.integers(1, 4),
+        tokens=st.sampled_from([1, 1, 1, 900]),
+    )
+    @precondition(lambda self: self.world.open)
+    def answer_some(self, number, which, count, tokens):
+        identity = self.pick(sorted(self.world.open), number)
+        left = self.world.open[identity][1]
+        start = which % max(1, len(left))
+        positions = left[start : start + count]
+        self.tell("answer", identity, positions, len(positions) == len(left), tokens)
+
+    @rule(number=st.integers(0, 10_000), ended=st.booleans())
+    @precondition(lambda self: self.world.open)
+    def answer_all(self, number, ended):
+        identity = self.pick(sorted(self.world.open), number)
+        self.tell("answer", identity, list(self.world.open[identity][1]), ended, 5)
+
+    @rule(
+        number=st.integers(0, 10_000),
+        kind=st.sampled_from(sorted(FailureKind.__members__)),
+        delay=st.sampled_from([None, 0.0, 0.3, 4.0]),
+        status=st.sampled_from([None, 400, 429, 503, 503]),
+        cap=st.sampled_from([None, 2, 50]),
+        retry_after=st.sampled_from([None, None, 2.0]),
+    )
+    @precondition(lambda self: self.world.open)
+    def fail(self, number, kind, delay, status, cap, retry_after):
+        identity = self.pick(sorted(self.world.open), number)
+        self.tell("fail", identity, kind, delay, status, cap, retry_after)
+
+    @rule(seconds=times)
+    def advance(self, seconds):
+        until = self.world.now + seconds
+        woken = 0
+        while (deadline := self.world.core.next_deadline()) is not None and deadline <= until:
+            self.go_to(max(self.world.now, deadline))
+            self.tell("plain", Woke)
+            woken += 1
+            assert woken < 300, "it asks to be woken again and again"
+        self.go_to(until)
+        self.tell("plain", Woke)
+
+    def go_to(self, now):
+        longest = self.world.setting.linger_s + self.world.setting.refill_s
+        for (_, name), since in self.waiting_since.items():
+            assert now <= since + longest + 1e-9, f"call {name} waits too long for permits that are free"
+        self.world.now = now
+
+    @rule()
+    def pause(self):
+        self.tell("plain", Paused)
+
+    @rule()
+    def resume(self):
+        self.tell("plain", Resumed)
+
+    @rule()
+    @precondition(lambda self: len(self.log) > 40)
+    def abort(self):
+        self.tell("plain", AbortRequested)
+
+    @rule()
+    @precondition(lambda self: len(self.log) > 60)
+    def drain(self):
+        self.tell("plain", DrainRequested)
+
+    # What holds ----------------------------------------------------------------------------------------------------
+
+    def check(self):
+        world = self.world
+        core, statistics = world.core, world.core.statistics()
+        for index, endpoint in enumerate(statistics.endpoints):
+            batches = world.open_on(index)
+            assert endpoint.in_flight == sum(len(left) * batch.shape.weight for batch, left in batches)
+            gone = sum(
+                batch.shape.weight
+                for batch, left in batches
+                for position in left
+                if batch.requests[position].state is RequestState.ABANDONED
+            )
+            assert endpoint.abandoned == gone
+        states = Counter(request.state for request in world.calls)
+        assert statistics.queued == states[RequestState.QUEUED]
+        assert statistics.waiting == states[RequestState.WAITING]
+        assert statistics.backing_off == states[RequestState.BACKING_OFF]
+        assert statistics.submitted == len(world.calls)
+        ended = statistics.succeeded + statistics.failed + statistics.cancelled
+        assert ended == world.ends.total() == sum(request.state not in OPEN for request in world.calls)
+        assert core.idle == (not world.open and not any(states[state] for state in OPEN))
+        self.check_deadline(core.next_deadline())
+
+    def check_deadline(self, deadline):
+        world = self.world
+        live = [request for request in world.calls if request.state in OPEN]
+        dated = [request.deadline for request in live if request.deadline is not None]
+        if deadline is None:
+            assert not dated
+            assert not any(request.state is RequestState.BACKING_OFF for request in live)
+        else:
+            assert deadline >= world.now, "it asks for the past"
+            assert not dated or deadline <= min(dated), "a deadline would be missed"
+            states = {request.state for request in live}
+            assert dated or states & {RequestState.QUEUED, RequestState.BACKING_OFF}, "there is nothing to wake for"
+
+    def look_who_waits(self):
+        """Note since when each call has waited though permits for it are free."""
+        world, setting = self.world, self.world.setting
+        queued = [request for request in world.calls if request.state is RequestState.QUEUED]
+        if world.core._fresh_calls:
+            return
+        if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
+            self.waiting_since.clear()
+            return
+        still = {}
+        for endpoint in world.core._endpoints:
+            if world.paused or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until):
+                continue
+            for request in queued:
+                together = min(request.group.size, endpoint.list_cap(world.now)) if request.group.whole else 1
+                if endpoint.free >= together * request.shape.weight or not endpoint.in_flight:
+                    place = (endpoint.index, request.waiter)
+                    still[place] = since = self.waiting_since.get(place, world.now)
+                    # Settings that hold on an idle endpoint would show here at once.
+                    assert endpoint.in_flight, "an idle endpoint sends"
+                    assert world.now < since + setting.linger_s + setting.refill_s + 1e-9, f"{request!r} waits too long"
+        self.waiting_since = still
+
+    def teardown(self):
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        self.tell("plain", Resumed)
+        self.tell("plain", DrainRequested)
+        for _ in range(2000):
+            if world.drained:
+                break
+            if world.open:
+                identity = min(world.open)
+                self.tell("answer", identity, list(world.open[identity][1]), True, 5)
+            else:
+                deadline = world.core.next_deadline()
+                assert deadline is not None, "calls are left, and nothing will ever happen to them"
+                world.now = max(world.now, deadline)
+                self.tell("plain", Woke)
+        assert world.drained == 1, "drained is said exactly once"
+        assert all(world.ends[request.waiter] == 1 for request in world.calls), "every call ends"
+        assert all(request.state is RequestState.DONE for request in world.calls)
+        statistics = world.core.statistics()
+        assert statistics.in_flight == statistics.abandoned == statistics.queued == statistics.waiting == 0
+        assert world.core.next_deadline() is None
+        self.replay()
+
+    def replay(self):
+        again = World(*self.beginning)
+        for now, event in self.log:
+            again.now = now
+            again.tell(*event)
+        assert again.transcript == self.world.transcript, "the same events give the same commands"
+
+
+SchedulerMachine.TestCase.settings = settings(
+    settings(),
+    max_examples=max(120, settings().max_examples if settings().max_examples > 1000 else 0),
+    stateful_step_count=60,
+)
+TestScheduler = SchedulerMachine.TestCase

@@ -1,0 +1,63 @@
+"""Tests of the shell run on asyncio and on trio, in virtual time, against a scripted server.
+
+They are started here rather than by anyio's plugin, which runs trio as a guest of another loop: a client that hangs
+there takes the whole run with it.
+"""
+
+import asyncio
+import inspect
+import signal
+
+import anyio
+import pytest
+import trio
+import trio.testing
+
+from tests.shell.clocks import VirtualLoop
+
+LONGEST_S = 30.0
+LONGEST_VIRTUAL_S = 1e6
+"""What hangs in virtual time is there at once; this end also cancels what a client holds."""
+
+
+def pytest_generate_tests(metafunc):
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("library")
+        metafunc.parametrize("library", getattr(metafunc.module, "LIBRARIES", ("asyncio", "trio")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def in_time():
+        with anyio.fail_after(LONGEST_VIRTUAL_S):
+            await pyfuncitem.obj(**arguments)
+
+    if pyfuncitem.callspec.params["library"] == "trio":
+        trio.run(in_time, clock=trio.testing.MockClock(autojump_threshold=0))
+    else:
+        unseen = []
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            # A task or a callback that fails unseen is a failure.
+            runner.get_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+            runner.run(in_time())
+        assert unseen == []
+    return True
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    """Fail a test that never comes back to its event loop."""
+
+    def stop(number, frame):
+        # No ``Exception``: whoever guards against those must not swallow it.
+        pytest.fail(f"the test ran for {LONGEST_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_S, 1.0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,225 @@
+"""A server in memory, behind the ``Transport`` seam: it answers by script, and can be held at any moment.
+
+What it says of itself is what a server can see: which requests came, with what in them, and whether their connections
+were read to the end or closed.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.lowlevel
+
+from batchclient import BatchClient
+
+__all__ = [
+    "Reply",
+    "ScriptedTransport",
+    "Sent",
+    "answer_to",
+    "echo",
+    "error",
+    "make_client",
+    "plain",
+    "settle",
+    "stream",
+    "stream_end",
+]
+
+
+@dataclass
+class Reply:
+    """What the server says: pieces of the body; an ``Event`` among them holds the rest, a number waits, an error breaks."""
+
+    status: int = 200
+    headers: dict = field(default_factory=dict)
+    chunks: list = field(default_factory=list)
+
+
+@dataclass
+class Sent:
+    """One request that arrived."""
+
+    number: int
+    request: object
+    timeouts: object
+    state: str = "open"
+    """``open``, ``read`` (to its end), ``closed`` (before its end), ``cancelled`` (before the headers), ``broken``."""
+    gate: anyio.Event = field(default_factory=anyio.Event)
+
+    def __post_init__(self):
+        self.body = json.loads(self.request.body)
+        prompt = self.body["prompt"]
+        several = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        self.prompts = prompt if several else [prompt]
+
+    @property
+    def streamed(self):
+        return bool(self.body.get("stream"))
+
+    def release(self):
+        self.gate.set()
+
+
+def answer_to(prompt, choice=0):
+    """The text the server gives: it holds the prompt, so that a swapped answer shows."""
+    return f"<{prompt}|{choice}>"
+
+
+def _event(sent, index, text, reason):
+    n = sent.body.get("n") or 1
+    prompt = sent.prompts[index // n]
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": 2, "total_tokens": len(prompt) + 2}
+    choice = {"index": index, "text": text, "finish_reason": reason, "logprobs": None}
+    event = {"id": f"cmpl-{sent.number}", "model": sent.body["model"], "choices": [choice], "usage": usage}
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+def stream(sent, positions=None, first=True, last=True):
+    """Events of the prompts at some positions, the last prompt first; without ``first`` or ``last``, half of each."""
+    n = sent.body.get("n") or 1
+    positions = range(len(sent.prompts)) if positions is None else positions
+    indices = [position * n + k for position in reversed(positions) for k in range(n)]
+    chunks = []
+    for part, wanted, reason in ((0, first, None), (1, last, "length")):
+        for index in indices if wanted else ():
+            text = answer_to(sent.prompts[index // n], index % n)
+            middle = len(text) // 2
+            chunks.append(_event(sent, index, text[middle:] if part else text[:middle], reason))
+    return chunks
+
+
+def stream_end():
+    return [b"data: [DONE]\n\n"]
+
+
+def plain(sent):
+    """One JSON object, its choices in no order."""
+    n = sent.body.get("n") or 1
+    choices = [
+        {
+            "index": position * n + k,
+            "text": answer_to(prompt, k),
+            "finish_reason": "length",
+            "prompt_token_ids": list(range(len(prompt))),
+            "token_ids": [1, 2],
+        }
+        for position, prompt in enumerate(sent.prompts)
+        for k in range(n)
+    ]
+    tokens = sum(len(prompt) for prompt in sent.prompts)
+    usage = {"prompt_tokens": tokens, "completion_tokens": 2 * len(choices), "total_tokens": tokens + 2 * len(choices)}
+    reply = {"id": f"cmpl-{sent.number}", "model": sent.body["model"], "choices": choices[::-1], "usage": usage}
+    return json.dumps(reply).encode()
+
+
+def echo(sent):
+    """Answer every prompt."""
+    return Reply(chunks=stream(sent) + stream_end() if sent.streamed else [plain(sent)])
+
+
+def error(status, message="no", headers=None, kind="Error"):
+    """An error as vLLM writes it."""
+    body = {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return Reply(status, headers or {}, [json.dumps(body).encode()])
+
+
+class ScriptedTransport:
+    """Replies in order of ``script`` (a ``Reply``, an exception, or a function of the request); then echoes.
+
+    Args:
+        script: what the first requests get.
+        held: whether replies wait for ``Sent.release``.
+    """
+
+    def __init__(self, *script, held=False):
+        self.script = list(script)
+        self.held = held
+        self.sent = []
+        self.closed = 0
+        self._news = anyio.Event()
+
+    @property
+    def states(self):
+        return [each.state for each in self.sent]
+
+    @property
+    def prompts(self):
+        """Of each request."""
+        return [each.prompts for each in self.sent]
+
+    @property
+    def open(self):
+        return sum(each.state == "open" for each in self.sent)
+
+    async def arrived(self, count):
+        """Wait until so many requests came."""
+        while len(self.sent) < count:
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    def release(self):
+        """Let go all that is held, and hold no more."""
+        self.held = False
+        for each in self.sent:
+            each.release()
+
+    async def send(self, request, timeouts):
+        sent = Sent(len(self.sent), request, timeouts)
+        self.sent.append(sent)
+        self._news.set()
+        step = self.script.pop(0) if self.script else echo
+        try:
+            if self.held:
+                await sent.gate.wait()
+            else:
+                await anyio.lowlevel.checkpoint()
+        except BaseException:
+            sent.state = "cancelled"
+            raise
+        reply = step(sent) if callable(step) else step
+        if isinstance(reply, BaseException):
+            sent.state = "broken"
+            raise reply
+        return _Response(sent, reply)
+
+    async def aclose(self):
+        self.closed += 1
+
+
+class _Response:
+    def __init__(self, sent, reply):
+        self._sent = sent
+        self._reply = reply
+        self.status = reply.status
+        self.headers = reply.headers
+
+    async def chunks(self):
+        for chunk in self._reply.chunks:
+            if isinstance(chunk, BaseException):
+                self._sent.state = "broken"
+                raise chunk
+            if isinstance(chunk, (int, float)):
+                await anyio.sleep(chunk)
+            elif not isinstance(chunk, bytes):
+                await chunk.wait()
+            else:
+                yield chunk
+        self._sent.state = "read"
+
+    async def aclose(self):
+        if self._sent.state == "open":
+            self._sent.state = "closed"
+
+
+def make_client(transport, **arguments):
+    """A client whose every endpoint is the scripted server."""
+    client = BatchClient("http://scripted/v1", **{"model": "m", **arguments})
+    client._make_transport = lambda url: transport
+    return client
+
+
+async def settle(turns=12):
+    """Let happen all that can happen now; more turns than any step of ours takes."""
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()

@@ -1,0 +1,267 @@
+"""One caller goes, at any moment: the others have their answers, and the server is let off when nobody is left."""
+
+import anyio
+import pytest
+
+from batchclient import Completion
+from batchclient._core.messages import Cancelled
+from tests.shell.scripted import (
+    Reply,
+    ScriptedTransport,
+    answer_to,
+    error,
+    make_client,
+    plain,
+    settle,
+    stream,
+    stream_end,
+)
+
+
+class Call:
+    """One call in a task of its own."""
+
+    def __init__(self, client, prompt, params):
+        self.client, self.prompt, self.params = client, prompt, params
+        self.scope = anyio.CancelScope()
+        self.outcome = None
+        self.over = anyio.Event()
+
+    async def run(self):
+        with self.scope:
+            try:
+                self.outcome = await self.client.complete(self.prompt, **self.params)
+            except Exception as error:
+                self.outcome = error
+        self.over.set()
+
+    @property
+    def answered(self):
+        return isinstance(self.outcome, Completion) and self.outcome.text == answer_to(self.prompt)
+
+
+def start(group, client, prompts, **params):
+    calls = [Call(client, prompt, params) for prompt in prompts]
+    for call in calls:
+        group.start_soon(call.run)
+    return calls
+
+
+async def test_cancelled_before_the_flush_its_mate_is_answered():
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        gone, stays = start(group, client, ["gone", "stays"])
+        gone.scope.cancel()
+        await stays.over.wait()
+        assert stays.answered
+        assert gone.outcome is None
+        await settle()
+        statistics = client.statistics()
+        assert (statistics.cancelled, statistics.succeeded, statistics.in_flight) == (1, 1, 0)
+
+
+async def test_cancelled_in_the_turn_of_the_call_nothing_is_left_of_it():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await client.complete("gone")
+        await settle()
+        # trio may send it before it delivers the cancellation.
+        assert server.states in ([], ["cancelled"])
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight, statistics.cancelled) == (0, 0, 1)
+
+
+async def test_cancelled_in_the_queue_nothing_is_sent_for_it():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1) as client, anyio.create_task_group() as group:
+        (first,) = start(group, client, ["first"])
+        await server.arrived(1)
+        gone, stays = start(group, client, ["gone", "stays"])
+        await settle()
+        assert client.statistics().queued == 2
+        gone.scope.cancel()
+        await gone.over.wait()
+        assert client.statistics().queued == 1
+        server.release()
+        await stays.over.wait()
+        assert first.answered and stays.answered
+    assert server.prompts == [["first"], ["stays"]]
+
+
+async def test_cancelled_outside_a_full_queue_it_leaves_its_place_to_the_next():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1, max_queued=1) as client, anyio.create_task_group() as group:
+        for prompt in ("flying", "queued", "gone", "waiting"):
+            (call,) = start(group, client, [prompt])
+            await settle()
+            if prompt == "gone":
+                gone = call
+        assert client.statistics().waiting == 2
+        gone.scope.cancel()
+        await gone.over.wait()
+        assert client.statistics().waiting == 1
+        server.release()
+    assert sorted(prompt for prompts in server.prompts for prompt in prompts) == ["flying", "queued", "waiting"]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16])
+async def test_cancelled_in_flight_its_mates_are_answered_and_its_permit_is_kept(max_tokens):
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=4) as client, anyio.create_task_group() as group:
+        gone, *mates = start(group, client, ["gone", "a", "b"], max_tokens=max_tokens)
+        await server.arrived(1)
+        gone.scope.cancel()
+        await gone.over.wait()
+        statistics = client.statistics()
+        assert (statistics.in_flight, statistics.abandoned, statistics.cancelled) == (3, 1, 1)
+        server.release()
+        for mate in mates:
+            await mate.over.wait()
+            assert mate.answered
+        await settle()
+        statistics = client.statistics()
+        assert (statistics.in_flight, statistics.abandoned) == (0, 0)
+        assert gone.outcome is None
+    assert server.states == ["read"]
+
+
+async def test_the_connection_is_closed_before_the_headers_when_the_last_caller_has_gone():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        one, other = start(group, client, ["one", "other"])
+        await server.arrived(1)
+        one.scope.cancel()
+        await one.over.wait()
+        await settle()
+        assert server.states == ["open"]
+        other.scope.cancel()
+        await other.over.wait()
+        await settle()
+        assert server.states == ["cancelled"]
+        assert client.statistics().in_flight == 0
+
+
+async def test_the_connection_is_closed_mid_stream_when_the_last_caller_has_gone():
+    half_way = anyio.Event()
+
+    def answer_one_then_hang(sent):
+        return Reply(chunks=[*stream(sent, positions=[0]), half_way, *stream(sent, positions=[1, 2]), *stream_end()])
+
+    server = ScriptedTransport(answer_one_then_hang)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        calls = start(group, client, ["a", "b", "c"])
+        await server.arrived(1)
+        await settle()
+        answered = [call for call in calls if call.answered]
+        assert len(answered) == 1
+        one, other = [call for call in calls if call.outcome is None]
+        one.scope.cancel()
+        await one.over.wait()
+        await settle()
+        assert server.states == ["open"]
+        other.scope.cancel()
+        await other.over.wait()
+        await settle()
+        assert server.states == ["closed"]
+        assert client.statistics().in_flight == 0
+
+
+async def test_cancelled_after_the_answer_came_its_mate_still_has_its_own():
+    """The answers of both are handed out in one step; one caller is cancelled in that very step."""
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        gone, mate = start(group, client, ["gone", "mate"], max_tokens=1)
+
+        def answer_and_cancel(sent):
+            runner = client._runner
+            tell = runner.tell
+
+            def tell_then_cancel(event):
+                tell(event)
+                if type(event).__name__ == "Answered":
+                    gone.scope.cancel()
+
+            runner.tell = tell_then_cancel
+            return Reply(chunks=[plain(sent)])
+
+        server.script.append(answer_and_cancel)
+        await mate.over.wait()
+        await gone.over.wait()
+        assert mate.answered
+        # trio gives a task that was already woken its answer; asyncio cancels it all the same.
+        assert gone.outcome is None or gone.answered
+        statistics = client.statistics()
+        assert (statistics.succeeded, statistics.cancelled) == (2, 0)
+
+
+async def test_cancelled_in_backoff_it_is_not_sent_again():
+    server = ScriptedTransport(error(503, headers={"retry-after": "10"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        gone, stays = start(group, client, ["gone", "stays"])
+        await server.arrived(1)
+        await settle()
+        assert client.statistics().backing_off == 2
+        gone.scope.cancel()
+        await stays.over.wait()
+        assert stays.answered
+    assert server.prompts[1:] == [["stays"]]
+
+
+async def test_all_cancelled_in_backoff_nothing_is_sent_again():
+    server = ScriptedTransport(error(503, headers={"retry-after": "10"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        calls = start(group, client, ["a", "b"])
+        await server.arrived(1)
+        await settle()
+        for call in calls:
+            call.scope.cancel()
+            await call.over.wait()
+        assert client._runner.core.idle
+        await anyio.sleep(60)
+        assert len(server.sent) == 1
+
+
+async def test_a_thousand_cancelled_calls_leave_no_permit_behind():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=8, max_list=3) as client:
+        async with anyio.create_task_group() as group:
+            calls = start(group, client, [f"{number}" for number in range(1000)])
+            await server.arrived(2)
+            for number, call in enumerate(calls):
+                call.scope.cancel()
+                if number % 100 == 0:
+                    await settle(2)
+        await settle()
+        statistics = client.statistics()
+        assert (statistics.in_flight, statistics.queued, statistics.abandoned) == (0, 0, 0)
+        assert (statistics.cancelled, statistics.submitted) == (1000, 1000)
+        server.release()
+        assert (await client.complete("after")).text == answer_to("after")
+
+
+async def test_a_batch_that_is_given_up_before_its_task_began_sends_nothing():
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        (call,) = start(group, client, ["gone"])
+        await settle(1)
+        runner = client._runner
+        execute = runner._execute
+
+        def execute_then_cancel(commands):
+            execute(commands)
+            if any(type(command).__name__ == "SendBatch" for command in commands):
+                call.scope.cancel()
+                # The caller's cancellation reaches the runner before the task of the batch takes its first step.
+                for command in commands:
+                    if type(command).__name__ == "SendBatch":
+                        for request in command.batch.requests:
+                            runner.tell(Cancelled(request))
+
+        runner._execute = execute_then_cancel
+        await call.over.wait()
+        await settle()
+        assert server.sent == []
+        assert client.statistics().in_flight == 0
+        assert not runner._tasks

@@ -1,0 +1,214 @@
+"""One call and its company: own answers, shared requests, separate errors."""
+
+import contextvars
+
+import anyio
+import pytest
+
+from batchclient import BadRequest, Completion, ServerFault, Usage
+from batchclient.retry import Backoff
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client
+
+
+async def call_all(client, prompts, **params):
+    """The outcome of each call, all made in one turn."""
+    outcomes = {}
+
+    async def call(prompt):
+        try:
+            outcomes[prompt] = await client.complete(prompt, **params)
+        except Exception as caught:
+            outcomes[prompt] = caught
+
+    async with anyio.create_task_group() as group:
+        for prompt in prompts:
+            group.start_soon(call, prompt)
+    return outcomes
+
+
+def by_content(server):
+    """The requests' prompts; trio starts tasks in no order."""
+    return sorted((sorted(prompts, key=str) for prompts in server.prompts), key=str)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16])
+async def test_each_of_200_concurrent_calls_gets_its_own_answer(max_tokens):
+    server = ScriptedTransport()
+    async with make_client(server, limit=64) as client:
+        prompts = [f"prompt {number}" for number in range(200)]
+        outcomes = await call_all(client, prompts, max_tokens=max_tokens)
+    assert {prompt: outcomes[prompt].text for prompt in prompts} == {prompt: answer_to(prompt) for prompt in prompts}
+    assert {each.streamed for each in server.sent} == {max_tokens > 4}
+    assert sorted(prompt for prompts in server.prompts for prompt in prompts) == sorted(prompts)
+
+
+async def test_all_choices_of_a_call_come_in_order():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["one", "two", "three"], n=3)
+    for prompt, completion in outcomes.items():
+        assert [choice.text for choice in completion.choices] == [answer_to(prompt, k) for k in range(3)]
+        assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    assert len(server.sent) == 1
+
+
+async def test_a_completion_says_what_its_own_call_took():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "bbbb"], max_tokens=16)
+        alone = await client.complete("ccc", max_tokens=1)
+    assert outcomes["a"].usage == Usage(1, 2)
+    assert outcomes["bbbb"].usage == Usage(4, 2)
+    assert outcomes["a"].attempts == 1
+    assert outcomes["a"].time_to_first_token_s >= 0
+    assert outcomes["a"].finish_reason == "length"
+    assert outcomes["a"].extra["id"] == outcomes["bbbb"].extra["id"] == "cmpl-0"
+    assert alone.usage == Usage(3, 2)
+    assert alone.time_to_first_token_s is None
+
+
+async def test_calls_of_one_turn_share_a_list():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await call_all(client, ["a", "b", "c"])
+    assert by_content(server) == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"max_tokens": 1}, {"max_tokens": 2}),
+        ({"logprobs": 1}, {"logprobs": True}),
+        ({"temperature": 1}, {"temperature": 1.0}),
+        ({"model": "m"}, {"model": "other"}),
+        ({"seed": 1}, {}),
+        ({"stop": ["x"]}, {"stop": "x"}),
+        ({"priority": 1}, {"priority": 2}),
+        ({"cache_salt": "a"}, {"cache_salt": "b"}),
+    ],
+)
+async def test_another_parameter_never_shares_a_list(one, other):
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        for params in (one, other, one, other):
+            group.start_soon(lambda params=params: client.complete("p", **params))
+    assert [each.prompts for each in server.sent] == [["p", "p"], ["p", "p"]]
+
+
+async def test_texts_and_token_ids_never_share_a_list():
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        for prompt in ("text", [1, 2], "more", (3,)):
+            group.start_soon(client.complete, prompt)
+    assert by_content(server) == [["more", "text"], [[1, 2], [3]]]
+
+
+async def test_a_text_of_a_derived_class_is_a_text():
+    class Text(str):
+        pass
+
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        for prompt in (Text("derived"), "plain", [1, 2]):
+            group.start_soon(client.complete, prompt)
+    assert by_content(server) == [["derived", "plain"], [[1, 2]]]
+
+
+async def test_fields_are_carried_through_untouched():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await client.complete("p", guided_json={"b": 1, "a": [None, 0.5]}, vendor_field="ü", max_tokens=3)
+    assert server.sent[0].body == {
+        "model": "m",
+        "prompt": "p",
+        "guided_json": {"b": 1, "a": [None, 0.5]},
+        "vendor_field": "ü",
+        "max_tokens": 3,
+    }
+
+
+async def test_a_label_travels_only_with_a_lone_call():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await client.complete("alone", user="me")
+        async with anyio.create_task_group() as group:
+            for user in ("you", "them"):
+                group.start_soon(lambda user=user: client.complete("p", user=user))
+    assert [each.body.get("user") for each in server.sent] == ["me", None]
+
+
+async def test_one_bad_prompt_fails_alone():
+    def refuse_the_bad(sent):
+        return error(400, "this prompt is bad") if "bad" in sent.prompts else echo(sent)
+
+    server = ScriptedTransport(*[refuse_the_bad] * 20)
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "b", "bad", "c", "d"])
+    assert isinstance(outcomes.pop("bad"), BadRequest)
+    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abcd"}
+
+
+async def test_callers_of_one_failed_request_get_separate_exceptions():
+    server = ScriptedTransport(error(500, "broken"))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        outcomes = await call_all(client, ["a", "b", "c"])
+    assert {type(each) for each in outcomes.values()} == {ServerFault}
+    assert len({id(each) for each in outcomes.values()}) == 3
+    assert {each.attempt for each in outcomes.values()} == {1}
+
+
+async def test_answers_are_separate_objects():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "b"])
+    outcomes["a"].extra["mine"] = 1
+    assert "mine" not in outcomes["b"].extra
+    assert isinstance(outcomes["a"], Completion)
+
+
+caller_says = contextvars.ContextVar("caller_says", default="nobody")
+
+
+async def test_sends_do_not_run_in_a_callers_context():
+    heard = []
+
+    def listen(sent):
+        heard.append(caller_says.get())
+        return echo(sent)
+
+    server = ScriptedTransport(listen, error(500), listen)
+    client_made_by = caller_says.set("maker")
+    client = make_client(server)
+    caller_says.reset(client_made_by)
+
+    async def call(name):
+        caller_says.set(name)
+        await client.complete(name)
+
+    async with client, anyio.create_task_group() as group:
+        group.start_soon(call, "first")
+        group.start_soon(call, "second")
+        await server.arrived(1)
+        # The next fails and is sent again by a timer.
+        group.start_soon(call, "third")
+    assert heard == ["maker", "maker"]
+
+
+async def test_a_lone_call_on_an_idle_client_waits_for_nothing():
+    server = ScriptedTransport()
+    async with make_client(server, preset="throughput") as client:
+        before = anyio.current_time()
+        await client.complete("p")
+        assert anyio.current_time() == before
+
+
+async def test_statistics_count_what_happened():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        assert client.statistics().submitted == 0
+        await call_all(client, ["a", "b", "c"])
+        statistics = client.statistics()
+    assert (statistics.submitted, statistics.succeeded, statistics.batches) == (3, 3, 1)
+    assert (statistics.queued, statistics.in_flight, statistics.failed) == (0, 0, 0)
+    assert statistics.list_sizes == {3: 1}
+    assert (statistics.prompt_tokens, statistics.completion_tokens) == (3, 6)

@@ -1,0 +1,367 @@
+"""pause, resume, abort, drain, aclose; and that afterwards no task, timer, permit or connection is left."""
+
+import asyncio
+
+import anyio
+import pytest
+
+from batchclient import CallAborted, ClientClosed, Completion, DeadlineExceeded
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
+
+
+class Outcomes:
+    """What became of calls, each in a task of its own."""
+
+    def __init__(self, client, group):
+        self.client, self.group = client, group
+        self.by_prompt = {}
+
+    def call(self, *prompts, **params):
+        for prompt in prompts:
+            self.group.start_soon(self._call, prompt, params)
+
+    async def _call(self, prompt, params):
+        try:
+            self.by_prompt[prompt] = await self.client.complete(prompt, **params)
+        except Exception as caught:
+            self.by_prompt[prompt] = caught
+
+    @property
+    def kinds(self):
+        return {prompt: type(outcome) for prompt, outcome in sorted(self.by_prompt.items())}
+
+
+def tasks_and_timers(client):
+    """How many tasks and timers there are, this test's own not counted."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return len(client._trio_nursery.child_tasks)
+    # The timer that bounds every test lies far off.
+    timers = [handle for handle in loop._scheduled if not handle.cancelled() and handle.when() < loop.time() + 1e5]
+    return len(asyncio.all_tasks()) - 1 + len(timers)
+
+
+async def test_a_paused_client_sends_nothing_and_what_is_in_flight_goes_on():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("before")
+        await server.arrived(1)
+        client.pause()
+        outcomes.call("during")
+        await settle()
+        server.release()
+        await settle()
+        assert outcomes.kinds == {"before": Completion}
+        assert len(server.sent) == 1
+        client.resume()
+        await server.arrived(2)
+    assert outcomes.kinds == {"before": Completion, "during": Completion}
+
+
+async def test_a_client_paused_before_its_first_call_sends_nothing():
+    server = ScriptedTransport()
+    client = make_client(server)
+    client.pause()
+    async with client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        await settle()
+        assert server.sent == []
+        client.resume()
+        await server.arrived(1)
+    assert outcomes.kinds == {"p": Completion}
+
+
+async def test_a_paused_client_sends_no_retries():
+    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        await server.arrived(1)
+        client.pause()
+        await anyio.sleep(30)
+        assert len(server.sent) == 1
+        client.resume()
+        await server.arrived(2)
+    assert outcomes.kinds == {"p": Completion}
+
+
+async def test_abort_ends_every_call_and_the_client_stays_open():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1, max_queued=1) as client:
+        async with anyio.create_task_group() as group:
+            outcomes = Outcomes(client, group)
+            for prompt in ("flying", "queued", "waiting"):
+                outcomes.call(prompt)
+                await settle()
+            client.abort()
+            await settle()
+            assert outcomes.kinds == dict.fromkeys(["flying", "queued", "waiting"], CallAborted)
+            assert all(outcome.retryable for outcome in outcomes.by_prompt.values())
+        assert server.states == ["cancelled"]
+        assert client.statistics().in_flight == 0
+        server.release()
+        assert (await client.complete("after")).text == answer_to("after")
+
+
+async def test_abort_ends_calls_in_backoff():
+    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        await server.arrived(1)
+        await settle()
+        client.abort()
+        await settle()
+        assert outcomes.kinds == {"p": CallAborted}
+        await anyio.sleep(30)
+        assert len(server.sent) == 1
+
+
+async def test_abort_on_an_idle_or_unused_client_is_nothing():
+    server = ScriptedTransport()
+    client = make_client(server)
+    client.abort()
+    async with client:
+        client.abort()
+        assert (await client.complete("p")).text == answer_to("p")
+
+
+async def test_drain_finishes_what_was_taken_and_takes_no_more():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=1) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("flying")
+        await server.arrived(1)
+        outcomes.call("queued")
+        await settle()
+        group.start_soon(client.drain)
+        await settle()
+        with pytest.raises(ClientClosed):
+            await client.complete("late")
+        server.release()
+    assert outcomes.kinds == {"flying": Completion, "queued": Completion}
+    assert server.closed == 1
+
+
+async def test_drain_waits_for_retries():
+    server = ScriptedTransport(error(503, headers={"retry-after": "5"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        await server.arrived(1)
+        await settle()
+        await client.drain()
+        await settle()
+        assert outcomes.kinds == {"p": Completion}
+
+
+async def test_drain_of_a_paused_client_resumes_it():
+    server = ScriptedTransport()
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        client.pause()
+        outcomes.call("p")
+        await settle()
+        await client.drain()
+        await settle()
+        assert outcomes.kinds == {"p": Completion}
+
+
+async def test_a_drain_that_was_given_up_can_still_be_closed():
+    """The usual way to stop: drain for a while, then close."""
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("never answered")
+        await server.arrived(1)
+        with anyio.move_on_after(5) as scope:
+            await client.drain()
+        assert scope.cancelled_caught
+        await client.aclose()
+        await settle()
+        assert outcomes.kinds == {"never answered": ClientClosed}
+        assert tasks_and_timers(client) == 0
+    assert server.states == ["cancelled"]
+    assert server.closed == 1
+
+
+async def test_aclose_ends_a_drain():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client:
+        async with anyio.create_task_group() as group:
+            outcomes = Outcomes(client, group)
+            outcomes.call("never answered")
+            await server.arrived(1)
+            group.start_soon(client.drain)
+            await settle()
+            await client.aclose()
+        assert outcomes.kinds == {"never answered": ClientClosed}
+    assert server.states == ["cancelled"]
+
+
+async def test_a_draining_client_can_be_aborted_and_still_says_what_it_does():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client:
+        async with anyio.create_task_group() as group:
+            outcomes = Outcomes(client, group)
+            outcomes.call("never answered")
+            await server.arrived(1)
+            group.start_soon(client.drain)
+            await settle()
+            assert client.statistics().in_flight == 1
+            client.abort()
+        assert outcomes.kinds == {"never answered": CallAborted}
+
+
+async def test_two_drains_both_wait():
+    server = ScriptedTransport(held=True)
+    over = []
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        await server.arrived(1)
+
+        async def drain():
+            await client.drain()
+            over.append(outcomes.kinds)
+
+        group.start_soon(drain)
+        group.start_soon(drain)
+        await settle()
+        assert over == []
+        server.release()
+    assert over == [{"p": Completion}] * 2
+
+
+async def test_aclose_ends_every_call_and_closes_connections():
+    server = ScriptedTransport(
+        lambda sent: Reply(chunks=[*stream(sent, last=False), anyio.Event()]), error(503, headers={"retry-after": "9"})
+    )
+    async with make_client(server, limit=2, max_list=1, max_queued=1) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        for prompt in ("streaming", "backing off", "queued", "waiting"):
+            outcomes.call(prompt)
+            await settle()
+        await client.aclose()
+        await settle()
+        assert outcomes.kinds == dict.fromkeys(["backing off", "queued", "streaming", "waiting"], ClientClosed)
+        assert server.states == ["closed", "broken"] or server.states == ["closed", "read"]
+        assert tasks_and_timers(client) == 0
+    assert server.closed == 1
+
+
+async def test_aclose_twice_and_after_drain_is_nothing():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await client.complete("p")
+        await client.drain()
+        await client.aclose()
+        await client.aclose()
+        await client.drain()
+    assert server.closed == 1
+
+
+async def test_after_the_end_calls_are_refused():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        rows = client.stream_map(["a"], "{}")
+        await client.aclose()
+        with pytest.raises(ClientClosed):
+            await client.complete("p")
+        with pytest.raises(ClientClosed):
+            await client.batch_map(["a"], "{}")
+        with pytest.raises(ClientClosed):
+            await anext(rows)
+        with pytest.raises(ClientClosed):
+            await client.__aenter__()
+        client.pause()
+        client.resume()
+        client.abort()
+        assert client.statistics().queued == 0
+        assert "closed" in repr(client)
+    assert server.sent == []
+
+
+@pytest.mark.parametrize("end", ["drain", "aclose"])
+async def test_nothing_is_left_after_the_end(end):
+    server = ScriptedTransport(error(500))
+    async with make_client(server, limit=4) as client:
+        before = tasks_and_timers(client)
+        async with anyio.create_task_group() as group:
+            outcomes = Outcomes(client, group)
+            outcomes.call(*(f"{number}" for number in range(100)), timeout_s=600)
+        core = client._runner.core
+        assert set(outcomes.kinds.values()) == {Completion}
+        await getattr(client, end)()
+        assert tasks_and_timers(client) == before == 0
+        statistics = core.statistics()
+        assert (statistics.in_flight, statistics.queued, statistics.backing_off, statistics.waiting) == (0, 0, 0, 0)
+        assert server.open == 0
+
+
+async def test_nothing_is_left_when_closed_in_the_turn_a_batch_is_sent():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("p")
+        for _ in range(20):
+            await settle(1)
+            if client._runner._tasks:
+                break
+        await client.aclose()
+        assert server.open == 0
+        if not client._nursery:
+            assert tasks_and_timers(client) <= 1  # the caller's own task
+    assert outcomes.kinds == {"p": ClientClosed}
+
+
+async def test_an_idle_client_holds_no_task_and_no_timer():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await client.complete("p", timeout_s=60)
+        await settle()
+        assert tasks_and_timers(client) == 0
+
+
+async def test_a_body_that_raises_still_closes_the_client():
+    server = ScriptedTransport(held=True)
+    outcomes = None
+    async with anyio.create_task_group() as group:
+        with pytest.raises(KeyError):
+            async with make_client(server) as client:
+                outcomes = Outcomes(client, group)
+                outcomes.call("p")
+                await server.arrived(1)
+                raise KeyError("the caller's own")
+    assert outcomes.kinds == {"p": ClientClosed}
+    assert server.states == ["cancelled"]
+
+
+async def test_a_body_that_is_cancelled_still_closes_the_client():
+    server = ScriptedTransport(held=True)
+    async with anyio.create_task_group() as group:
+        with anyio.move_on_after(1) as scope:
+            async with make_client(server) as client:
+                outcomes = Outcomes(client, group)
+                outcomes.call("p")
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+    assert set(outcomes.kinds) == {"p"}
+    assert issubclass(outcomes.kinds["p"], (ClientClosed, CallAborted))
+    assert server.states == ["cancelled"]
+    assert server.closed == 1
+
+
+async def test_deadlines_and_close_meet_without_an_error():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client:
+        async with anyio.create_task_group() as group:
+            outcomes = Outcomes(client, group)
+            outcomes.call("a", timeout_s=1)
+            outcomes.call("b")
+            await anyio.sleep(1)
+            await client.aclose()
+        assert set(outcomes.kinds.values()) <= {DeadlineExceeded, ClientClosed}

@@ -1,0 +1,405 @@
+"""Several event loops, closed loops, forks, and asyncio without ``async with``: a clear error or a fresh start."""
+
+import asyncio
+import gc
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from batchclient import BatchClient, ClientClosed, ConfigError
+from tests.shell.clocks import VirtualLoop, run
+from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
+from tests.transport.rawserver import RawServer
+
+
+def in_python(code, *options, timeout_s=20):
+    """Run code in another Python with every warning an error; return what it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *options, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=os.getcwd(),
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_client_made_outside_any_loop_starts_with_its_first_call():
+    server = ScriptedTransport()
+    client = make_client(server)
+
+    async def main():
+        return (await client.complete("p")).text
+
+    assert run(main) == answer_to("p")
+
+
+def test_asyncio_run_twice_with_one_client():
+    server = ScriptedTransport()
+    client = make_client(server)
+
+    async def main(prompt):
+        return (await client.complete(prompt)).text
+
+    assert [run(main, "first"), run(main, "second")] == [answer_to("first"), answer_to("second")]
+    assert client._runner.core.statistics().succeeded == 1
+
+
+def test_asyncio_and_then_trio_with_one_client():
+    server = ScriptedTransport()
+    client = make_client(server)
+
+    async def main():
+        return (await client.complete("asyncio")).text
+
+    async def trio_main():
+        with pytest.raises(ConfigError, match="async with"):
+            await client.complete("too early")
+        async with client:
+            return (await client.complete("trio")).text
+
+    assert run(main) == answer_to("asyncio")
+    assert trio.run(trio_main) == answer_to("trio")
+
+
+def test_trio_without_async_with_is_refused():
+    client = make_client(ScriptedTransport())
+
+    async def main():
+        with pytest.raises(ConfigError, match="async with"):
+            await client.complete("p")
+        with pytest.raises(ConfigError, match="async with"):
+            await client.batch_map(["p"], "{}")
+
+    trio.run(main)
+
+
+def test_a_loop_that_ends_with_calls_pending_leaves_a_client_that_can_be_used(recwarn):
+    server = ScriptedTransport(held=True)
+    client = make_client(server)
+
+    async def main():
+        for prompt in ("flying", "queued"):
+            asyncio.ensure_future(client.complete(prompt))
+        await server.arrived(1)
+
+    run(main)
+    server.release()
+
+    async def again():
+        return (await client.complete("again")).text
+
+    assert run(again) == answer_to("again")
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_loop_closed_over_pending_calls_leaves_a_client_that_can_be_used(caplog):
+    """Nobody cancels anything here: the tasks are collected as garbage."""
+    server = ScriptedTransport(held=True)
+    client = make_client(server, limit=1)
+    loop = VirtualLoop()
+
+    async def main():
+        tasks = [asyncio.ensure_future(client.complete(prompt, timeout_s=60)) for prompt in ("flying", "queued")]
+        await server.arrived(1)
+        return tasks
+
+    tasks = loop.run_until_complete(main())
+    loop.close()
+    for task in tasks:
+        task._log_destroy_pending = False
+    del tasks
+    for task in asyncio.all_tasks(loop):
+        # asyncio's own complaint is not what this is about.
+        task._log_destroy_pending = False
+    del task
+    server.held = False
+
+    async def again():
+        return (await client.complete("again")).text
+
+    assert run(again) == answer_to("again")
+    # An error in a collected coroutine would be an unraisable exception, which fails the test.
+    gc.collect()
+    assert "Event loop is closed" not in caplog.text
+
+
+def test_a_call_from_a_second_live_loop_is_refused():
+    server = ScriptedTransport(held=True)
+    client = make_client(server)
+    outcomes = []
+
+    async def intruder():
+        for call in (client.complete("p"), client.batch_map(["p"], "{}")):
+            try:
+                await call
+            except ConfigError as error:
+                outcomes.append(str(error))
+
+    async def main():
+        call = asyncio.ensure_future(client.complete("mine"))
+        await server.arrived(1)
+        thread = threading.Thread(target=asyncio.run, args=(intruder(),))
+        thread.start()
+        thread.join()
+        trio_thread = threading.Thread(target=trio.run, args=(intruder,))
+        trio_thread.start()
+        trio_thread.join()
+        server.release()
+        return (await call).text
+
+    assert run(main) == answer_to("mine")
+    assert len(outcomes) == 4
+    assert all("another running event loop" in outcome for outcome in outcomes)
+
+
+def test_a_call_from_a_second_trio_loop_is_refused():
+    server = ScriptedTransport()
+    client = make_client(server)
+    outcomes = []
+
+    async def intruder():
+        for call in (client.complete, lambda prompt: client.batch_map([prompt], "{}")):
+            try:
+                outcomes.append(await call("p"))
+            except ConfigError as error:
+                outcomes.append(str(error))
+
+    async def asyncio_intruder():
+        await intruder()
+
+    async def main():
+        async with client:
+            await client.complete("mine")
+            for target, argument in ((trio.run, intruder), (asyncio.run, None)):
+                argument = argument or asyncio_intruder()
+                thread = threading.Thread(target=target, args=(argument,))
+                thread.start()
+                thread.join()
+            return (await client.complete("mine again")).text
+
+    assert trio.run(main) == answer_to("mine again")
+    assert len(outcomes) == 4
+    assert all("another running event loop" in str(outcome) for outcome in outcomes)
+
+
+def test_closing_from_another_loop_closes_the_client():
+    server = ScriptedTransport()
+    client = make_client(server)
+
+    async def call():
+        return (await client.complete("p")).text
+
+    async def close():
+        await client.aclose()
+        with pytest.raises(ClientClosed):
+            await client.complete("p")
+
+    assert run(call) == answer_to("p")
+    run(close)
+
+
+def test_two_clients_in_one_process_do_not_meet():
+    servers = ScriptedTransport(held=True), ScriptedTransport()
+
+    async def main():
+        one, other = (make_client(server, limit=1) for server in servers)
+        async with one, other:
+            held = asyncio.ensure_future(one.complete("held"))
+            await servers[0].arrived(1)
+            assert (await other.complete("free")).text == answer_to("free")
+            one.pause()
+            assert (await other.complete("free")).text == answer_to("free")
+            servers[0].release()
+            await held
+
+    run(main)
+
+
+def test_an_eager_first_step_of_a_batch_is_taken():
+    """As ``asyncio.eager_task_factory`` of Python 3.12 does: a task's first step comes before it is handed out."""
+    server = ScriptedTransport()
+
+    async def main():
+        async with make_client(server) as client:
+            backend = client._runner.backend
+
+            def spawn(work, argument):
+                coroutine = work(argument)
+                try:
+                    coroutine.send(None)
+                except StopIteration:
+                    return asyncio.ensure_future(settle(1))
+                raise AssertionError("the script holds nothing, so that the first step is the last")
+
+            backend.spawn = spawn
+
+            async def send(request, timeouts):
+                from tests.shell.scripted import Sent, _Response, echo
+
+                sent = Sent(0, request, timeouts)
+                return _Response(sent, echo(sent))
+
+            server.send = send
+            assert (await client.complete("p")).text == answer_to("p")
+            assert not client._runner._tasks
+
+    run(main)
+
+
+# Real sockets, in processes of their own ---------------------------------------------------------------------------
+
+MAIN = """
+    import asyncio
+    from batchclient import BatchClient
+    from tests.transport.rawserver import answers_in_a_thread
+
+    async def main(client):
+        answers = await asyncio.gather(*(client.complete(f"p{number}", max_tokens=8) for number in range(20)))
+        print(answers[7].text)
+"""
+
+
+@pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
+def test_without_async_with_asyncio_run_ends_without_a_word(backend):
+    status, out, err = in_python(
+        MAIN
+        + f"""
+    with answers_in_a_thread() as url:
+        asyncio.run(main(BatchClient(url, model="m", http_backend={backend!r})))
+    """
+    )
+    assert (status, out, err) == (0, "<p7>\n", "")
+
+
+def test_asyncio_run_twice_with_one_client_ends_without_a_word():
+    status, out, err = in_python(
+        MAIN
+        + """
+    import gc
+    with answers_in_a_thread() as url:
+        client = BatchClient(url, model="m")
+        asyncio.run(main(client))
+        gc.collect()
+        asyncio.run(main(client))
+    """
+    )
+    assert (status, out, err) == (0, "<p7>\n<p7>\n", "")
+
+
+def test_a_client_that_is_dropped_in_a_live_loop_closes_its_connections():
+    status, out, err = in_python(
+        MAIN
+        + """
+    import gc
+    async def use_and_drop(url):
+        await main(BatchClient(url, model="m"))
+        gc.collect()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    with answers_in_a_thread() as url:
+        asyncio.run(use_and_drop(url))
+    """
+    )
+    assert (status, out, err) == (0, "<p7>\n", "")
+
+
+def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
+    status, out, err = in_python(
+        """
+    import asyncio
+    from batchclient import BatchClient
+    from tests.transport.rawserver import answers_in_a_thread
+
+    async def main(client, arrived):
+        tasks = [asyncio.ensure_future(client.complete(f"p{number}")) for number in range(3)]
+        await asyncio.get_running_loop().run_in_executor(None, arrived.wait)
+
+    with answers_in_a_thread(silent=True) as (url, arrived):
+        asyncio.run(main(BatchClient(url, model="m"), arrived))
+    print("over")
+    """
+    )
+    assert (status, out, err) == (0, "over\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on():
+    status, out, err = in_python(
+        """
+    import asyncio, os, sys
+    from batchclient import BatchClient
+    from tests.transport.rawserver import answers_in_a_process
+
+    async def parent(client):
+        print("parent", (await client.complete("before", max_tokens=8)).text, flush=True)
+        runner = client._runner
+        pools = runner._transports[0]._pools
+        child = os.fork()
+        if child == 0:
+            try:
+                # This is the parent's loop, frozen: the child starts one of its own.
+                assert client._runner is None
+                asyncio.run(in_child(client, runner))
+            except BaseException as error:
+                print("child failed", repr(error), flush=True)
+            finally:
+                sys.stdout.flush()
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert client._runner is runner
+        print("parent", (await client.complete("after", max_tokens=8)).text, flush=True)
+        print("parent's connections", len(pools[0].transport._pool.connections), flush=True)
+
+    async def in_child(client, parents):
+        print("child", (await client.complete("inside", max_tokens=8)).text, flush=True)
+        assert client._runner is not parents
+        assert client._runner._transports[0] is not parents._transports[0]
+        await client.aclose()
+
+    with answers_in_a_process() as (url, connections):
+        client = BatchClient(url, model="m")
+        asyncio.run(parent(client))
+        print("the server's connections", connections())
+    """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert err == ""
+    assert out == (
+        "parent <before>\nchild <inside>\nparent <after>\nparent's connections 1\nthe server's connections 2\n"
+    )
+    assert status == 0
+
+
+def test_a_pending_client_that_is_dropped_warns():
+    """Its calls hold it, so that it takes a closed loop to drop one."""
+    server = ScriptedTransport(held=True)
+    client = make_client(server)
+
+    async def main():
+        client.pause()
+        call = asyncio.ensure_future(client.complete("p"))
+        await settle()
+        assert client.statistics().queued == 1
+        warned = []
+        BatchClient.__del__(client, lambda *args, **named: warned.append(args))
+        assert warned[0][1] is ResourceWarning
+        assert "unclosed" in warned[0][0]
+        call.cancel()
+        await settle()
+        BatchClient.__del__(client, lambda *args, **named: warned.append(args))
+        assert len(warned) == 1
+
+    run(main)
+
+
+assert logging and RawServer

@@ -1,0 +1,562 @@
+"""Maps: order, ids, laziness, errors of documents and of sources, and what is left when one stops early."""
+
+import asyncio
+import gc
+import sys
+from contextlib import aclosing
+
+import anyio
+import pytest
+
+from batchclient import BadRequest, ClientClosed, Completion, ConfigError, DeadlineExceeded, QueueFull
+from batchclient.retry import Backoff
+from tests.shell.clocks import run
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
+
+
+class Source:
+    """Documents that count how many of them were read."""
+
+    def __init__(self, documents, on_read=None):
+        self.iterator = iter(documents)
+        self.read = 0
+        self.on_read = on_read
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        document = next(self.iterator)
+        self.read += 1
+        if self.on_read is not None:
+            self.on_read(self.read)
+        return document
+
+
+class AsyncSource(Source):
+    """The same for ``async for``; with ``slow_s`` between documents."""
+
+    def __init__(self, documents, on_read=None, slow_s=None):
+        super().__init__(documents, on_read)
+        self.slow_s = slow_s
+        self.closed = False
+
+    __iter__ = None
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if self.slow_s is not None:
+            await anyio.sleep(self.slow_s)
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+
+KINDS = [Source, AsyncSource]
+
+
+def texts(count):
+    return [f"text {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", [list, *KINDS])
+async def test_a_batch_map_answers_in_input_order(kind):
+    server = ScriptedTransport()
+    async with make_client(server, limit=8) as client:
+        answers = await client.batch_map(kind(texts(100)), "Say: {}")
+    assert [answer.text for answer in answers] == [answer_to(f"Say: {text}") for text in texts(100)]
+
+
+async def test_the_documents_of_a_map_share_lists():
+    server = ScriptedTransport()
+    async with make_client(server, limit=64, max_list=32) as client:
+        await client.batch_map(texts(64), "{}")
+    assert [len(prompts) for prompts in server.prompts] == [32, 32]
+
+
+async def test_a_stream_map_yields_as_answers_come():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=4, max_list=1) as client:
+        rows = client.stream_map(texts(4), "{}")
+        async with anyio.create_task_group() as group:
+            got = []
+
+            async def take():
+                async for row in rows:
+                    got.append((row.index, row.document, row.completion.text))
+
+            group.start_soon(take)
+            await server.arrived(4)
+            for sent in (server.sent[2], server.sent[0], server.sent[3], server.sent[1]):
+                sent.release()
+                await settle()
+    assert [(document, text) for _, document, text in got] == [
+        (sent.prompts[0], answer_to(sent.prompts[0]))
+        for sent in (server.sent[2], server.sent[0], server.sent[3], server.sent[1])
+    ]
+    assert sorted(index for index, _, _ in got) == [0, 1, 2, 3]
+
+
+async def test_an_ordered_stream_map_holds_back_what_comes_early():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=3, max_list=1) as client:
+        rows = client.stream_map(texts(3), "{}", ordered=True)
+        got = []
+        async with anyio.create_task_group() as group:
+
+            async def take():
+                async for row in rows:
+                    got.append(row.index)
+
+            group.start_soon(take)
+            await server.arrived(3)
+            by_prompt = {sent.prompts[0]: sent for sent in server.sent}
+            by_prompt["text 2"].release()
+            by_prompt["text 1"].release()
+            await settle()
+            assert got == []
+            by_prompt["text 0"].release()
+    assert got == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("look_ahead", [1, 3, 10])
+async def test_never_more_than_look_ahead_documents_are_open(kind, look_ahead):
+    """Also when look_ahead is below the limit."""
+    server = ScriptedTransport()
+    yielded = 0
+    most = 0
+
+    def on_read(read):
+        nonlocal most
+        most = max(most, read - yielded)
+
+    source = kind(texts(50), on_read)
+    async with make_client(server, limit=4, max_list=2) as client:
+        async for _ in client.stream_map(source, "{}", look_ahead=look_ahead):
+            yielded += 1
+            await settle(3)
+    assert yielded == 50
+    assert most == look_ahead
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_reading_stops_while_results_are_not_taken(kind):
+    server = ScriptedTransport()
+    source = kind(texts(1000))
+    async with make_client(server, limit=4) as client:
+        async with aclosing(client.stream_map(source, "{}", look_ahead=20)) as rows:
+            await anext(rows)
+            await settle(200)
+            assert source.read <= 21
+            assert client.statistics().in_flight == 0
+            await anext(rows)
+            await settle(200)
+            assert source.read <= 22
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_is_read_before_results_are_asked_for(kind):
+    source = kind(texts(10))
+    async with make_client(ScriptedTransport()) as client:
+        rows = client.stream_map(source, "{}")
+        await settle()
+        assert source.read == 0
+        await rows.aclose()
+
+
+async def test_by_default_at_least_1024_documents_are_read_ahead():
+    server = ScriptedTransport(held=True)
+    source = Source(texts(5000))
+    async with make_client(server, limit=8) as client, anyio.create_task_group() as group:
+        rows = client.stream_map(source, "{}")
+        group.start_soon(anext, rows)
+        await settle(2000)
+        assert source.read == 1024
+        server.release()
+        await settle()
+        await rows.aclose()
+
+
+def test_a_slow_source_is_read_in_slices():
+    """A document that takes 10 ms to read is a slice of its own: other tasks have a turn after each."""
+    server = ScriptedTransport()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        def slow(read):
+            loop.clock += 0.01
+
+        source = Source(texts(40), slow)
+        turns = []
+
+        async def other():
+            while True:
+                turns.append(source.read)
+                await asyncio.sleep(0)
+
+        async with make_client(server) as client:
+            task = asyncio.ensure_future(other())
+            await client.batch_map(source, "{}")
+            task.cancel()
+        return turns
+
+    turns = run(main)
+    steps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
+    assert max(steps) <= 2
+
+
+async def test_a_slow_async_source_does_not_hold_up_its_first_documents():
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        before = anyio.current_time()
+        times = [anyio.current_time() - before async for _ in client.stream_map(AsyncSource(texts(5), slow_s=1), "{}")]
+    assert times == pytest.approx([1, 2, 3, 4, 5], abs=0.2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_source_that_raises_midway_loses_no_row_before(kind, ordered):
+    def break_off(read):
+        if read == 6:
+            raise OSError("the disk")
+
+    server = ScriptedTransport()
+    got = []
+    async with make_client(server) as client:
+        with pytest.raises(OSError, match="the disk"):
+            async for row in client.stream_map(kind(texts(10), break_off), "{}", ordered=ordered):
+                got.append(row.completion.text)
+    assert sorted(got) == [answer_to(text) for text in texts(5)]
+
+
+@pytest.mark.parametrize("kind", [list, *KINDS])
+async def test_an_empty_input_is_an_empty_map(kind):
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        assert await client.batch_map(kind([]), "{}") == []
+        assert [row async for row in client.stream_map(kind([]), "{}")] == []
+    assert server.sent == []
+
+
+def refuse_the_bad(sent):
+    return error(400, "this prompt is bad") if any("bad" in prompt for prompt in sent.prompts) else echo(sent)
+
+
+async def test_a_bad_row_stops_nothing():
+    server = ScriptedTransport(*[refuse_the_bad] * 50)
+    async with make_client(server) as client:
+        rows = [row async for row in client.stream_map(["a", "bad", None, "b"], "{}", ordered=True)]
+    assert [type(row.error) for row in rows] == [type(None), BadRequest, ConfigError, type(None)]
+    assert [row.completion is None for row in rows] == [False, True, True, False]
+    assert rows[2].error.field == "prompt"
+    assert "document 2" in str(rows[2].error)
+
+
+async def test_with_return_exceptions_errors_stand_in_their_place():
+    server = ScriptedTransport(*[refuse_the_bad] * 50)
+    async with make_client(server) as client:
+        answers = await client.batch_map(["a", "bad", "b"], "{}", return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Completion, BadRequest, Completion]
+
+
+async def test_without_it_the_first_error_is_raised_and_the_rest_is_cancelled():
+    server = ScriptedTransport(*[refuse_the_bad] * 50)
+    async with make_client(server, limit=4, max_list=1) as client:
+        with pytest.raises(BadRequest) as caught:
+            await client.batch_map(["a", "bad", *texts(1000)], "{}")
+        assert caught.value.__notes__[0].startswith("document 1 (id ")
+        await settle(50)
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight, statistics.waiting) == (0, 0, 0)
+    assert len(server.sent) < 20
+
+
+async def test_a_callable_may_raise_what_it_likes():
+    def prompt(document):
+        if document == "b":
+            raise LookupError("no such thing")
+        return [1, 2] if document == "c" else document
+
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        answers = await client.batch_map(["a", "b", "c"], prompt, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [Completion, LookupError, Completion]
+    assert server.prompts == [["a"], [[1, 2]]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_aclose_cancels_what_is_left(kind):
+    server = ScriptedTransport(held=True)
+    source = kind(texts(1000))
+    async with make_client(server, limit=4, max_list=1) as client:
+        rows = client.stream_map(source, "{}")
+        async with anyio.create_task_group() as group:
+            group.start_soon(anext, rows)
+            await server.arrived(4)
+            server.sent[1].release()
+        await rows.aclose()
+        await rows.aclose()
+        await settle()
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight) == (0, 0)
+        assert set(server.states) <= {"read", "cancelled"}
+        with pytest.raises(StopAsyncIteration):
+            await anext(rows)
+        read = source.read
+        await settle()
+        assert source.read == read
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
+    server = ScriptedTransport()
+    source = kind(texts(1000))
+    async with make_client(server, limit=4, max_list=1) as client:
+        async for row in client.stream_map(source, "{}"):
+            assert row.completion
+            break
+        gc.collect()
+        await settle(50)
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight, statistics.waiting) == (0, 0, 0)
+        assert statistics.cancelled > 900
+        assert not client._runner._tasks
+
+
+async def test_a_client_can_be_left_over_a_map_that_was_left():
+    """On trio the nursery would wait for the reader for ever."""
+    source = AsyncSource(texts(1000), slow_s=1)
+    kept = None
+    async with make_client(ScriptedTransport()) as client:
+        kept = client.stream_map(source, "{}")
+        await anext(kept)
+    read = source.read
+    await anyio.sleep(100)
+    assert source.read == read
+    with pytest.raises(ClientClosed, match="before all documents were read"):
+        while True:
+            row = await anext(kept)
+            assert row.completion is not None or isinstance(row.error, ClientClosed)
+
+
+async def test_an_async_generator_is_closed_when_its_map_is():
+    closed = []
+
+    async def documents():
+        try:
+            for text in texts(100):
+                yield text
+        finally:
+            await settle(2)
+            closed.append(True)
+
+    async with make_client(ScriptedTransport()) as client:
+        async with aclosing(client.stream_map(documents(), "{}", look_ahead=3)) as rows:
+            await anext(rows)
+            await settle()
+        await settle()
+        assert closed == [True]
+
+
+async def test_a_client_closed_in_the_turn_a_map_begins_ends_the_map():
+    async with make_client(ScriptedTransport()) as client:
+        rows = client.stream_map(AsyncSource(texts(3), slow_s=1), "{}")
+        outcomes = []
+
+        async def take():
+            try:
+                await anext(rows)
+            except ClientClosed as caught:
+                outcomes.append(caught)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+            while client._runner._readers_started == 0:
+                await settle(1)
+            await client.aclose()
+        assert len(outcomes) == 1
+
+
+async def test_a_cancelled_map_cancels_what_is_left():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=4, max_list=2) as client:
+        with anyio.move_on_after(3) as scope:
+            await client.batch_map(texts(100), "{}")
+        assert scope.cancelled_caught
+        await settle()
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight) == (0, 0)
+    assert set(server.states) == {"cancelled"}
+
+
+async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        rows = client.stream_map(texts(10), "{}")
+        over = []
+
+        async def take():
+            over.append([row async for row in rows])
+
+        group.start_soon(take)
+        await server.arrived(1)
+        await rows.aclose()
+        await settle()
+        assert over == [[]]
+
+
+async def test_two_may_take_from_one_map():
+    server = ScriptedTransport()
+    async with make_client(server, limit=2) as client:
+        rows = client.stream_map(texts(50), "{}")
+        got = []
+
+        async def take():
+            async for row in rows:
+                got.append(row.document)
+                await settle(1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take)
+            group.start_soon(take)
+    assert sorted(got) == sorted(texts(50))
+
+
+async def test_several_maps_at_once_have_their_own_answers():
+    server = ScriptedTransport()
+    results = {}
+    async with make_client(server, limit=8) as client, anyio.create_task_group() as group:
+
+        async def one(name):
+            results[name] = await client.batch_map(texts(60), name + " {}")
+
+        for name in ("a", "b", "c"):
+            group.start_soon(one, name)
+    for name, answers in results.items():
+        assert [answer.text for answer in answers] == [answer_to(f"{name} {text}") for text in texts(60)]
+
+
+async def test_calls_go_on_beside_a_map():
+    server = ScriptedTransport()
+    async with make_client(server, limit=2, max_queued=4) as client, anyio.create_task_group() as group:
+        group.start_soon(lambda: client.batch_map(texts(200), "{}"))
+        await settle()
+        assert (await client.complete("beside")).text == answer_to("beside")
+
+
+async def test_a_closed_client_ends_a_map_with_errors_not_with_silence():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=2) as client, anyio.create_task_group() as group:
+        outcomes = []
+
+        async def map_all():
+            outcomes.extend(await client.batch_map(texts(20), "{}", return_exceptions=True))
+
+        group.start_soon(map_all)
+        await server.arrived(1)
+        await client.aclose()
+    assert {type(outcome) for outcome in outcomes} == {ClientClosed}
+    assert len(outcomes) == 20
+
+
+async def test_a_documents_time_counts_from_when_it_is_read():
+    server = ScriptedTransport(held=True)
+    async with make_client(server) as client:
+        before = anyio.current_time()
+        outcomes = await client.batch_map(texts(3), "{}", timeout_s=2, return_exceptions=True)
+        assert anyio.current_time() - before == pytest.approx(2, abs=0.05)
+    assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
+
+
+async def test_a_map_is_never_refused_for_a_full_queue():
+    server = ScriptedTransport()
+    async with make_client(server, limit=1, max_queued=2, when_full="raise") as client:
+        outcomes = await client.batch_map(texts(100), "{}", return_exceptions=True)
+    assert QueueFull not in {type(outcome) for outcome in outcomes}
+
+
+async def test_retries_are_seen_in_a_rows_attempts():
+    server = ScriptedTransport(error(500))
+    async with make_client(server, retry=Backoff(base_s=0)) as client:
+        rows = [row async for row in client.stream_map(["a"], "{}")]
+    assert rows[0].completion.attempts == 2
+
+
+# Ids ---------------------------------------------------------------------------------------------------------------
+
+
+async def ids(documents, prompt="{}", *, make=make_client, **params):
+    async with make(ScriptedTransport()) as client:
+        return [row.id async for row in client.stream_map(documents, prompt, ordered=True, **params)]
+
+
+async def test_a_documents_own_id_is_its_rows():
+    documents = [{"id": "x", "text": "a"}, {"id": 7, "text": "a"}, {"id": "", "text": "a"}, {"text": "a"}]
+    found = await ids(documents, "{text}")
+    assert found[:2] == ["x", "7"]
+    assert all("-" in each for each in found[2:])
+
+
+async def test_repeats_are_numbered():
+    found = await ids(["a", "b", "a", "a", "b"])
+    names = [each.rpartition("-") for each in found]
+    assert [number for _, _, number in names] == ["0", "0", "1", "2", "1"]
+    assert len(set(found)) == 5
+    assert names[0][0] == names[2][0] == names[3][0] != names[1][0]
+
+
+async def test_ids_are_the_same_in_every_run_and_on_any_order_of_answers():
+    documents = ["a", "b", "a", "ü"]
+    assert await ids(documents, max_tokens=3) == await ids(iter(documents), max_tokens=3)
+    # They are what resuming rests on: a change here loses every journal ever written.
+    assert await ids(["a", "a"], max_tokens=3) == ["2cea449fb54d5f8e-0", "2cea449fb54d5f8e-1"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_tokens": 4}, {"model": "other"}, {"seed": 1}, {"temperature": 0}, {"prompt": "{}!"}]
+)
+async def test_another_parameter_is_another_id(change):
+    change = dict(change)
+    prompt = change.pop("prompt", "{}")
+    assert await ids(["a"], max_tokens=3) != await ids(["a"], prompt, **{"max_tokens": 3, **change})
+
+
+@pytest.mark.parametrize("same", [{"timeout_s": 5}, {"look_ahead": 2}])
+async def test_how_a_map_is_run_is_not_in_the_ids(same):
+    assert await ids(["a"], max_tokens=3) == await ids(["a"], max_tokens=3, **same)
+
+
+async def test_a_bad_documents_row_has_an_id_too():
+    found = await ids([None, {"id": "own"}])
+    assert found == ["row-0", "own"]
+
+
+# Memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_a_map_is_flat():
+    """What is held after 50,000 documents is what was held after 10,000, counted in blocks of Python's allocator."""
+    server = ScriptedTransport()
+
+    async def main():
+        blocks = []
+        async with make_client(server, limit=256, max_list=256, refill_s=0) as client:
+            taken = 0
+            documents = (f"document number {number}" for number in range(50_000))
+            async for _ in client.stream_map(documents, "{}", max_tokens=1):
+                taken += 1
+                if taken % 10_000 == 0:
+                    server.sent.clear()
+                    gc.collect()
+                    blocks.append(sys.getallocatedblocks())
+        return blocks
+
+    blocks = run(main)
+    assert len(blocks) == 5
+    # A block per 20 documents would be a leak of nothing that a document has.
+    assert blocks[-1] - blocks[0] < 40_000 / 20, blocks

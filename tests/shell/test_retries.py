@@ -1,0 +1,345 @@
+"""What is sent again, when, and who decides; in virtual time."""
+
+import logging
+
+import anyio
+import pytest
+import tenacity
+
+from batchclient import (
+    AuthenticationFailed,
+    Backoff,
+    BadRequest,
+    BatchClientError,
+    Completion,
+    ConnectFailed,
+    ConnectionLost,
+    DemuxError,
+    DialectError,
+    NotFound,
+    RateLimited,
+    ReadTimedOut,
+    ResponseTooLarge,
+    ServerFault,
+    TenacityRetry,
+)
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle, stream
+from tests.shell.test_complete import call_all
+
+NEVER = Backoff(max_attempts=1)
+
+
+async def test_a_503_is_sent_again():
+    server = ScriptedTransport(error(503))
+    async with make_client(server) as client:
+        completion = await client.complete("p")
+    assert completion.text == answer_to("p")
+    assert completion.attempts == 2
+
+
+@pytest.mark.parametrize("header", [{"retry-after": "7"}, {"retry-after-ms": "7000"}])
+async def test_a_429_is_sent_again_after_what_the_server_said(header):
+    server = ScriptedTransport(error(429, headers=header))
+    async with make_client(server, retry=Backoff(base_s=0)) as client:
+        before = anyio.current_time()
+        completion = await client.complete("p")
+        assert anyio.current_time() - before == pytest.approx(7, abs=0.05)
+    assert completion.attempts == 2
+
+
+async def test_a_server_that_asked_for_rest_gets_no_fresh_calls_either():
+    server = ScriptedTransport(error(429, headers={"retry-after": "7"}))
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        group.start_soon(client.complete, "first")
+        await server.arrived(1)
+        await anyio.sleep(1)
+        group.start_soon(client.complete, "second")
+        await anyio.sleep(5)
+        assert len(server.sent) == 1
+        await server.arrived(2)
+
+
+async def test_a_wish_for_more_than_a_minute_is_the_callers_to_wait_for():
+    server = ScriptedTransport(error(429, headers={"retry-after": "3600"}))
+    async with make_client(server) as client:
+        with pytest.raises(RateLimited) as caught:
+            await client.complete("p")
+    assert caught.value.retry_after_s == 3600
+    assert caught.value.status == 429
+    assert len(server.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "times"),
+    [
+        (error(429), RateLimited, 5),
+        (error(500), ServerFault, 5),
+        (error(502), ServerFault, 5),
+        (error(503), ServerFault, 5),
+        (error(424), ServerFault, 5),
+        (error(400, "bad"), BadRequest, 1),
+        (error(401), AuthenticationFailed, 1),
+        (error(403), AuthenticationFailed, 1),
+        (error(404), NotFound, 1),
+        (error(307), DialectError, 5),
+        (ConnectFailed("no connection"), ConnectFailed, 5),
+        (ConnectionLost("broke"), ConnectionLost, 5),
+        (ReadTimedOut("silence"), ReadTimedOut, 5),
+        (ResponseTooLarge("too large"), ResponseTooLarge, 1),
+        (Reply(200, {}, [b"<html>"]), DialectError, 5),
+        (Reply(200, {}, []), DialectError, 5),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+async def test_what_is_sent_again(fault, expected, times):
+    server = ScriptedTransport(*[fault] * 10)
+    async with make_client(server) as client:
+        with pytest.raises(expected) as caught:
+            await client.complete("p")
+    assert type(caught.value) is expected
+    assert caught.value.attempt == times
+    assert len(server.sent) == times
+
+
+async def test_a_list_that_failed_is_sent_again_as_it_was():
+    server = ScriptedTransport(error(500))
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "b", "c"])
+    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abc"}
+    assert [sorted(prompts) for prompts in server.prompts] == [["a", "b", "c"]] * 2
+
+
+@pytest.mark.parametrize("fault", [ConnectionLost("broke"), ReadTimedOut("silence")])
+async def test_a_stream_that_breaks_keeps_what_was_finished_and_only_the_rest_is_sent_again(fault):
+    def break_off(sent):
+        return Reply(chunks=[*stream(sent, positions=[0, 2]), *stream(sent, positions=[1], last=False), fault])
+
+    server = ScriptedTransport(break_off)
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "b", "c", "d"])
+    sent = server.prompts[0]
+    assert sorted(server.prompts[1]) == sorted([sent[1], sent[3]])
+    assert {prompt: done.text for prompt, done in outcomes.items()} == {p: answer_to(p) for p in "abcd"}
+    assert {prompt: done.attempts for prompt, done in outcomes.items()} == {
+        sent[0]: 1, sent[2]: 1, sent[1]: 2, sent[3]: 2,
+    }  # fmt: skip
+
+
+async def test_a_stream_without_its_end_is_no_answer():
+    server = ScriptedTransport(lambda sent: Reply(chunks=stream(sent, last=False)))
+    async with make_client(server) as client:
+        completion = await client.complete("p")
+    assert completion.text == answer_to("p")
+    assert completion.attempts == 2
+
+
+async def test_answers_come_before_the_stream_is_over():
+    rest = anyio.Event()
+    server = ScriptedTransport(
+        lambda sent: Reply(chunks=[*stream(sent, positions=[0]), rest, *stream(sent, positions=[1])])
+    )
+    outcomes = {}
+    async with make_client(server) as client, anyio.create_task_group() as group:
+
+        async def call(prompt):
+            outcomes[prompt] = (await client.complete(prompt)).text
+
+        group.start_soon(call, "a")
+        group.start_soon(call, "b")
+        await server.arrived(1)
+        await settle()
+        assert outcomes == {server.prompts[0][0]: answer_to(server.prompts[0][0])}
+        rest.set()
+    assert outcomes == {p: answer_to(p) for p in "ab"}
+
+
+async def test_an_answer_with_a_foreign_index_reaches_nobody():
+    def shifted(sent):
+        return Reply(chunks=[chunk.replace(b'"index": 1', b'"index": 7') for chunk in echo(sent).chunks])
+
+    server = ScriptedTransport(*[shifted] * 50)
+    async with make_client(server) as client:
+        outcomes = await call_all(client, ["a", "b"])
+    for prompt, outcome in outcomes.items():
+        assert isinstance(outcome, DemuxError) or outcome.text == answer_to(prompt)
+
+
+async def test_after_all_attempts_the_last_error_has_its_cause():
+    cause = OSError("the cable")
+    fault = ConnectionLost("broke")
+    fault.__cause__ = cause
+    server = ScriptedTransport(*[fault] * 5)
+    async with make_client(server) as client:
+        with pytest.raises(ConnectionLost) as caught:
+            await client.complete("p")
+    assert caught.value.__cause__ is cause
+    assert caught.value is not fault
+
+
+async def test_backoff_grows_and_is_drawn_at_random():
+    server = ScriptedTransport(*[error(500)] * 4)
+    times = []
+    async with make_client(server, retry=Backoff(base_s=10, cap_s=1000)) as client:
+        server.script = [lambda sent: times.append(anyio.current_time()) or error(500) for _ in range(4)]
+        await client.complete("p")
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    for number, gap in enumerate(gaps):
+        assert 0 <= gap <= 10 * 2**number + 0.01
+
+
+async def test_tenacitys_strategies_decide():
+    server = ScriptedTransport(*[error(500)] * 10)
+    policy = TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(2))
+    async with make_client(server, retry=policy) as client:
+        before = anyio.current_time()
+        with pytest.raises(ServerFault) as caught:
+            await client.complete("p")
+        assert anyio.current_time() - before == pytest.approx(4, abs=0.05)
+    assert caught.value.attempt == 3
+
+
+async def test_tenacitys_stop_counts_the_calls_own_time():
+    server = ScriptedTransport(*[error(500)] * 50)
+    policy = TenacityRetry(stop=tenacity.stop_after_delay(10), wait=tenacity.wait_fixed(3))
+    async with make_client(server, retry=policy) as client:
+        with pytest.raises(ServerFault):
+            await client.complete("p")
+    assert len(server.sent) == 5
+
+
+async def test_tenacity_may_retry_what_we_would_not():
+    server = ScriptedTransport(error(404), error(404))
+    policy = TenacityRetry(retry=tenacity.retry_if_exception_type(NotFound), wait=tenacity.wait_none())
+    async with make_client(server, retry=policy) as client:
+        assert (await client.complete("p")).attempts == 3
+
+
+class Says:
+    """A user's policy that answers what it is told to, and keeps what it was asked."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        self.asked.append((type(failure), attempt, elapsed_s))
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_users_policy_is_asked_once_per_failed_batch():
+    policy = Says(2.0, 3.0)
+    server = ScriptedTransport(error(500), ConnectionLost("broke"), error(500))
+    async with make_client(server, retry=policy) as client:
+        outcomes = await call_all(client, ["a", "b"])
+    assert {type(each) for each in outcomes.values()} == {ServerFault}
+    assert [(kind, attempt) for kind, attempt, _ in policy.asked] == [
+        (ServerFault, 1),
+        (ConnectionLost, 2),
+        (ServerFault, 3),
+    ]
+    assert [elapsed_s for _, _, elapsed_s in policy.asked] == pytest.approx([0, 2, 5], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [RuntimeError("a bug of the user's"), "soon", float("nan"), float("inf")],
+    ids=["raises", "text", "nan", "inf"],
+)
+async def test_a_policy_that_fails_leaves_no_caller_hanging(answer, caplog):
+    server = ScriptedTransport(error(500))
+    async with make_client(server, retry=Says(answer)) as client:
+        outcomes = await call_all(client, ["a", "b"])
+        assert {type(each) for each in outcomes.values()} == {ServerFault}
+        assert client.statistics().in_flight == 0
+        assert (await client.complete("after")).text == answer_to("after")
+    assert "retry policy" in caplog.text
+
+
+async def test_a_negative_delay_is_none_at_all():
+    server = ScriptedTransport(error(500))
+    async with make_client(server, retry=Says(-5.0)) as client:
+        before = anyio.current_time()
+        assert (await client.complete("p")).attempts == 2
+        assert anyio.current_time() - before < 0.05
+
+
+async def test_a_split_is_no_retry_and_asks_nobody():
+    def refuse_the_bad(sent):
+        return error(400, "this prompt is bad") if "bad" in sent.prompts else echo(sent)
+
+    policy = Says()
+    server = ScriptedTransport(*[refuse_the_bad] * 20)
+    async with make_client(server, retry=policy) as client:
+        outcomes = await call_all(client, ["a", "b", "bad", "c"])
+    assert isinstance(outcomes.pop("bad"), BadRequest)
+    assert {type(each) for each in outcomes.values()} == {Completion}
+    assert policy.asked == [(BadRequest, 1, 0.0)]
+
+
+async def test_a_call_that_was_given_up_asks_nobody():
+    policy = Says()
+    server = ScriptedTransport(held=True)
+    async with make_client(server, retry=policy) as client:
+        with anyio.move_on_after(1):
+            await client.complete("p")
+        await settle()
+    assert policy.asked == []
+
+
+@pytest.mark.parametrize("where", ["feed", "end", "encode", "failure"])
+async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplog):
+    def break_it(*arguments, **named):
+        raise ZeroDivisionError("a bug of ours")
+
+    server = ScriptedTransport(*[error(500)] * (where == "failure"))
+    async with make_client(server, retry=NEVER) as client:
+        dialect = client._dialect
+        if where in ("encode", "failure"):
+            original = getattr(dialect, where)
+            setattr(dialect, where, break_it)
+        else:
+            original, name = dialect.decoder, where
+            dialect.decoder = lambda batch: _with(original(batch), name, break_it)
+        # A streamed reply's answers are out before its end.
+        outcomes = await call_all(client, ["a", "b"], max_tokens=1)
+        assert {type(each) for each in outcomes.values()} == {BatchClientError}
+        assert {str(each) for each in outcomes.values()} == {"internal error: ZeroDivisionError"}
+        assert all(isinstance(each.__cause__, ZeroDivisionError) for each in outcomes.values())
+        await settle()
+        assert client.statistics().in_flight == 0
+        assert not client._runner._tasks
+        if where in ("encode", "failure"):
+            setattr(dialect, where, original)
+        else:
+            dialect.decoder = original
+        assert (await client.complete("after")).text == answer_to("after")
+    assert [record.levelno for record in caplog.records if record.exc_info] == [logging.ERROR]
+
+
+def _with(decoder, name, function):
+    setattr(decoder, name, function)
+    return decoder
+
+
+async def test_a_connection_that_fails_to_close_costs_nobody_the_answer():
+    server = ScriptedTransport()
+    async with make_client(server, retry=NEVER) as client:
+        send = server.send
+
+        async def send_badly_closed(request, timeouts):
+            response = await send(request, timeouts)
+
+            async def aclose():
+                raise OSError("the socket was gone already")
+
+            response.aclose = aclose
+            return response
+
+        server.send = send_badly_closed
+        outcomes = await call_all(client, ["a", "b"])
+        await settle()
+        assert client.statistics().in_flight == 0
+    assert {type(each) for each in outcomes.values()} <= {Completion, BatchClientError, ConnectionLost}

@@ -1,0 +1,163 @@
+"""Code that uses the public API as users do. It is never run; ``mypy --strict`` must accept every line of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from random import Random
+from typing import Any, assert_type
+
+import httpx
+import tenacity
+
+from batchclient import (
+    Backoff,
+    BatchClient,
+    BatchClientError,
+    Choice,
+    Completion,
+    ConfigError,
+    DeadlineExceeded,
+    EndpointStatistics,
+    FixedLimit,
+    Limit,
+    LimitChange,
+    LocalError,
+    MapResult,
+    Outcome,
+    QueueFull,
+    RateLimited,
+    RemoteError,
+    RetryPolicy,
+    Sample,
+    Statistics,
+    TenacityRetry,
+    TransportError,
+    Usage,
+    __version__,
+)
+
+assert_type(__version__, str)
+
+
+def clients() -> list[BatchClient]:
+    return [
+        BatchClient("http://localhost:8000/v1"),
+        BatchClient(["http://a/v1", "http://b/v1"], model="m", api_key="k", preset="throughput"),
+        BatchClient("http://a/v1", http_client=httpx.AsyncClient(), headers={"x": "y"}, timeout_s=5),
+        BatchClient("http://a/v1", retry=Backoff(max_attempts=3, base_s=0.1, cap_s=1.0)),
+        BatchClient(
+            "http://a/v1", retry=TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1))
+        ),
+        BatchClient("http://a/v1", limit=64, max_list=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125),
+        BatchClient("http://a/v1", when_full="raise", max_queued=10, count_tokens=len, max_model_len=2048),
+    ]
+
+
+async def completing(client: BatchClient) -> None:
+    answer = await client.complete("a prompt", max_tokens=5, temperature=0.0, stop=["\n"])
+    assert_type(answer, Completion)
+    assert_type(answer.text, str)
+    assert_type(answer.finish_reason, str | None)
+    assert_type(answer.choices, tuple[Choice, ...])
+    assert_type(answer.attempts, int)
+    assert_type(answer.time_to_first_token_s, float | None)
+    assert_type(answer.extra, Mapping[str, Any])
+    if answer.usage is not None:
+        assert_type(answer.usage, Usage)
+        assert_type(answer.usage.prompt_tokens + answer.usage.completion_tokens, int)
+        assert_type(answer.usage.total_tokens, int)
+    for choice in answer.choices:
+        assert_type(choice.index, int)
+        assert_type(choice.logprobs, Mapping[str, Any] | None)
+        assert_type(choice.token_ids, tuple[int, ...] | None)
+    assert_type(await client.complete([1, 2, 3], model="other", timeout_s=1.5), Completion)
+
+
+def lines() -> Iterator[str]:
+    yield "a document"
+
+
+async def rows() -> AsyncIterator[dict[str, str]]:
+    yield {"title": "t", "body": "b"}
+
+
+def prompt_of(document: Any) -> str:
+    return f"Summarise: {document}"
+
+
+async def mapping(client: BatchClient) -> None:
+    answers = await client.batch_map(["a", "b"], "Summarise: {}", max_tokens=64)
+    for answer in answers:
+        print(answer.text)
+    await client.batch_map(lines(), prompt_of, return_exceptions=True)
+    await client.batch_map(rows(), "{title}: {body}", timeout_s=5.0, look_ahead=10)
+    results = client.stream_map(lines(), "{}", ordered=True, seed=7)
+    async for row in results:
+        assert_type(row, MapResult)
+        assert_type(row.id, str)
+        assert_type(row.index, int)
+        assert_type(row.completion, Completion | None)
+        assert_type(row.error, Exception | None)
+    await results.aclose()
+
+
+async def living(client: BatchClient) -> None:
+    async with client as same:
+        assert_type(same, BatchClient)
+        same.pause()
+        same.resume()
+        same.abort()
+    statistics = client.statistics()
+    assert_type(statistics, Statistics)
+    assert_type(statistics.in_flight, int)
+    assert_type(statistics.endpoints, tuple[EndpointStatistics, ...])
+    assert_type(statistics.list_sizes, Mapping[int, int])
+    assert_type(statistics.endpoints[0].blocked_until, float | None)
+    await client.drain()
+    await client.aclose()
+
+
+async def failing(client: BatchClient) -> float | None:
+    try:
+        await client.complete("a prompt")
+    except ConfigError as error:
+        assert_type(error.field, str | None)
+    except RateLimited as error:
+        return error.retry_after_s
+    except (QueueFull, DeadlineExceeded) as error:
+        assert_type(error.retryable, bool)
+    except (LocalError, RemoteError, TransportError) as error:
+        assert_type(error.attempt, int)
+        assert_type(error.status, int | None)
+    except BatchClientError as error:
+        assert_type(error.message, str)
+        assert_type(error.code, str | None)
+    return None
+
+
+class Halving:
+    """A user's own limit."""
+
+    def __init__(self) -> None:
+        self._limit = 64
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    def on_sample(self, sample: Sample) -> LimitChange | None:
+        if sample.outcome is Outcome.DROPPED:
+            self._limit = max(1, self._limit // 2)
+            return LimitChange(self._limit, f"refused with {sample.in_flight} in flight")
+        return None
+
+
+class Patient:
+    """A user's own retry policy."""
+
+    def decide(self, failure: BatchClientError, attempt: int, elapsed_s: float, rng: Random) -> float | None:
+        return rng.uniform(0, 1) if failure.retryable and elapsed_s < 60 else None
+
+
+limits: list[Limit] = [FixedLimit(3), Halving()]
+policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]

@@ -1,0 +1,66 @@
+"""What a real vLLM answered: the files of ``tests/wire/vllm`` as batches and bytes. See ``capture.py`` there."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from batchclient._core.messages import Batch, Request, RequestState
+from batchclient.dialects.vllm import VllmDialect
+
+_FOLDER = Path(__file__).parent.parent / "wire" / "vllm"
+_STREAM_FIELDS = ("stream", "stream_interval", "stream_options")
+NAMES = sorted(path.stem for path in _FOLDER.glob("*.json"))
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One recorded exchange.
+
+    Args:
+        prompts: the request's prompts, one or several.
+        params: its other fields, those of the stream left out.
+        streamed: whether it asked for a stream.
+        status: of the reply.
+        body: the reply's bytes.
+    """
+
+    name: str
+    prompts: tuple
+    params: dict
+    streamed: bool
+    status: int
+    body: bytes
+
+    def batch(self, dialect=None):
+        """A batch that stands for the recorded request, sent at time 10."""
+        dialect = dialect or VllmDialect()
+        params = {name: value for name, value in self.params.items() if name != "model"}
+        ids = isinstance(self.prompts[0], list)
+        shape, _ = dialect.shape(params, self.params["model"], token_ids=ids)
+        requests = [make_request(shape, prompt) for prompt in self.prompts]
+        return make_batch(shape, requests, streamed=self.streamed)
+
+
+def make_request(shape, prompt, **fields):
+    request = Request(shape, json.dumps(prompt, ensure_ascii=False, separators=(",", ":")).encode(), **fields)
+    request.state, request.attempts = RequestState.IN_FLIGHT, 1
+    return request
+
+
+def make_batch(shape, requests, *, streamed):
+    size = len(requests)
+    return Batch(1, 0, shape, requests, streamed, 0, 10.0, 10.0, None, size, size, answered=bytearray(size))
+
+
+@cache
+def golden(name):
+    record = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
+    sent = dict(record["request"].get("json") or {})
+    prompt = sent.pop("prompt", "")
+    several = isinstance(prompt, list) and (not prompt or not isinstance(prompt[0], int))
+    streamed = bool(sent.get("stream"))
+    params = {field: value for field, value in sent.items() if field not in _STREAM_FIELDS}
+    return Golden(
+        name, tuple(prompt) if several else (prompt,), params, streamed, record["status"], record["body_text"].encode()
+    )

@@ -1,0 +1,159 @@
+"""The batching rule: how many, when, and who waits."""
+
+import pytest
+
+from batchclient._core.batching import BatchingRule
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.lengths import OutputLengths
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import Request, RequestState, Shape
+from batchclient._core.queue import Group
+from batchclient._core.settings import SchedulerSettings
+
+PLAIN = Shape(b"k", b"{}", max_output_tokens=16)
+
+
+def decide(
+    size,
+    *,
+    limit=16,
+    held=1,
+    freed_at=None,
+    now=0.0,
+    queued_at=0.0,
+    shape=PLAIN,
+    max_list=64,
+    cap=None,
+    group=None,
+    **settings,
+):
+    lengths = OutputLengths()
+    rule = BatchingRule(SchedulerSettings(**settings), lengths)
+    endpoint = Endpoint(0, FixedLimit(limit), max_list)
+    endpoint.take(held, 0.0)
+    endpoint.freed_at = freed_at
+    if cap:
+        endpoint.shorten_lists(cap + 1, cap, now)
+    group = Group(shape, **(group or {}))
+    for _ in range(size):
+        request = Request(shape, b'"p"')
+        request.state, request.queued_at = RequestState.QUEUED, queued_at
+        group.add(request)
+    return rule.decide(group, group.oldest(), endpoint, now)
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "held", "max_list", "cap", "count"),
+    [
+        (3, 16, 0, 64, None, 3),
+        (99, 16, 0, 64, None, 16),
+        (99, 16, 0, 8, None, 8),
+        (99, 16, 0, 8, 3, 3),
+        (99, 16, 10, 64, None, 6),
+        (99, 16, 16, 64, None, 0),
+    ],
+)
+def test_a_list_is_as_long_as_queue_permits_and_cap_allow(size, limit, held, max_list, cap, count):
+    assert decide(size, limit=limit, held=held, max_list=max_list, cap=cap)[0] == count
+
+
+def test_an_idle_endpoint_neither_lingers_nor_holds():
+    assert decide(1, held=0, linger_s=9.0, refill_s=9.0, refill_ratio=1.0) == (1, None, False)
+
+
+def test_a_heavy_call_goes_alone_when_nothing_is_in_flight():
+    heavy = Shape(b"k", b"{}", weight=99)
+    assert decide(5, held=0, shape=heavy) == (1, None, False)
+    assert decide(5, held=1, shape=heavy) == (0, None, False)
+
+
+def test_permits_are_sequences_and_requests_are_heavier():
+    assert decide(9, limit=16, held=1, shape=Shape(b"k", b"{}", weight=4))[0] == 3
+
+
+@pytest.mark.parametrize(("now", "blocks"), [(4.9, False), (5.0, True)])
+def test_a_call_past_the_starvation_bound_blocks_younger_ones(now, blocks):
+    heavy = Shape(b"k", b"{}", weight=16)
+    assert decide(1, shape=heavy, now=now, starvation_s=5.0) == (0, None, blocks)
+
+
+def test_a_group_lingers_from_its_oldest_call_on_and_lets_others_pass():
+    assert decide(1, linger_s=0.5, now=1.4, queued_at=1.0) == (0, 1.5, False)
+    assert decide(1, linger_s=0.5, now=1.5, queued_at=1.0) == (1, None, False)
+
+
+def test_what_fills_the_permits_or_a_list_does_not_linger():
+    assert decide(15, linger_s=9.0)[0] == 15
+    assert decide(8, linger_s=9.0, max_list=8)[0] == 8
+    assert decide(7, linger_s=9.0, max_list=8)[0] == 0
+
+
+def test_sealed_calls_wait_for_no_company():
+    assert decide(1, linger_s=9.0, group={"sealed": True})[0] == 1
+
+
+def test_a_hold_lets_nobody_pass_and_ends_refill_s_after_the_oldest_free_permit():
+    held = decide(16, held=14, freed_at=1.0, now=1.2, refill_s=0.5, refill_ratio=0.5)
+    assert held == (0, 1.5, True)
+    assert decide(16, held=14, freed_at=1.0, now=1.5, refill_s=0.5, refill_ratio=0.5) == (2, None, False)
+
+
+def test_a_quantum_of_permits_ends_the_hold():
+    assert decide(16, held=8, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 8
+    assert decide(16, held=9, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 0
+
+
+def test_a_quantum_is_at_least_one():
+    assert decide(16, held=15, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.0)[0] == 1
+
+
+def test_a_quantum_is_no_longer_than_a_list():
+    assert decide(16, held=12, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=1.0, max_list=4)[0] == 4
+
+
+def test_a_whole_half_is_not_cut():
+    whole = {"sealed": True, "whole": True}
+    assert decide(4, held=12, group=whole)[0] == 4
+    assert decide(4, held=13, group=whole) == (0, None, False)
+    assert decide(4, held=13, group=whole, now=9.0, starvation_s=5.0) == (0, None, True)
+    assert decide(40, held=0, group=whole)[0] == 16
+    assert decide(4, held=12, group=whole, max_list=2)[0] == 2
+
+
+def rule_and_endpoint(lengths=None):
+    return BatchingRule(SchedulerSettings(), lengths or OutputLengths()), Endpoint(0, FixedLimit(4), 64)
+
+
+def test_a_shapes_own_reason_to_go_alone_comes_first():
+    rule, endpoint = rule_and_endpoint()
+    endpoint.refuse_lists(0.0)
+    assert rule.alone(Shape(b"k", b"{}", alone_reason="tools"), endpoint, 0.0) == "tools"
+    assert rule.alone(PLAIN, endpoint, 0.0) == "lists refused"
+
+
+def test_a_call_of_ordinary_length_has_no_reason_to_go_alone():
+    rule, endpoint = rule_and_endpoint()
+    assert rule.alone(PLAIN, endpoint, 0.0) is None
+    assert rule.alone(Shape(b"k", b"{}", max_output_tokens=None), endpoint, 0.0) is None
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(256.0, None), (257.0, "long output expected")])
+def test_outputs_above_256_tokens_go_singly(tokens, reason):
+    lengths = OutputLengths()
+    lengths.learn(b"k", tokens)
+    rule, endpoint = rule_and_endpoint(lengths)
+    assert rule.alone(PLAIN, endpoint, 0.0) == reason
+
+
+@pytest.mark.parametrize(("most", "streamed"), [(0, False), (1, False), (4, False), (5, True), (None, True)])
+def test_short_outputs_are_sent_plain(most, streamed):
+    rule, endpoint = rule_and_endpoint()
+    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most), endpoint, 0.0) is streamed
+
+
+def test_what_cannot_be_streamed_is_not():
+    rule, endpoint = rule_and_endpoint()
+    assert not rule.streamed(Shape(b"k", b"{}", plain_only=True), endpoint, 0.0)
+    endpoint.refuse_streams(0.0)
+    assert not rule.streamed(PLAIN, endpoint, 0.0)
+    assert rule.streamed(PLAIN, endpoint, 300.0)

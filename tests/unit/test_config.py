@@ -1,0 +1,164 @@
+"""Settings: presets, and every argument checked by name."""
+
+import pytest
+
+from batchclient.config import PRESETS, Settings, make_settings
+from batchclient.errors import ConfigError
+
+URL = "http://localhost:8000/v1"
+
+
+def make(preset="balanced", **arguments):
+    return make_settings(preset, {"base_url": URL, **arguments})
+
+
+def refused(**arguments):
+    with pytest.raises(ConfigError) as caught:
+        make(**arguments)
+    return caught.value
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_preset_gives_its_numbers(preset):
+    settings = make(preset)
+    assert {name: getattr(settings, name) for name in PRESETS[preset]} == PRESETS[preset]
+
+
+def test_the_presets_are_those_that_are_promised():
+    assert sorted(PRESETS) == ["balanced", "latency", "throughput"]
+    assert len({tuple(sorted(preset)) for preset in PRESETS.values()}) == 1
+
+
+def test_latency_waits_for_nothing():
+    settings = make("latency")
+    assert (settings.linger_s, settings.refill_s, settings.refill_ratio) == (0.0, 0.0, 0.0)
+
+
+def test_an_unknown_preset_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match="latency, balanced, throughput") as caught:
+        make("fast")
+    assert caught.value.field == "preset"
+
+
+def test_an_argument_wins_over_the_preset():
+    settings = make("throughput", limit=7, linger_s=0.0)
+    assert (settings.limit, settings.linger_s) == (7, 0.0)
+    assert settings.max_list == PRESETS["throughput"]["max_list"]
+
+
+def test_none_means_not_given():
+    assert make("latency", limit=None).limit == PRESETS["latency"]["limit"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("limit", [0, -1, 1.5, "64", True]),
+        ("max_list", [0, 2.0, False]),
+        ("linger_s", [-0.1, float("nan"), float("inf"), "soon"]),
+        ("refill_s", [-1, float("inf")]),
+        ("refill_ratio", [-0.1, 1.1, float("nan")]),
+        ("starvation_s", [-1, float("nan")]),
+        ("max_queued", [0, -5]),
+        ("when_full", ["drop", 1]),
+        ("singles_above_tokens", [0]),
+        ("timeout_s", [0, -1, float("inf"), float("nan")]),
+        ("connect_timeout_s", [0]),
+        ("read_timeout_s", [0, -3]),
+        ("max_response_bytes", [0]),
+        ("max_model_len", [0, 2048.0]),
+        ("count_tokens", ["len", 5]),
+        ("http_backend", ["requests"]),
+        ("model", ["", 5]),
+        ("headers", [5, {"a": 1}, {"a": "x\ny"}, {"a\r": "x"}, {"a": "x\0"}]),
+        ("base_url", [5, [], [5], ["http://a", 5]]),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(name, values):
+    for value in values:
+        error = refused(**{name: value})
+        assert error.field == name, value
+        assert str(error).startswith(f"{name}: ")
+
+
+def test_an_argument_that_does_not_exist_is_refused_with_those_there_are():
+    error = refused(limits=5)
+    assert error.field == "limits"
+    assert "starvation_s" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (URL, (URL,)),
+        (URL + "/", (URL,)),
+        (f"  {URL}\n", (URL,)),
+        ([URL, "https://b.example/v1/"], (URL, "https://b.example/v1")),
+        ((URL,), (URL,)),
+        ("http://[::1]:8000/v1", ("http://[::1]:8000/v1",)),
+        ("HTTP://Localhost/v1", ("HTTP://Localhost/v1",)),
+    ],
+)
+def test_urls_are_kept_without_their_last_slash(given, kept):
+    assert make(base_url=given).base_url == kept
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8000",
+        "ftp://a/v1",
+        "http://",
+        "http:///v1",
+        "http://a b/v1",
+        "http://a/v1\nx",
+        "http://[::1",
+        "/v1",
+    ],
+)
+def test_what_is_no_url_is_refused(url):
+    assert refused(base_url=url).field == "base_url"
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown():
+    error = refused(base_url="http://user:hunter22@host/v1")
+    assert "hunter22" not in str(error)
+
+
+def test_the_value_of_a_header_is_never_shown():
+    error = refused(headers={"authorization": "Bearer sk-secret\nx"})
+    assert "sk-secret" not in str(error)
+    assert "sk-secret" not in repr(make(headers={"authorization": "Bearer sk-secret"}))
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(Exception, match="frozen"):
+        make().limit = 5
+
+
+def test_the_headers_are_a_copy():
+    mine = {"a": "b"}
+    settings = make(headers=mine)
+    mine["c"] = "d"
+    assert settings.headers == {"a": "b"}
+
+
+def test_the_core_gets_its_numbers():
+    given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "starvation_s": 9.0, "singles_above_tokens": 77}
+    numbers = make(**given, max_queued=9, when_full="raise", max_list=500).scheduler(100, 2)
+    assert {name: getattr(numbers, name) for name in given} == given
+    assert (numbers.max_queued, numbers.raise_when_full, numbers.length_reach) == (9, True, 2)
+    # The smaller of what the user and what the server's language takes.
+    assert numbers.max_list == 100
+    assert make("throughput", max_list=50).scheduler(100, None).max_list == 50
+    assert make().scheduler(1024, None).raise_when_full is False
+
+
+def test_every_setting_is_an_argument_of_the_client():
+    import inspect
+
+    from batchclient import BatchClient
+
+    arguments = set(inspect.signature(BatchClient).parameters)
+    assert set(Settings.model_fields) <= arguments

@@ -1,0 +1,77 @@
+"""Deadlines: a heap that forgets the ended."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchclient._core.deadlines import Deadlines
+from batchclient._core.messages import Request, RequestState, Shape
+
+SHAPE = Shape(b"k", b"{}")
+
+
+def request(seq, deadline):
+    made = Request(SHAPE, b'"p"', deadline=deadline)
+    made.seq, made.state = seq, RequestState.QUEUED
+    return made
+
+
+def filled(*deadlines):
+    watched = Deadlines()
+    requests = [request(seq, deadline) for seq, deadline in enumerate(deadlines)]
+    for one in requests:
+        watched.add(one)
+    return watched, requests
+
+
+def test_nothing_watched_is_nothing_due():
+    assert Deadlines().next() is None
+    assert Deadlines().expired(1e9) == []
+
+
+def test_the_earliest_is_next():
+    watched, _ = filled(3.0, 1.0, 2.0)
+    assert watched.next() == 1.0
+
+
+def test_what_is_due_comes_in_the_order_of_deadlines_and_then_of_age():
+    watched, (a, b, c, d) = filled(3.0, 1.0, 2.0, 1.0)
+    assert watched.expired(0.9) == []
+    assert watched.expired(2.0) == [b, d, c]
+    assert watched.expired(2.0) == []
+    assert watched.next() == 3.0
+    assert watched.expired(3.0) == [a]
+
+
+def test_ended_and_abandoned_calls_are_never_due():
+    watched, (a, b, c) = filled(1.0, 2.0, 3.0)
+    a.state, b.state = RequestState.DONE, RequestState.ABANDONED
+    assert watched.next() == 3.0
+    assert watched.expired(9.0) == [c]
+
+
+def test_a_million_finished_calls_do_not_pile_up():
+    watched = Deadlines()
+    keeper = request(0, 1.0)
+    watched.add(keeper)
+    most = 0
+    for seq in range(1, 20_000):
+        one = request(seq, 600.0 + seq)
+        watched.add(one)
+        one.state = RequestState.DONE
+        watched.ended(1)
+        most = max(most, len(watched))
+    assert most <= 2 * 1024 + 2
+    assert watched.next() == 1.0
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans())), st.integers(0, 50))
+def test_it_does_as_a_plain_list_does(entries, now):
+    watched, requests = filled(*[float(deadline) for deadline, _ in entries])
+    for one, (_, ended) in zip(requests, entries, strict=True):
+        if ended:
+            one.state = RequestState.DONE
+            watched.ended(1)
+    live = sorted((one.deadline, one.seq) for one, (_, ended) in zip(requests, entries, strict=True) if not ended)
+    assert watched.next() == (live[0][0] if live else None)
+    due = [(one.deadline, one.seq) for one in watched.expired(float(now))]
+    assert due == [pair for pair in live if pair[0] <= now]

@@ -1,0 +1,156 @@
+"""One endpoint's permits, and what was learnt about it."""
+
+import pytest
+
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.limits import FixedLimit, LimitChange, Outcome, Sample
+
+
+def endpoint(limit=4, max_list=64):
+    return Endpoint(0, FixedLimit(limit), max_list)
+
+
+def test_permits_are_a_counter():
+    one = endpoint()
+    one.take(3, 0.0)
+    assert (one.in_flight, one.free) == (3, 1)
+    one.give_back(2, 1.0)
+    assert (one.in_flight, one.free) == (1, 3)
+
+
+def test_more_permits_than_the_limit_leave_less_than_none():
+    one = endpoint(limit=2)
+    one.take(5, 0.0)
+    assert one.free == -3
+    one.give_back(5, 1.0)
+    assert one.free == 2
+
+
+def test_permits_that_were_not_taken_cannot_be_returned():
+    one = endpoint()
+    one.take(1, 0.0)
+    with pytest.raises(AssertionError):
+        one.give_back(2, 1.0)
+
+
+def test_freed_at_is_when_the_oldest_free_permit_came_free():
+    one = endpoint(limit=3)
+    one.take(3, 1.0)
+    assert one.freed_at is None
+    one.give_back(1, 2.0)
+    one.give_back(1, 3.0)
+    assert one.freed_at == 2.0
+    one.take(1, 4.0)
+    assert one.freed_at == 2.0
+    one.take(1, 5.0)
+    assert one.freed_at is None
+
+
+def test_permits_that_were_never_taken_are_free_since_the_first_grant():
+    one = endpoint(limit=3)
+    assert one.freed_at is None
+    one.take(1, 7.0)
+    assert one.freed_at == 7.0
+
+
+def test_giving_back_above_the_limit_frees_nothing():
+    one = endpoint(limit=2)
+    one.take(5, 0.0)
+    one.give_back(3, 1.0)
+    assert one.freed_at is None
+    one.give_back(1, 2.0)
+    assert one.freed_at == 2.0
+
+
+class Rising:
+    limit = 2
+
+    def on_sample(self, sample):
+        self.limit = 5
+        return LimitChange(5, "it rose")
+
+
+def test_a_raised_limit_frees_permits():
+    one = Endpoint(0, Rising(), 64)
+    one.take(2, 0.0)
+    one.observe(Sample(3.0, 0.0, 2, 1, 1, Outcome.SUCCESS))
+    assert (one.freed_at, one.free) == (3.0, 3)
+
+
+def test_a_sample_that_changes_nothing_frees_nothing():
+    one = endpoint(limit=1)
+    one.take(1, 0.0)
+    one.observe(Sample(3.0, 0.0, 1, 1, 1, Outcome.SUCCESS))
+    assert one.freed_at is None
+
+
+def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
+    assert endpoint(max_list=17).list_cap(0.0) == 17
+
+
+def test_refused_lists_are_tried_again_after_300_s():
+    one = endpoint()
+    one.refuse_lists(10.0)
+    assert (one.list_cap(309.9), one.lists_refused) == (1, True)
+    assert (one.list_cap(310.0), one.lists_refused) == (64, False)
+
+
+def test_refused_streams_are_tried_again_after_300_s():
+    one = endpoint()
+    assert one.streams(0.0)
+    one.refuse_streams(10.0)
+    assert not one.streams(309.9)
+    assert one.streams_refused
+    assert one.streams(310.0)
+    assert not one.streams_refused
+
+
+@pytest.mark.parametrize(
+    ("failed", "stated", "cap"),
+    [(32, None, 16), (3, None, 1), (1, None, 1), (32, 5, 5), (32, 31, 31), (32, 32, 16), (32, 0, 16), (32, -4, 16)],
+)
+def test_a_list_too_long_sets_the_cap(failed, stated, cap):
+    one = endpoint()
+    one.shorten_lists(failed, stated, 0.0)
+    assert one.list_cap(0.0) == cap
+
+
+def test_a_cap_never_rises_by_a_failure():
+    one = endpoint()
+    one.shorten_lists(8, 3, 0.0)
+    one.shorten_lists(32, None, 1.0)
+    assert one.list_cap(1.0) == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cap"), [(59.9, 4), (60.0, 8), (119.9, 8), (120.0, 16), (180.0, 20), (10_000.0, 20), (1e12, 20)]
+)
+def test_a_learnt_cap_doubles_every_minute_up_to_max_list(seconds, cap):
+    one = endpoint(max_list=20)
+    one.shorten_lists(8, None, 100.0)
+    assert one.list_cap(100.0 + seconds) == cap
+
+
+def test_a_cap_that_grew_too_far_shrinks_from_where_it_stands():
+    one = endpoint()
+    one.shorten_lists(8, None, 0.0)
+    assert one.list_cap(60.0) == 8
+    one.shorten_lists(8, None, 60.0)
+    assert one.list_cap(60.0) == 4
+    assert one.list_cap(119.0) == 4
+    assert one.list_cap(120.0) == 8
+
+
+def test_the_cap_does_not_depend_on_how_often_it_was_looked_at():
+    seen, unseen = endpoint(), endpoint()
+    seen.shorten_lists(8, None, 0.0)
+    unseen.shorten_lists(8, None, 0.0)
+    for second in range(200):
+        seen.list_cap(float(second))
+    assert seen.list_cap(200.0) == unseen.list_cap(200.0) == 32
+
+
+def test_the_repr_says_how_full_it_is():
+    one = endpoint()
+    one.take(3, 0.0)
+    assert repr(one) == "<Endpoint 0: 3 of 4 in flight>"

@@ -1,0 +1,92 @@
+"""The error tree: its shape, its doc, its pickling."""
+
+import copy
+import pickle
+import re
+
+import pytest
+
+from batchclient import errors
+from batchclient.errors import BatchClientError, ConfigError, DeadlineExceeded, LocalError, RemoteError, TransportError
+
+EVERY = [getattr(errors, name) for name in errors.__all__]
+
+
+def drawn_tree():
+    """The tree of the module's docstring as (class, base drawn above it)."""
+    lines = [line for line in errors.__doc__.splitlines() if re.match(r"\s+(BatchClientError|[│├└ ]+── )", line)]
+    above, pairs = [], []
+    for line in lines:
+        name = re.search(r"[A-Z]\w+", line)
+        depth = (name.start() - 4) // 4
+        above[depth:] = [name[0]]
+        pairs.append((name[0], above[depth - 1] if depth else "Exception"))
+    return pairs
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_the_classes():
+    assert drawn_tree() == [pair for pair in drawn_tree() if getattr(errors, pair[0]).__bases__[0].__name__ == pair[1]]
+    assert sorted(name for name, _ in drawn_tree()) == errors.__all__
+
+
+@pytest.mark.parametrize(("name", "builtin"), [("ConfigError", ValueError), ("DeadlineExceeded", TimeoutError)])
+def test_the_builtins_drawn_in_the_tree_are_bases_too(name, builtin):
+    assert f"{name}({builtin.__name__})" in errors.__doc__
+    assert issubclass(getattr(errors, name), builtin)
+
+
+def test_all_is_sorted_and_names_every_class():
+    assert errors.__all__ == sorted(errors.__all__)
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert classes == set(errors.__all__)
+
+
+def test_every_error_says_whose_fault_it_is():
+    for error in EVERY:
+        if error is not BatchClientError:
+            assert (
+                sum(issubclass(error, fault) for fault in (ConfigError, LocalError, RemoteError, TransportError)) == 1
+            )
+
+
+@pytest.mark.parametrize("error", EVERY)
+@pytest.mark.parametrize("again", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
+def test_an_error_survives_pickling_and_copying_with_every_field(error, again):
+    before = error("what happened")
+    before.attempt, before.status, before.retry_after_s, before.code = 3, 503, 1.5, "overloaded"
+    after = again(before)
+    assert type(after) is error
+    assert str(after) == after.message == "what happened"
+    assert vars(after) == vars(before)
+
+
+def test_the_field_of_a_config_error_survives_pickling():
+    error = pickle.loads(pickle.dumps(ConfigError("limit is wrong", field="limit")))
+    assert error.field == "limit"
+
+
+def test_fields_are_empty_until_known():
+    error = BatchClientError("x")
+    assert (error.attempt, error.status, error.retry_after_s, error.code) == (0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "retryable"),
+    [
+        ("QueueFull", True), ("ClientClosed", False), ("CallAborted", True), ("DeadlineExceeded", True),
+        ("ConfigError", False), ("BadRequest", False), ("AuthenticationFailed", False), ("NotFound", False),
+        ("RateLimited", True), ("ServerFault", True), ("DemuxError", True), ("DialectError", True),
+        ("ConnectFailed", True), ("ReadTimedOut", True), ("ConnectionLost", True), ("ResponseTooLarge", False),
+    ],
+)  # fmt: skip
+def test_an_error_says_whether_the_same_call_may_succeed_later(name, retryable):
+    assert getattr(errors, name)("x").retryable is retryable
+
+
+def test_a_deadline_can_be_caught_as_a_timeout():
+    with pytest.raises(TimeoutError):
+        raise DeadlineExceeded("too late")
+
+
+def test_every_error_has_a_docstring_of_its_own():
+    assert len({error.__doc__ for error in EVERY}) == len(EVERY)

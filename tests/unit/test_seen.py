@@ -1,0 +1,47 @@
+"""How often was this seen before?"""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchclient._seen import Occurrences
+
+
+def test_the_first_time_is_zero_and_repeats_count_up():
+    seen = Occurrences()
+    assert [seen.number(7) for _ in range(4)] == [0, 1, 2, 3]
+    assert seen.number(8) == 0
+
+
+@given(st.lists(st.integers(0, 12).map(lambda n: n * 1024 + 5) | st.integers(1, 2**64 - 1)))
+def test_it_counts_as_a_dictionary_does(fingerprints):
+    seen, counter = Occurrences(), Counter()
+    for fingerprint in fingerprints:
+        assert seen.number(fingerprint) == counter[fingerprint]
+        counter[fingerprint] += 1
+
+
+def test_it_goes_on_counting_while_it_grows():
+    seen = Occurrences()
+    fingerprints = [n * 0x9E3779B97F4A7C15 % 2**64 for n in range(1, 20_000)]
+    assert {seen.number(fingerprint) for fingerprint in fingerprints} == {0}
+    assert {seen.number(fingerprint) for fingerprint in fingerprints} == {1}
+
+
+def test_zero_is_a_fingerprint_too():
+    seen = Occurrences()
+    assert [seen.number(0), seen.number(0)] == [0, 1]
+
+
+def test_the_largest_fingerprint_fits():
+    seen = Occurrences()
+    assert [seen.number(2**64 - 1), seen.number(2**64 - 1)] == [0, 1]
+
+
+def test_it_takes_at_most_64_bytes_a_fingerprint_and_no_dictionary():
+    seen = Occurrences()
+    for n in range(1, 50_001):
+        seen.number(n * 0x9E3779B97F4A7C15 % 2**64)
+    assert len(seen._slots) * seen._slots.itemsize <= 50_000 * 64
+    assert not seen._repeats

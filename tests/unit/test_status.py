@@ -1,0 +1,78 @@
+"""What an HTTP status means."""
+
+import pytest
+
+from batchclient._core.messages import FailureKind
+from batchclient.dialects._status import failure_of
+from batchclient.errors import AuthenticationFailed, BadRequest, DialectError, NotFound, RateLimited, ServerFault
+
+K = FailureKind
+
+
+def what(status, message="m", *, streamed=False, retry_after_s=None, code=None):
+    return failure_of(status, message, code, streamed=streamed, retry_after_s=retry_after_s)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "kind", "error"),
+    [
+        ((400, 422, 501), K.BAD_CALL, BadRequest),
+        ((401, 403), K.REFUSED, AuthenticationFailed),
+        ((404,), K.REFUSED, NotFound),
+        ((402, 405, 406, 410, 415, 418, 451), K.REFUSED, BadRequest),
+        ((408, 409, 424, 425), K.MAYBE_PROCESSED, ServerFault),
+        ((413,), K.LIST_TOO_LONG, BadRequest),
+        ((429,), K.REJECTED, RateLimited),
+        ((503,), K.REJECTED, ServerFault),
+        ((500, 502, 504, 520, 599), K.MAYBE_PROCESSED, ServerFault),
+        ((100, 201, 204, 301, 302, 307, 399), K.REFUSED, DialectError),
+    ],
+)
+def test_a_status_means(statuses, kind, error):
+    for status in statuses:
+        failure = what(status)
+        assert (failure.kind, failure.error, failure.status) == (kind, error, status)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "prompt must be a string.", "Prompt must be a str", "batched prompts are not supported", "prompt_list_unsupported",
+        "lists of prompts are not supported", "list of prompts is not allowed", "body.prompt: Input should be a valid string",
+    ],
+)  # fmt: skip
+def test_a_server_that_takes_no_lists_says_so_in_words(message):
+    for status in (400, 422, 501):
+        assert what(status, message).kind is K.LIST_REFUSED
+    assert what(500, message).kind is K.MAYBE_PROCESSED
+
+
+@pytest.mark.parametrize(
+    ("message", "cap"),
+    [
+        ("prompt list length 1025 exceeds the maximum allowed count of 1024. To increase this", 1024),
+        ("batch size 64 > maximum allowed batch size 32", 32),
+        ("the batch size is too large", None),
+    ],
+)
+def test_a_server_that_takes_shorter_lists_says_how_long(message, cap):
+    failure = what(422, message)
+    assert (failure.kind, failure.list_cap) == (K.LIST_TOO_LONG, cap)
+
+
+def test_a_refused_stream_is_one_only_where_we_streamed():
+    assert what(400, "streaming is not supported", streamed=True).kind is K.STREAM_REFUSED
+    assert what(400, "Stream options are unknown", streamed=True).kind is K.STREAM_REFUSED
+    assert what(400, "streaming is not supported").kind is K.BAD_CALL
+    assert what(400, "an upstream said no", streamed=True).kind is K.BAD_CALL
+
+
+def test_the_message_begins_with_the_status_and_the_rest_is_kept():
+    failure = what(429, "slow down", retry_after_s=2.5, code="rate_limit")
+    assert failure.message == "429: slow down"
+    assert (failure.retry_after_s, failure.code) == (2.5, "rate_limit")
+
+
+@pytest.mark.parametrize("message", ["max_tokens must be at least 1, got 0.", "The decoder prompt cannot be empty", ""])
+def test_an_ordinary_complaint_is_a_bad_call(message):
+    assert what(400, message, streamed=True).kind is K.BAD_CALL

@@ -1,0 +1,124 @@
+"""Templates: ``{}`` for a text, ``{name}`` for a field, nothing else."""
+
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchclient.errors import ConfigError
+from batchclient.templates import make_prompt
+
+
+@pytest.mark.parametrize(
+    ("template", "document", "prompt"),
+    [
+        ("Summarise: {}", "a text", "Summarise: a text"),
+        ("{}", "", ""),
+        ("{} and {}", "x", "x and x"),
+        ("{{}} {}", "x", "{} x"),
+        ('{{"a": {}}}', "1", '{"a": 1}'),
+        ("{title}: {body}", {"title": "T", "body": "B"}, "T: B"),
+        ("{a}{a}", {"a": "x"}, "xx"),
+        ("{n}", {"n": 3}, "3"),
+        ("{_x1}", {"_x1": "y", "other": None}, "y"),
+        ("{größe}", {"größe": "5"}, "5"),
+        ("{}", "{name} {} {{", "{name} {} {{"),
+        ("{a}", {"a": "{b}"}, "{b}"),
+    ],
+)
+def test_a_template_is_filled(template, document, prompt):
+    assert make_prompt(template)(document) == prompt
+
+
+@given(st.text())
+def test_a_text_is_put_in_as_it_is(text):
+    assert make_prompt("<{}>")(text) == f"<{text}>"
+
+
+@given(st.text())
+def test_doubled_braces_are_the_text_itself(text):
+    template = text.replace("{", "{{").replace("}", "}}")
+    assert make_prompt(template + "{}")("!") == text + "!"
+
+
+def test_any_mapping_will_do():
+    assert make_prompt("{a}")(MappingProxyType({"a": "x"})) == "x"
+
+
+def test_a_callable_is_taken_as_it_is():
+    assert make_prompt(str.upper) is str.upper
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{",
+        "}",
+        "a { b",
+        "a } b",
+        '{"a": {}}',
+        "{0}",
+        "{a.b}",
+        "{a[0]}",
+        "{a!r}",
+        "{a:>5}",
+        "{ a }",
+        "{a-b}",
+        "{} {}}",
+        "{!r}",
+    ],
+)
+def test_a_single_brace_or_a_field_that_is_no_plain_name_says_to_double_it(template):
+    with pytest.raises(ConfigError, match="double it") as caught:
+        make_prompt(template)
+    assert caught.value.field == "prompt"
+
+
+@pytest.mark.parametrize("template", ["", "no field", "{{}}", "{{name}}"])
+def test_a_template_without_a_field_is_refused(template):
+    with pytest.raises(ConfigError, match="no field") as caught:
+        make_prompt(template)
+    assert caught.value.field == "prompt"
+
+
+def test_a_template_uses_one_kind_of_field():
+    with pytest.raises(ConfigError, match="not both"):
+        make_prompt("{} {name}")
+
+
+@pytest.mark.parametrize("template", [None, 5, b"{}", ["{}"]])
+def test_what_is_no_template_is_refused(template):
+    with pytest.raises(ConfigError, match="a template or a callable"):
+        make_prompt(template)
+
+
+@pytest.mark.parametrize("document", [None, 5, b"bytes", {"a": 1}, ["x"]])
+def test_a_text_template_takes_texts_only(document):
+    with pytest.raises(ConfigError, match="takes a text"):
+        make_prompt("{}")(document)
+
+
+@pytest.mark.parametrize("document", [None, 5, "text", ["x"]])
+def test_a_template_of_names_takes_mappings_only(document):
+    with pytest.raises(ConfigError, match="not a mapping"):
+        make_prompt("{a}")(document)
+
+
+def test_a_missing_field_names_what_there_is():
+    with pytest.raises(ConfigError, match="no field 'c'; it has: a, b") as caught:
+        make_prompt("{c}")({"b": 1, "a": 2})
+    assert caught.value.field == "c"
+
+
+def test_a_null_is_no_text():
+    with pytest.raises(ConfigError, match="null") as caught:
+        make_prompt("{a}")({"a": None})
+    assert caught.value.field == "a"
+
+
+def test_an_error_holds_no_value_of_the_document():
+    for template, document in [("{a}", {"b": "the secret"}), ("{}", ["the secret"]), ("{a}", "the secret")]:
+        with pytest.raises(ConfigError) as caught:
+            make_prompt(template)(document)
+        assert "the secret" not in str(caught.value)

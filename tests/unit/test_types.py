@@ -1,0 +1,47 @@
+"""What a caller gets back."""
+
+import pickle
+
+import pytest
+
+from batchclient.types import Choice, Completion, MapResult, Usage
+
+
+def test_the_total_is_prompt_and_completion_tokens_together():
+    assert Usage(prompt_tokens=3, completion_tokens=4).total_tokens == 7
+
+
+def test_text_and_finish_reason_are_the_first_choices():
+    completion = Completion((Choice(0, "one", "stop"), Choice(1, "two", "length")))
+    assert (completion.text, completion.finish_reason) == ("one", "stop")
+
+
+def test_defaults_are_those_of_a_call_that_went_well_and_plain():
+    completion = Completion((Choice(0, "x"),))
+    assert (completion.usage, completion.attempts, completion.time_to_first_token_s) == (None, 1, None)
+    assert completion.extra == {}
+
+
+def test_no_two_answers_share_their_extra_fields():
+    assert Completion(()).extra is not Completion(()).extra
+    assert Choice(0, "").extra is not Choice(0, "").extra
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Usage(1, 2),
+        Choice(0, "t", "stop", {"tokens": ["t"]}, (1, 2), {"stop_reason": "e"}),
+        Completion((Choice(0, "t"),), Usage(1, 2), 3, 0.5, {"id": "cmpl-1"}),
+        MapResult("id", 4, {"text": "d"}, None, ValueError("x")),
+    ],
+)
+def test_an_answer_survives_pickling(answer):
+    again = pickle.loads(pickle.dumps(answer))
+    assert repr(again) == repr(answer)
+
+
+@pytest.mark.parametrize("answer", [Usage(1, 2), Choice(0, ""), Completion(()), MapResult("i", 0, "d")])
+def test_an_answer_takes_no_stray_fields(answer):
+    with pytest.raises(AttributeError):
+        answer.no_such_field = 1
