@@ -76,3 +76,9 @@ def test_the_error_tree_is_the_one_in_the_code() -> None:
 
     page = (ROOT / "docs/reference/errors.md").read_text()
     assert all(f"{each}" in page for each in errors.__all__)
+
+
+def test_the_readme_shows_what_was_measured() -> None:
+    found = re.search(r"<!-- measured -->(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found, "README.md has no measured section"
+    assert found[1].strip(), "README.md's measured section is empty: run make bench"

@@ -17,7 +17,6 @@ EVERY = sorted(
 )
 PROMISED = """
     BatchClient Completion Choice Usage MapResult Statistics EndpointStatistics Backoff RetryPolicy TenacityRetry
-    Limit LimitChange FixedLimit Sample Outcome
 """.split()
 
 

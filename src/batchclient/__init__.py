@@ -5,7 +5,6 @@ and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport
 test against.
 """
 
-from batchclient._core.limits import FixedLimit, Limit, LimitChange, Outcome, Sample
 from batchclient._core.statistics import EndpointStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
@@ -52,20 +51,15 @@ __all__ = [
     "DemuxError",
     "DialectError",
     "EndpointStatistics",
-    "FixedLimit",
-    "Limit",
-    "LimitChange",
     "LocalError",
     "MapResult",
     "NotFound",
-    "Outcome",
     "QueueFull",
     "RateLimited",
     "ReadTimedOut",
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
-    "Sample",
     "ServerFault",
     "Statistics",
     "TenacityRetry",

@@ -22,6 +22,8 @@ from batchclient.templates import Prompt
 
 __all__ = ["CallMaker"]
 
+_FORGET_AFTER_S = 300.0
+_LONGEST_TIMEOUT_S = 1e9
 _BYTES_PER_TOKEN = 4
 """A rough mean for English text; only length groups rest on it."""
 
@@ -37,7 +39,7 @@ class CallMaker:
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._learnt_len: dict[str, int] = {}
+        self._learnt_len: dict[str, tuple[int, float]] = {}
 
     def make(
         self,
@@ -55,11 +57,11 @@ class CallMaker:
         """
         name = self.model(model)
         if isinstance(prompt, str):
-            wire = self._check_text(prompt, name)
+            wire = self._check_text(prompt, name, now)
             tokens = len(wire) // _BYTES_PER_TOKEN + 1
             shape, solo = self._dialect.shape(params, name, token_ids=False)
         else:
-            wire, tokens = self._check_ids(prompt, name)
+            wire, tokens = self._check_ids(prompt, name, now)
             shape, solo = self._dialect.shape(params, name, token_ids=True)
         deadline = self.deadline(timeout_s, now)
         return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
@@ -76,6 +78,8 @@ class CallMaker:
     def model(self, model: str | None) -> str:
         """Return the model's name: the call's, or the client's."""
         name = model if model is not None else self._settings.model
+        if name is not None and not isinstance(name, str):
+            raise ConfigError(f"model is a name, not a {type(name).__name__}", field="model")
         if not name:
             message = "no model: give it to the client, BatchClient(…, model=…), or to the call"
             raise ConfigError(message, field="model")
@@ -86,7 +90,7 @@ class CallMaker:
         seconds = timeout_s if timeout_s is not None else self._settings.timeout_s
         if seconds is None:
             return None
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST_TIMEOUT_S:
             raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
         return now + seconds
 
@@ -95,24 +99,26 @@ class CallMaker:
         if isinstance(error, BadRequest):
             length = self._dialect.max_model_len(error.message)
             if length is not None:
-                self._learnt_len[batch.shape.model] = length
+                self._learnt_len[batch.shape.model] = (length, batch.sent_at)
 
-    def _check_text(self, prompt: str, model: str) -> bytes:
+    def _check_text(self, prompt: str, model: str, now: float) -> bytes:
         try:
             wire = encode_basestring(prompt).encode()
-        except UnicodeEncodeError as error:
-            message = f"the prompt holds a lone surrogate at character {error.start - 1}, which no UTF-8 can carry"
+        except UnicodeEncodeError:
+            # The error counts JSON's escapes; the caller counts characters.
+            place = next(i for i, character in enumerate(prompt) if "\ud800" <= character <= "\udfff")
+            message = f"the prompt holds a lone surrogate at character {place}, which no UTF-8 can carry"
             raise ConfigError(message, field="prompt") from None
         count = self._settings.count_tokens
         if count is not None:
-            longest = self._longest(model)
+            longest = self._longest(model, now)
             # A token is at least a byte, so that short texts need no counting.
             if longest is not None and len(wire) > longest:
                 _check_length(count(prompt), longest)
         return wire
 
-    def _check_ids(self, prompt: Any, model: str) -> tuple[bytes, int]:
-        if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, (Sequence, array)):
+    def _check_ids(self, prompt: Any, model: str, now: float) -> tuple[bytes, int]:
+        if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):
             kind = type(prompt).__name__
             raise ConfigError(f"a prompt is a text or a sequence of token ids, not a {kind}", field="prompt")
         if not prompt:
@@ -127,13 +133,17 @@ class CallMaker:
             ids = array("Q", prompt).tolist()
         except (TypeError, OverflowError) as error:
             raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field="prompt") from None
-        longest = self._longest(model)
+        longest = self._longest(model, now)
         if longest is not None:
             _check_length(len(ids), longest)
         return str(ids).replace(" ", "").encode(), len(ids)
 
-    def _longest(self, model: str) -> int | None:
-        return self._settings.max_model_len or self._learnt_len.get(model)
+    def _longest(self, model: str, now: float) -> int | None:
+        if self._settings.max_model_len is not None:
+            return self._settings.max_model_len
+        length, learnt_at = self._learnt_len.get(model, (None, 0.0))
+        # Forgotten after a while, like all that was learnt: the server may have been started anew with another length.
+        return length if now < learnt_at + _FORGET_AFTER_S else None
 
 
 def _check_length(tokens: int, longest: int) -> None:

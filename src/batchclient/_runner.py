@@ -305,7 +305,7 @@ class Runner:
             if response.status != 200:
                 body = await _read_some(response)
                 return dialect.failure(batch, response.status, response.headers, body, time.time())
-            decoder = dialect.decoder(batch)
+            decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
                     answers = decoder.feed(chunk, now())
@@ -320,7 +320,10 @@ class Runner:
         finally:
             # Also when the stream breaks: what came before is answered before the rest fails.
             pending.flush()
-            await response.aclose()
+            try:
+                await response.aclose()
+            except Exception as error:  # a socket that fails to close is closed; the answers are none the worse
+                _log.debug("a connection failed to close: %s", type(error).__name__)
         if failure is None:
             self.tell(Answered(batch, answers, ended=True))
         elif answers:

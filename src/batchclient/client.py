@@ -16,7 +16,7 @@ import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
@@ -41,6 +41,7 @@ __all__ = ["BatchClient"]
 
 _clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
 _of_the_parent: list[object] = []
+_SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
 class BatchClient:
@@ -120,8 +121,8 @@ class BatchClient:
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._dialect = make_dialect(dialect, (api_key,) if api_key else ())
-        if retry is not None and not callable(getattr(retry, "decide", None)):
+        self._dialect = make_dialect(dialect, _secrets(self._headers))
+        if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
         self._http_client = http_client
@@ -133,12 +134,14 @@ class BatchClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._paused = False
-        _load_http_library()
+        _check_http_library(http_client, self._settings.http_backend)
         _clients.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        return f"<BatchClient for {', '.join(self._settings.base_url)}: {state}>"
+        # A query may hold a key.
+        urls = ", ".join(url.partition("?")[0] for url in self._settings.base_url)
+        return f"<BatchClient for {urls}: {state}>"
 
     # Calls ---------------------------------------------------------------------------------------------------------
 
@@ -175,6 +178,32 @@ class BatchClient:
                 runner.tell(Cancelled(request))
             raise
 
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        return_exceptions: Literal[False] = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        look_ahead: int | None = None,
+        **params: Any,
+    ) -> list[Completion]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        return_exceptions: bool,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        look_ahead: int | None = None,
+        **params: Any,
+    ) -> list[Completion | Exception]: ...
+
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
@@ -185,7 +214,7 @@ class BatchClient:
         timeout_s: float | None = None,
         look_ahead: int | None = None,
         **params: Any,
-    ) -> list[Any]:
+    ) -> list[Completion] | list[Completion | Exception]:
         """Complete one prompt per document and return the answers in input order.
 
         Args:
@@ -304,6 +333,8 @@ class BatchClient:
     async def __aenter__(self) -> BatchClient:
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
+        if self._nursery is not None:
+            raise ConfigError("the client is in use by another `async with`")
         if asyncio._get_running_loop() is None:
             import trio
 
@@ -414,9 +445,17 @@ def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]
     return {**headers, "authorization": f"Bearer {api_key}"}
 
 
-def _load_http_library() -> None:
+def _secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys among the headers: what a server may say back to us and nobody may see."""
+    values = [value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS)]
+    return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
+
+
+def _check_http_library(http_client: object, http_backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
-    import batchclient.transport._httpx  # noqa: F401
+    from batchclient.transport._httpx import check_arguments
+
+    check_arguments(http_client, http_backend)
 
 
 def _after_fork() -> None:

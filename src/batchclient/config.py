@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -29,6 +30,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""
+
+# RFC 9110, sections 5.1 and 5.5, without obs-text: what h11 and httpx let through.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -73,9 +78,15 @@ class Settings(BaseModel):
     @classmethod
     def _check_headers(cls, value: Mapping[str, str]) -> Mapping[str, str]:
         for name, text in value.items():
-            if any(character in name + text for character in "\r\n\0"):
-                raise ValueError(f"the header {name!r:.40} holds a line break, which would start another header")
-        return dict(value)
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"{name!r:.40} is no name of a header")
+            if not _HEADER_VALUE.fullmatch(text):
+                raise ValueError(
+                    f"the value of the header {name!r:.40} is printable ASCII without spaces around it; a line break in it"
+                    " would start another header"
+                )
+        # In one case: two spellings of one name would be sent as two headers.
+        return {name.lower(): text for name, text in value.items()}
 
     def scheduler(self, dialect_max_list: int, length_reach: int | None) -> SchedulerSettings:
         """The part of the settings that the core works with."""
@@ -95,14 +106,24 @@ class Settings(BaseModel):
 def _check_url(url: object) -> str:
     if not isinstance(url, str):
         raise ValueError(f"a URL is a string, not {type(url).__name__}")
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r:.80} is no URL such as http://localhost:8000/v1")
-    if parts.username or parts.password:
+    url = url.strip()
+    # First, so that no password is shown by the others.
+    if "@" in url.partition("?")[0]:
         raise ValueError("a URL holds no user or password here; give api_key or headers")
-    if any(ord(character) < 33 for character in url.strip()):
+    if any(ord(character) < 33 or ord(character) == 127 for character in url):
         raise ValueError("a URL holds no spaces or line breaks")
-    return url.strip().rstrip("/")
+    parts = urlsplit(url)
+    shown = url.partition("?")[0]
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{shown!r:.80} is no URL such as http://localhost:8000/v1")
+    try:
+        parts.port  # noqa: B018  # it is the look that raises
+    except ValueError:
+        raise ValueError(f"{shown!r:.80} has no port between 0 and 65535") from None
+    if parts.fragment:
+        raise ValueError(f"{shown!r:.80} has a #fragment, which is never sent")
+    path, question, query = url.partition("?")
+    return path.rstrip("/") + question + query
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
@@ -111,7 +132,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     Raises:
         ConfigError: an argument is wrong; its name is in ``field``.
     """
-    chosen = PRESETS.get(preset)
+    chosen = PRESETS.get(preset) if isinstance(preset, str) else None
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}

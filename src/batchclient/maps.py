@@ -211,6 +211,9 @@ class Map(AsyncIterator[MapResult]):
         assert self._iterator is not None and self._runner is not None
         if self._exhausted or self._read - self._yielded >= self._look_ahead:
             return False
+        if self._runner.ended:
+            self._on_exhausted(ClientClosed("the client was closed before all documents were read"))
+            return False
         now = self._runner.backend.now
         until = now() + _SLICE_S
         while self._read - self._yielded < self._look_ahead:
@@ -236,6 +239,8 @@ class Map(AsyncIterator[MapResult]):
         return self._room
 
     def _on_exhausted(self, error: Exception | None) -> None:
+        if self._exhausted:
+            return
         self._source_error = error
         self._exhausted = True
         if self._something is not None:
@@ -292,7 +297,17 @@ async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map]) -> No
             del rows
     except Exception as error:  # the user's iterable
         failure = error
-    except anyio.get_cancelled_exc_class():
+    except GeneratorExit:
+        # The event loop has gone; nothing can be awaited any more.
+        raise
+    except BaseException as error:
+        # Ours, when the map or the client ends; or the source's own, which must not leave the map waiting for ever.
+        rows = owner()
+        if rows is not None and not rows._exhausted:
+            ended = ClientClosed("the documents' source was cancelled before all were read")
+            ended.__cause__ = error
+            rows._on_exhausted(ended)
+        del rows
         if isinstance(source, AsyncGenerator):
             with anyio.CancelScope(shield=True):
                 await source.aclose()

@@ -1,5 +1,6 @@
 """The command line as a whole: version, help, a missing extra."""
 
+import socket
 import subprocess
 import sys
 
@@ -52,3 +53,26 @@ def test_a_missing_module_of_ours_is_no_missing_extra(monkeypatch):
 def test_it_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "batchclient", "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("batchclient ")
+
+
+def test_simulate_says_in_a_line_that_a_port_is_taken(cli):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli("simulate", "--port", port)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: cannot listen on 127.0.0.1:{port}: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_simulate_refuses_a_port_that_cannot_be(cli, port):
+    assert cli("simulate", "--port", port).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [[], ["--port", "1"], ["[]"], ["1"]])
+def test_the_child_process_is_for_the_embedded_server_alone(arguments):
+    command = [sys.executable, "-m", "batchclient.simulator", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "batchclient simulate" in done.stderr

@@ -41,13 +41,17 @@ def test_it_runs_on_a_given_server(cli):
         assert "not-that" not in wrong.output
 
 
-def test_a_failure_of_the_rival_is_told_from_ours(cli):
-    # The map's first list and its warm call pass; then the server breaks for good.
-    with EmbeddedServer("instant", faults=["status=418,after=2"]) as server:
-        result = cli("demo", "--documents", 20, "--base-url", server.base_url, "--model", server.model)
+def test_a_failure_of_the_rival_loses_no_table(cli):
+    # Passed: the map's warm call and its list. Refused: the rival's warm call, three samples of 20, and half of its run.
+    with EmbeddedServer("instant", faults=["status=418,after=2,count=71"]) as server:
+        command = ["demo", "--documents", 20, "--base-url", server.base_url, "--model", server.model]
+        result = cli(*command, env={"COLUMNS": "160"})
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: AsyncOpenAI on ")
+    assert result.stderr.startswith("Error: AsyncOpenAI failed: 10 of 20 (")
     assert result.stderr.count("\n") == 1
+    assert "batch_map against AsyncOpenAI" in result.stdout
+    assert "│ failed " in result.stdout
+    assert "failed: 10 of 20 (" in result.stdout
 
 
 @pytest.mark.parametrize("options", [["--model", "m"], ["--base-url", "http://127.0.0.1:1/v1"]])

@@ -46,7 +46,7 @@ def test_text_lines(cli_map, tmp_path, out):
     source = tmp_path / "in.txt"
     source.write_bytes("\ufeffone\r\n\r\n  {two}\u2028still two\n".encode())
     for prompt in ("Say {text}", "Say {}"):
-        result = cli_map(source, "-o", out, prompt=prompt)
+        result = cli_map(source, "-o", out, "--overwrite", prompt=prompt)
         assert result.exit_code == 0, result.output
         one, two = read_rows(out)
         assert one["text"] == "one"
@@ -59,7 +59,7 @@ def test_the_format_may_be_said(cli_map, tmp_path, out):
     source.write_text('{"text": "x"}\n')
     assert cli_map(source, "-o", out, "--format", "text").exit_code == 0
     assert read_rows(out)[0]["text"] == '{"text": "x"}'
-    assert cli_map(source, "-o", out, "--format", "jsonl").exit_code == 0
+    assert cli_map(source, "-o", out, "--format", "jsonl", "--overwrite").exit_code == 0
     assert read_rows(out)[0]["text"] == "x"
 
 
@@ -88,7 +88,7 @@ def test_rows_without_an_id_get_one_that_lasts(cli_map, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}, {"text": "a"}, {"text": "b"}])
     cli_map(source, "-o", out)
     first = [row["id"] for row in read_rows(out)]
-    cli_map(source, "-o", out)
+    cli_map(source, "-o", out, "--overwrite")
     assert first == [row["id"] for row in read_rows(out)]
     assert len(set(first)) == 3
 
@@ -130,6 +130,7 @@ def test_the_key_is_sent_and_never_shown(cli, tmp_path, out):
             server.model,
             "--prompt",
             "{text}",
+            "--overwrite",
         ]
         assert cli(*command, env={"BATCHCLIENT_API_KEY": "hush-hush"}).exit_code == 0
         assert cli(*command, "--api-key", "hush-hush").exit_code == 0
@@ -238,7 +239,8 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "top_p"], "--param 'top_p'"),
         (["--param", "top_p=high"], "--param top_p"),
         (["--param", "top_p=NaN"], "top_p"),
-        (["--param", "stream=true"], "stream"),
+        (["--param", "stream=true"], "--param stream: "),
+        (["--param", "timeout=1"], "--param timeout: give --timeout"),
         (["--param", "model=1"], "--param model"),
         (["--param", "n=2"], "--param n"),
         (["--param", "max_tokens=1"], "--param max_tokens"),
@@ -260,7 +262,7 @@ def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, 
     (tmp_path / "link.jsonl").symlink_to(source)
     before = source.read_bytes()
     out.write_text("precious")
-    result = cli_map(source, "-o", out, *(option.replace("{dir}", str(tmp_path)) for option in options))
+    result = cli_map(source, "-o", out, "--overwrite", *(option.replace("{dir}", str(tmp_path)) for option in options))
     assert result.exit_code == 2
     complaint = result.stderr.rstrip("\n").splitlines()[-1]
     assert complaint.startswith("Error: ")
@@ -269,6 +271,46 @@ def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, 
     assert server.requests == 0
     assert out.read_text() == "precious"
     assert source.read_bytes() == before
+
+
+def test_an_output_that_is_there_already_is_kept(cli_map, tmp_path, out, server):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    out.write_text("precious")
+    result = cli_map(source, "-o", out)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"Error: {out}: it is there already; give --overwrite to replace it\n",
+    )
+    assert out.read_text() == "precious"
+    assert server.requests == 0
+    done = cli_map(source, "-o", out, "--overwrite")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("1 row to ")
+
+
+@pytest.mark.parametrize(("options", "stops"), [([], True), (["--keep-going"], False)])
+def test_rows_that_all_fail_alike_stop_it(cli, tmp_path, out, options, stops):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3000))
+    with EmbeddedServer("instant", api_key="k") as server:
+        command = ["--base-url", server.base_url, "--model", "m", "--prompt", "{text}", "--api-key", "wrong"]
+        result = cli("map", source, "-o", out, *command, *options)
+    assert result.exit_code == 1
+    written = len(read_rows(out))
+    assert ("stopped: every row so far failed with AuthenticationFailed" in result.stderr) == stops
+    if stops:
+        assert 64 <= written < 3000
+        assert f"rows left out: {3000 - written:,} " in result.stderr
+    else:
+        assert written == 3000
+
+
+def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
+    with EmbeddedServer("instant") as server:
+        url = server.base_url
+    source = write_rows(tmp_path / "in.jsonl", rows_of(3))
+    result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}")
+    assert result.exit_code == 1
+    assert result.stderr.count(f"no connection to {url}; rows fail until it is back\n") == 1
 
 
 @pytest.mark.parametrize(

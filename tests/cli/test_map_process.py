@@ -161,7 +161,7 @@ def test_ctrl_c_while_the_input_is_silent(spawn):
     # The next read waits in a thread that will never end by itself.
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
-    assert process.stderr.read().startswith(b"Interrupted: 1 rows to stdout")
+    assert process.stderr.read().startswith(b"Interrupted: 1 row to stdout")
 
 
 def test_ctrl_c_before_the_first_row(spawn):

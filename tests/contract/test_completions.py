@@ -114,6 +114,34 @@ def test_prompts_may_be_token_ids(server: Server) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"max_tokens": 1, "echo": True},
+        {"max_tokens": 3, "echo": True, "logprobs": 1},
+        {"max_tokens": 0, "echo": True, "logprobs": 1},
+        {"max_tokens": 3, "logprobs": 2},
+        {"max_tokens": 9, "echo": True},
+        {"max_tokens": 3, "stop": ["a", "e"]},
+        {"max_tokens": 3, "n": 2, "temperature": 1.0, "seed": 5},
+    ],
+    ids=str,
+)
+def test_a_list_equals_the_raw_singles_field_by_field(server: Server, params: dict[str, Any]) -> None:
+    params = {"temperature": 0, **params}
+    answers, statistics = run(together(server, PROMPTS[:6], **params))
+    assert max(statistics.list_sizes) == 6
+    for prompt, answer in zip(PROMPTS, answers, strict=False):
+        body = {"model": server.model, "prompt": prompt, **params}
+        raw = httpx.post(server.base_url + "/completions", json=body, timeout=60).json()["choices"]
+        for ours, theirs in zip(answer.choices, raw, strict=True):
+            assert (ours.text, ours.finish_reason) == (theirs["text"], theirs["finish_reason"])
+            assert (ours.logprobs is None) == (theirs["logprobs"] is None)
+            if ours.logprobs is not None:
+                assert ours.logprobs["tokens"] == theirs["logprobs"]["tokens"]
+                assert ours.logprobs["text_offset"] == theirs["logprobs"]["text_offset"]
+
+
 def test_echo_returns_the_prompt(server: Server) -> None:
     answers, _ = run(together(server, PROMPTS[:6], max_tokens=6, temperature=0, echo=True))
     assert all(answer.text.startswith(prompt) for prompt, answer in zip(PROMPTS, answers, strict=False))

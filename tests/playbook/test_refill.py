@@ -134,21 +134,23 @@ def test_a_lingering_group_goes_when_the_endpoint_falls_idle():
     play.at(1.1) >> answered(a) << ["resolve a", "send b"]
 
 
-def test_permits_that_were_never_taken_are_held_no_longer_than_others():
+def test_permits_that_were_never_taken_are_held_as_long_as_others():
     play = Playbook(limit=8, linger_s=0.25, refill_s=0.5, refill_ratio=1.0)
     (first,), waiting = calls("first"), calls("a b c d e f g h")
     play.at(1.0).submit(first) >> Woke() << ["send first"]
     # Seven permits are free and a quantum has eight.
     play.at(1.1).submit(*waiting) >> Woke() << []
-    assert play.wakes_at == 1.5
-    play.at(1.5) >> Woke() << ["send a b c d e f g"]
+    assert play.wakes_at == 1.6
+    play.at(1.6) >> Woke() << ["send a b c d e f g"]
 
 
-def test_permits_that_were_free_for_refill_s_are_not_held():
-    play = Playbook(limit=8, refill_s=0.5, refill_ratio=1.0)
-    (first,), waiting = calls("first"), calls("a b c d e f g h")
-    play.at(1.0).submit(first) >> Woke() << ["send first"]
-    play.at(1.5).submit(*waiting) >> Woke() << ["send a b c d e f g"]
+def test_a_permit_that_heavy_calls_cannot_use_does_not_end_their_hold():
+    play = Playbook(limit=7, refill_s=9.0, refill_ratio=1.0)
+    waiting = calls("a b c d", shape(weight=3))
+    # One permit of the seven is always left over.
+    play.submit(*waiting) >> Woke() << ["send a b"]
+    play.at(20.0) >> answered(waiting[0]) << ["resolve a"]
+    play.at(21.0) >> answered(waiting[1]) << ["resolve b", "send c d"]
 
 
 def test_no_timer_is_left_when_what_lingered_was_cancelled():

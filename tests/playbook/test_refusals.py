@@ -112,20 +112,21 @@ def test_a_refused_stream_is_sent_plain_and_tried_again_after_300_s():
     assert play.last.streamed
 
 
-def test_a_mismatch_is_sent_singly_and_counts_as_an_attempt_that_failed():
+def test_the_first_list_is_a_probe_and_what_it_did_not_serve_is_sent_singly_without_asking_the_policy():
     play = Playbook(limit=4)
     a, b = calls("a b")
     play.submit(a, b) >> Woke() << ["send a b"]
-    play >> failed(a, FailureKind.MISMATCH, delay=5.0) << ["send a", "send b"]
-    assert play.last.failures == 1
+    play >> failed(a, FailureKind.MISMATCH, delay=None) << ["send a", "send b"]
+    assert play.last.failures == 0
     assert play.endpoints[0].lists_refused
 
 
 def test_a_mismatch_that_the_policy_gives_up_has_failed():
     play = Playbook(limit=4)
-    a, b = calls("a b")
-    play.submit(a, b) >> Woke() << ["send a b"]
-    play >> failed(a, FailureKind.MISMATCH, delay=None) << ["reject a b: DemuxError"]
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play >> answered(a) << ["resolve a"]
+    play >> failed(b, FailureKind.MISMATCH, delay=None) << ["reject b c: DemuxError"]
 
 
 def test_a_mismatch_where_lists_have_worked_does_not_end_lists():

@@ -87,6 +87,8 @@ class World:
         self.aborted = set()
         self.drained = 0
         self.paused = False
+        self.blocked_until = {}
+        self.not_before = {}
 
     def tell(self, name, *arguments):
         before = {index: endpoint.in_flight for index, endpoint in enumerate(self.core._endpoints)}
@@ -111,6 +113,9 @@ class World:
 
     def make_answer(self, number, positions, ended, tokens):
         batch, unanswered = self.open[number]
+        if positions:
+            # It answers again.
+            self.blocked_until.pop(batch.endpoint, None)
         answers = []
         for position in positions:
             unanswered.remove(position)
@@ -126,6 +131,11 @@ class World:
         self.close(number)
         for position in unanswered:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
+            if kind == "MAYBE_PROCESSED" and delay is not None and status != 503:
+                self.not_before[batch.requests[position].waiter] = self.now + delay
+        if kind == "REJECTED" and retry_after is not None:
+            until = self.now + min(retry_after, 60.0)
+            self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
@@ -181,7 +191,8 @@ class World:
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
         assert batch.endpoint == endpoint.index
-        assert endpoint.blocked_until is None or endpoint.blocked_until <= self.now, "the endpoint asked for rest"
+        assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
+        assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
         assert {request.shape for request in requests} == {batch.shape}, "one shape per batch"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= endpoint.list_cap(self.now), "longer than the endpoint takes"
@@ -201,30 +212,20 @@ def names(requests):
     return tuple(request.waiter for request in requests)
 
 
-times = st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.25, 1.0, 7.0, 61.0, 301.0])
+times = st.sampled_from([0.001, 0.01, 0.1, 0.25, 0.25, 1.0, 7.0, 61.0, 301.0])
+WAITS = st.sampled_from([0.0, 0.05, 0.15, 0.3, 0.8, 2.0])
+ONE_IN_FOUR = st.sampled_from([False, False, False, True])
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """Any order of events."""
+class Machine(RuleBasedStateMachine):
+    """Calls come and are answered, time passes, and what must hold is checked."""
 
     def __init__(self):
         super().__init__()
         self.log = []
         self.waiting_since = {}
 
-    @initialize(
-        linger_s=st.sampled_from([0.0, 0.1, 0.5]),
-        refill_s=st.sampled_from([0.0, 0.2, 1.0]),
-        refill_ratio=st.sampled_from([0.0, 0.5, 1.0]),
-        starvation_s=st.sampled_from([0.0, 1.0, NEVER_STARVES, NEVER_STARVES]),
-        max_list=st.sampled_from([1, 3, 64]),
-        max_queued=st.sampled_from([1, 3, 16_384, 16_384]),
-        raise_when_full=st.booleans(),
-        length_reach=st.sampled_from([None, None, 0, 1]),
-        limits=st.sampled_from([[4], [8], [1], [6, 3], [4, 4]]),
-        seesaw=st.booleans(),
-    )
-    def begin(self, limits, seesaw, **numbers):
+    def open_world(self, limits, seesaw, **numbers):
         self.beginning = (SchedulerSettings(**numbers), limits, seesaw)
         self.world = World(*self.beginning)
 
@@ -239,16 +240,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # Events ----------------------------------------------------------------------------------------------------
 
-    @rule(
-        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5]),
-        count=st.sampled_from([1, 1, 2, 5, 9]),
-        tokens=st.sampled_from([1, 30, 5000]),
-        patience=st.sampled_from([None, None, None, 0.05, 0.3, 5.0, 0.0]),
-        may_wait=st.booleans(),
-    )
-    def submit(self, shape, count, tokens, patience, may_wait):
+    @rule(count=st.integers(1, 20), shape=st.sampled_from([1, 1, 2]), then=WAITS)
+    def submit_many(self, count, shape, then):
         for _ in range(count):
-            self.tell("submit", shape, tokens, patience, may_wait)
+            self.tell("submit", shape, 1, None, True)
+        self.tell("plain", Woke)
+        self.advance_by(then)
 
     @rule()
     def turn(self):
@@ -265,36 +262,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         which=st.integers(0, 10_000),
         count=st.integers(1, 4),
         tokens=st.sampled_from([1, 1, 1, 900]),
+        then=WAITS,
     )
     @precondition(lambda self: self.world.open)
-    def answer_some(self, number, which, count, tokens):
+    def answer_some(self, number, which, count, tokens, then):
         identity = self.pick(sorted(self.world.open), number)
         left = self.world.open[identity][1]
         start = which % max(1, len(left))
         positions = left[start : start + count]
         self.tell("answer", identity, positions, len(positions) == len(left), tokens)
-
-    @rule(number=st.integers(0, 10_000), ended=st.booleans())
-    @precondition(lambda self: self.world.open)
-    def answer_all(self, number, ended):
-        identity = self.pick(sorted(self.world.open), number)
-        self.tell("answer", identity, list(self.world.open[identity][1]), ended, 5)
-
-    @rule(
-        number=st.integers(0, 10_000),
-        kind=st.sampled_from(sorted(FailureKind.__members__)),
-        delay=st.sampled_from([None, 0.0, 0.3, 4.0]),
-        status=st.sampled_from([None, 400, 429, 503, 503]),
-        cap=st.sampled_from([None, 2, 50]),
-        retry_after=st.sampled_from([None, None, 2.0]),
-    )
-    @precondition(lambda self: self.world.open)
-    def fail(self, number, kind, delay, status, cap, retry_after):
-        identity = self.pick(sorted(self.world.open), number)
-        self.tell("fail", identity, kind, delay, status, cap, retry_after)
+        self.advance_by(then)
 
     @rule(seconds=times)
     def advance(self, seconds):
+        self.advance_by(seconds)
+
+    def advance_by(self, seconds):
         until = self.world.now + seconds
         woken = 0
         while (deadline := self.world.core.next_deadline()) is not None and deadline <= until:
@@ -311,24 +294,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert now <= since + longest + 1e-9, f"call {name} waits too long for permits that are free"
         self.world.now = now
 
-    @rule()
-    def pause(self):
-        self.tell("plain", Paused)
-
-    @rule()
-    def resume(self):
-        self.tell("plain", Resumed)
-
-    @rule()
-    @precondition(lambda self: len(self.log) > 40)
-    def abort(self):
-        self.tell("plain", AbortRequested)
-
-    @rule()
-    @precondition(lambda self: len(self.log) > 60)
-    def drain(self):
-        self.tell("plain", DrainRequested)
-
     # What holds ----------------------------------------------------------------------------------------------------
 
     def check(self):
@@ -344,6 +309,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if batch.requests[position].state is RequestState.ABANDONED
             )
             assert endpoint.abandoned == gone
+        for number, (batch, left) in world.open.items():
+            states = {batch.requests[position].state for position in left}
+            assert number in world.aborted or states != {RequestState.ABANDONED}, "nobody waits for it any more"
         states = Counter(request.state for request in world.calls)
         assert statistics.queued == states[RequestState.QUEUED]
         assert statistics.waiting == states[RequestState.WAITING]
@@ -423,9 +391,93 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert again.transcript == self.world.transcript, "the same events give the same commands"
 
 
-SchedulerMachine.TestCase.settings = settings(
-    settings(),
-    max_examples=max(120, settings().max_examples if settings().max_examples > 1000 else 0),
-    stateful_step_count=60,
-)
-TestScheduler = SchedulerMachine.TestCase
+class AnyOrder(Machine):
+    """Everything that can happen, in any order."""
+
+    @initialize(
+        linger_s=st.sampled_from([0.0, 0.1, 0.5]),
+        refill_s=st.sampled_from([0.2, 1.0, 0.0]),
+        refill_ratio=st.sampled_from([1.0, 0.5, 0.5, 0.0]),
+        starvation_s=st.sampled_from([NEVER_STARVES, NEVER_STARVES, NEVER_STARVES, 1.0, 0.0]),
+        max_list=st.sampled_from([64, 3, 1]),
+        max_queued=st.sampled_from([1, 3, 16_384, 16_384]),
+        raise_when_full=st.booleans(),
+        length_reach=st.sampled_from([None, None, 0, 1]),
+        limits=st.sampled_from([[8], [4], [1], [6, 3], [4, 4]]),
+        seesaw=st.booleans(),
+    )
+    def begin(self, **beginning):
+        self.open_world(**beginning)
+
+    @rule(
+        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5]),
+        count=st.sampled_from([1, 1, 2, 5, 9]),
+        tokens=st.sampled_from([1, 30, 5000]),
+        patience=st.sampled_from([None, None, None, 0.05, 0.3, 5.0, 0.0]),
+        may_wait=st.booleans(),
+    )
+    def submit(self, shape, count, tokens, patience, may_wait):
+        for _ in range(count):
+            self.tell("submit", shape, tokens, patience, may_wait)
+
+    @rule(number=st.integers(0, 10_000), ended=st.booleans())
+    @precondition(lambda self: self.world.open)
+    def answer_all(self, number, ended):
+        identity = self.pick(sorted(self.world.open), number)
+        self.tell("answer", identity, list(self.world.open[identity][1]), ended, 5)
+
+    @rule(
+        number=st.integers(0, 10_000),
+        kind=st.sampled_from(sorted(FailureKind.__members__)),
+        delay=st.sampled_from([None, 0.0, 0.3, 4.0]),
+        status=st.sampled_from([None, 400, 429, 503, 503]),
+        cap=st.sampled_from([None, 2, 50]),
+        retry_after=st.sampled_from([None, None, 2.0]),
+    )
+    @precondition(lambda self: self.world.open)
+    def fail(self, number, kind, delay, status, cap, retry_after):
+        identity = self.pick(sorted(self.world.open), number)
+        self.tell("fail", identity, kind, delay, status, cap, retry_after)
+
+    @rule(really=ONE_IN_FOUR)
+    @precondition(lambda self: not self.world.paused)
+    def pause(self, really):
+        if really:
+            self.tell("plain", Paused)
+
+    @rule()
+    @precondition(lambda self: self.world.paused)
+    def resume(self):
+        self.tell("plain", Resumed)
+
+    @rule(really=ONE_IN_FOUR, draining=ONE_IN_FOUR)
+    @precondition(lambda self: len(self.log) > 100)
+    def end(self, really, draining):
+        if really:
+            self.tell("plain", DrainRequested if draining else AbortRequested)
+            assert draining or not any(request.state in OPEN for request in self.world.calls), "abort ends every call"
+
+
+class Busy(Machine):
+    """One busy server that answers: who waits for company, and who for a quantum of permits."""
+
+    @initialize(
+        linger_s=st.sampled_from([0.0, 0.1, 0.5]),
+        refill_s=st.sampled_from([0.0, 0.2, 1.0]),
+        refill_ratio=st.sampled_from([1.0, 0.5]),
+        limits=st.sampled_from([[8], [5], [6, 3]]),
+        max_list=st.sampled_from([64, 3]),
+    )
+    def begin(self, **beginning):
+        self.open_world(seesaw=False, starvation_s=NEVER_STARVES, **beginning)
+
+
+def lasting(machine, examples):
+    """As many examples as the profile asks for where it asks for many, else a few that take seconds."""
+    asked = settings().max_examples
+    machine.TestCase.settings = settings(max_examples=asked if asked > 1000 else examples, stateful_step_count=60)
+    return machine.TestCase
+
+
+TestAnyOrder = lasting(AnyOrder, 150)
+TestBusy = lasting(Busy, 60)

@@ -141,7 +141,7 @@ async def test_a_wrong_prompt_is_refused_by_name(prompt):
     ("prompt", "wire"),
     [
         ("", ""),
-        ("\x00\ufeff\u2028😀\\\"\n", "\x00\ufeff\u2028😀\\\"\n"),
+        ('\x00\ufeff\u2028😀\\"\n', '\x00\ufeff\u2028😀\\"\n'),
         ([0, 1, 2**31], [0, 1, 2**31]),
         ((1,), [1]),
         (range(3), [0, 1, 2]),
@@ -204,7 +204,23 @@ async def test_texts_are_counted_where_that_was_asked_for():
 
 @pytest.mark.parametrize(
     "template",
-    ["{", "}", "a {", "} b", "{a b}", "{0}", "{a.b}", "{a[0]}", "{!r}", "{a!r}", "{:>3}", '{"key": {}}', "no field", "", "{} {a}"],
+    [
+        "{",
+        "}",
+        "a {",
+        "} b",
+        "{a b}",
+        "{0}",
+        "{a.b}",
+        "{a[0]}",
+        "{!r}",
+        "{a!r}",
+        "{:>3}",
+        '{"key": {}}',
+        "no field",
+        "",
+        "{} {a}",
+    ],
 )
 async def test_a_wrong_template_is_refused_by_name(template):
     async with make_client(ScriptedTransport()) as client:
@@ -388,7 +404,9 @@ def test_a_wrong_argument_of_a_policy_is_refused_by_name(make, field):
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("url", [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, URL]])
+@pytest.mark.parametrize(
+    "url", [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, URL]]
+)
 def test_a_right_url_is_taken(url):
     assert BatchClient(url, model="m")._settings.base_url
 

@@ -1,10 +1,13 @@
 """One caller goes, at any moment: the others have their answers, and the server is let off when nobody is left."""
 
+import asyncio
+
 import anyio
 import pytest
 
-from batchclient import Completion
+from batchclient import AuthenticationFailed, Completion
 from batchclient._core.messages import Cancelled
+from tests.shell.clocks import run
 from tests.shell.scripted import (
     Reply,
     ScriptedTransport,
@@ -194,6 +197,34 @@ async def test_cancelled_after_the_answer_came_its_mate_still_has_its_own():
         assert gone.outcome is None or gone.answered
         statistics = client.statistics()
         assert (statistics.succeeded, statistics.cancelled) == (2, 0)
+
+
+async def cancelled_in_the_turn_of(outcome):
+    """One caller's task is cancelled, and the outcome of the list comes before it has had its turn."""
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        gone, mate = (asyncio.ensure_future(client.complete(prompt, max_tokens=1)) for prompt in ("gone", "mate"))
+
+        def cancel_then_answer(sent):
+            gone.cancel()
+            return outcome(client, sent)
+
+        server.script.append(cancel_then_answer)
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        await settle()
+        assert client.statistics().in_flight == 0
+        return (await asyncio.gather(mate, return_exceptions=True))[0]
+
+
+def test_cancelled_in_the_turn_an_answer_comes():
+    answer = run(cancelled_in_the_turn_of, lambda client, sent: Reply(chunks=[plain(sent)]))
+    assert answer.text == answer_to("mate")
+
+
+def test_cancelled_in_the_turn_an_error_comes():
+    answer = run(cancelled_in_the_turn_of, lambda client, sent: error(401))
+    assert isinstance(answer, AuthenticationFailed)
 
 
 async def test_cancelled_in_backoff_it_is_not_sent_again():

@@ -7,7 +7,7 @@ import pytest
 
 from batchclient import BadRequest, Completion, ServerFault, Usage
 from batchclient.retry import Backoff
-from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 
 async def call_all(client, prompts, **params):
@@ -192,6 +192,25 @@ async def test_sends_do_not_run_in_a_callers_context():
         # The next fails and is sent again by a timer.
         group.start_soon(call, "third")
     assert heard == ["maker", "maker"]
+
+
+async def test_sends_that_another_callers_step_causes_do_not_run_in_its_context():
+    """``resume`` and a cancellation grant at once, in the step of whoever made them."""
+    heard = []
+
+    def listen(sent):
+        heard.append(caller_says.get())
+        return echo(sent)
+
+    server = ScriptedTransport(listen, listen)
+    async with make_client(server) as client, anyio.create_task_group() as group:
+        client.pause()
+        group.start_soon(client.complete, "p")
+        await settle()
+        token = caller_says.set("the one who resumes")
+        client.resume()
+        caller_says.reset(token)
+    assert heard == ["nobody"]
 
 
 async def test_a_lone_call_on_an_idle_client_waits_for_nothing():

@@ -253,6 +253,55 @@ async def test_aclose_ends_every_call_and_closes_connections():
     assert server.closed == 1
 
 
+@pytest.mark.parametrize("end", ["aclose", "drain"])
+async def test_connections_that_take_their_time_to_close_are_waited_for(end):
+    server = ScriptedTransport(held=True)
+    send, closed = server.send, []
+
+    async def send_slowly_closed(request, timeouts):
+        try:
+            return await send(request, timeouts)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await settle(20)
+                closed.append("connection")
+
+    async def aclose():
+        closed.append("transport")
+
+    server.send, server.aclose = send_slowly_closed, aclose
+    async with make_client(server, limit=2, max_list=1) as client, anyio.create_task_group() as group:
+        outcomes = Outcomes(client, group)
+        outcomes.call("a", "b")
+        await server.arrived(2)
+        if end == "drain":
+            group.start_soon(client.drain)
+            await settle()
+            client.abort()
+            await settle(60)
+        else:
+            await client.aclose()
+        assert closed == ["connection", "connection", "transport"]
+
+
+async def test_aclose_that_is_cancelled_can_be_done_again():
+    server = ScriptedTransport(held=True)
+    aclose, tries = server.aclose, []
+
+    async def fail_once():
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("interrupted")
+        await aclose()
+
+    server.aclose = fail_once
+    async with make_client(server) as client:
+        with pytest.raises(OSError, match="interrupted"):
+            await client.aclose()
+        await client.aclose()
+        assert server.closed == 1
+
+
 async def test_aclose_twice_and_after_drain_is_nothing():
     server = ScriptedTransport()
     async with make_client(server) as client:

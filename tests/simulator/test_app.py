@@ -228,7 +228,8 @@ def test_cli_lists_and_refuses():
 
 def test_cli_says_when_the_port_is_taken(server):
     result = cli("--port", str(server.port))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+    assert f"127.0.0.1:{server.port}" in result.output
     assert "in use" in result.output
 
 

@@ -18,17 +18,12 @@ from batchclient import (
     ConfigError,
     DeadlineExceeded,
     EndpointStatistics,
-    FixedLimit,
-    Limit,
-    LimitChange,
     LocalError,
     MapResult,
-    Outcome,
     QueueFull,
     RateLimited,
     RemoteError,
     RetryPolicy,
-    Sample,
     Statistics,
     TenacityRetry,
     TransportError,
@@ -135,23 +130,6 @@ async def failing(client: BatchClient) -> float | None:
     return None
 
 
-class Halving:
-    """A user's own limit."""
-
-    def __init__(self) -> None:
-        self._limit = 64
-
-    @property
-    def limit(self) -> int:
-        return self._limit
-
-    def on_sample(self, sample: Sample) -> LimitChange | None:
-        if sample.outcome is Outcome.DROPPED:
-            self._limit = max(1, self._limit // 2)
-            return LimitChange(self._limit, f"refused with {sample.in_flight} in flight")
-        return None
-
-
 class Patient:
     """A user's own retry policy."""
 
@@ -159,5 +137,4 @@ class Patient:
         return rng.uniform(0, 1) if failure.retryable and elapsed_s < 60 else None
 
 
-limits: list[Limit] = [FixedLimit(3), Halving()]
 policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]

@@ -18,7 +18,7 @@ def decide(
     *,
     limit=16,
     held=1,
-    freed_at=None,
+    held_since=None,
     now=0.0,
     queued_at=0.0,
     shape=PLAIN,
@@ -30,8 +30,7 @@ def decide(
     lengths = OutputLengths()
     rule = BatchingRule(SchedulerSettings(**settings), lengths)
     endpoint = Endpoint(0, FixedLimit(limit), max_list)
-    endpoint.take(held, 0.0)
-    endpoint.freed_at = freed_at
+    endpoint.take(held)
     if cap:
         endpoint.shorten_lists(cap + 1, cap, now)
     group = Group(shape, **(group or {}))
@@ -39,7 +38,7 @@ def decide(
         request = Request(shape, b'"p"')
         request.state, request.queued_at = RequestState.QUEUED, queued_at
         group.add(request)
-    return rule.decide(group, group.oldest(), endpoint, now)
+    return rule.decide(group, group.oldest(), endpoint, now, held_since)
 
 
 @pytest.mark.parametrize(
@@ -92,23 +91,23 @@ def test_sealed_calls_wait_for_no_company():
     assert decide(1, linger_s=9.0, group={"sealed": True})[0] == 1
 
 
-def test_a_hold_lets_nobody_pass_and_ends_refill_s_after_the_oldest_free_permit():
-    held = decide(16, held=14, freed_at=1.0, now=1.2, refill_s=0.5, refill_ratio=0.5)
+def test_a_hold_lets_nobody_pass_and_ends_refill_s_after_it_began():
+    held = decide(16, held=14, held_since=1.0, now=1.2, refill_s=0.5, refill_ratio=0.5)
     assert held == (0, 1.5, True)
-    assert decide(16, held=14, freed_at=1.0, now=1.5, refill_s=0.5, refill_ratio=0.5) == (2, None, False)
+    assert decide(16, held=14, held_since=1.0, now=1.5, refill_s=0.5, refill_ratio=0.5) == (2, None, False)
 
 
 def test_a_quantum_of_permits_ends_the_hold():
-    assert decide(16, held=8, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 8
-    assert decide(16, held=9, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 0
+    assert decide(16, held=8, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 8
+    assert decide(16, held=9, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=0.5)[0] == 0
 
 
 def test_a_quantum_is_at_least_one():
-    assert decide(16, held=15, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=0.0)[0] == 1
+    assert decide(16, held=15, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=0.0)[0] == 1
 
 
 def test_a_quantum_is_no_longer_than_a_list():
-    assert decide(16, held=12, freed_at=1.0, now=1.0, refill_s=9.0, refill_ratio=1.0, max_list=4)[0] == 4
+    assert decide(16, held=12, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=1.0, max_list=4)[0] == 4
 
 
 def test_a_whole_half_is_not_cut():

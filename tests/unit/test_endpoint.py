@@ -12,76 +12,25 @@ def endpoint(limit=4, max_list=64):
 
 def test_permits_are_a_counter():
     one = endpoint()
-    one.take(3, 0.0)
+    one.take(3)
     assert (one.in_flight, one.free) == (3, 1)
-    one.give_back(2, 1.0)
+    one.give_back(2)
     assert (one.in_flight, one.free) == (1, 3)
 
 
 def test_more_permits_than_the_limit_leave_less_than_none():
     one = endpoint(limit=2)
-    one.take(5, 0.0)
+    one.take(5)
     assert one.free == -3
-    one.give_back(5, 1.0)
+    one.give_back(5)
     assert one.free == 2
 
 
 def test_permits_that_were_not_taken_cannot_be_returned():
     one = endpoint()
-    one.take(1, 0.0)
+    one.take(1)
     with pytest.raises(AssertionError):
-        one.give_back(2, 1.0)
-
-
-def test_freed_at_is_when_the_oldest_free_permit_came_free():
-    one = endpoint(limit=3)
-    one.take(3, 1.0)
-    assert one.freed_at is None
-    one.give_back(1, 2.0)
-    one.give_back(1, 3.0)
-    assert one.freed_at == 2.0
-    one.take(1, 4.0)
-    assert one.freed_at == 2.0
-    one.take(1, 5.0)
-    assert one.freed_at is None
-
-
-def test_permits_that_were_never_taken_are_free_since_the_first_grant():
-    one = endpoint(limit=3)
-    assert one.freed_at is None
-    one.take(1, 7.0)
-    assert one.freed_at == 7.0
-
-
-def test_giving_back_above_the_limit_frees_nothing():
-    one = endpoint(limit=2)
-    one.take(5, 0.0)
-    one.give_back(3, 1.0)
-    assert one.freed_at is None
-    one.give_back(1, 2.0)
-    assert one.freed_at == 2.0
-
-
-class Rising:
-    limit = 2
-
-    def on_sample(self, sample):
-        self.limit = 5
-        return LimitChange(5, "it rose")
-
-
-def test_a_raised_limit_frees_permits():
-    one = Endpoint(0, Rising(), 64)
-    one.take(2, 0.0)
-    one.observe(Sample(3.0, 0.0, 2, 1, 1, Outcome.SUCCESS))
-    assert (one.freed_at, one.free) == (3.0, 3)
-
-
-def test_a_sample_that_changes_nothing_frees_nothing():
-    one = endpoint(limit=1)
-    one.take(1, 0.0)
-    one.observe(Sample(3.0, 0.0, 1, 1, 1, Outcome.SUCCESS))
-    assert one.freed_at is None
+        one.give_back(2)
 
 
 def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
@@ -152,5 +101,5 @@ def test_the_cap_does_not_depend_on_how_often_it_was_looked_at():
 
 def test_the_repr_says_how_full_it_is():
     one = endpoint()
-    one.take(3, 0.0)
+    one.take(3)
     assert repr(one) == "<Endpoint 0: 3 of 4 in flight>"

@@ -28,7 +28,9 @@ class BatchingRule:
         self._settings = settings
         self._lengths = lengths
 
-    def decide(self, group: Group, oldest: Request, endpoint: Endpoint, now: float) -> tuple[int, float | None, bool]:
+    def decide(
+        self, group: Group, oldest: Request, endpoint: Endpoint, now: float, held_since: float | None
+    ) -> tuple[int, float | None, bool]:
         """How many requests of the group to send now; else until when it waits, and whether younger groups wait too."""
         settings = self._settings
         weight = group.shape.weight
@@ -43,8 +45,8 @@ class BatchingRule:
             if now < until:
                 return 0, until, False
         quantum = max(1, int(endpoint.limit.limit * settings.refill_ratio)) // weight
-        if free < min(want, quantum) and endpoint.freed_at is not None:
-            until = endpoint.freed_at + settings.refill_s
+        if free < min(want, quantum):
+            until = (now if held_since is None else held_since) + settings.refill_s
             if now < until:
                 return 0, until, True
         return min(want, free), None, False
@@ -68,4 +70,7 @@ class BatchingRule:
         """Whether to stream: not where members finish together anyway, and not where the request or server cannot."""
         most = shape.max_output_tokens
         together = most is not None and most <= self._settings.plain_up_to_tokens
+        if shape.echo and most:
+            # A plain list cannot both echo and count tokens (see the dialect).
+            together = False
         return not (together or shape.plain_only) and endpoint.streams(now)

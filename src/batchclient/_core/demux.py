@@ -42,7 +42,9 @@ class Demux:
         """
         # bool is an int, and True would be taken for choice 1.
         if type(index) is not int or not 0 <= index < self._size:
-            raise DemuxError(f"the server sent a choice with index {index!r:.40} for {self._size} choices")
+            # Only a number is shown: anything else may be text of the prompt's.
+            shown = str(index)[:20] if type(index) is int else f"of type {type(index).__name__}"
+            raise DemuxError(f"the server sent a choice with index {shown} for {self._size} choices")
         if self._seen[index]:
             raise DemuxError(f"the server sent choice {index} twice")
         return index

@@ -3,7 +3,6 @@
 Rules:
 - Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
   connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
-- ``freed_at`` is when the oldest permit that is free now came free; a full endpoint has none.
 - What a server refused is tried again after a while: a learnt cap doubles every minute, a refusal is forgotten.
 """
 
@@ -15,6 +14,12 @@ __all__ = ["Endpoint"]
 
 _FORGET_AFTER_S = 300.0
 _CAP_GROWS_AFTER_S = 60.0
+_LONGEST_BLOCK_S = 60.0
+"""A server may ask for more rest than this; the calls that were refused then fail, and others find out for themselves."""
+_FIRST_REFUSAL_BLOCK_S = 0.5
+_LONGEST_REFUSAL_BLOCK_S = 8.0
+_REFUSALS_OF_A_STRANGER = 3
+"""An endpoint that never answered fails its calls after this many refused connections."""
 
 
 class Endpoint:
@@ -33,13 +38,15 @@ class Endpoint:
         "_max_list",
         "_streams_again_at",
         "abandoned",
+        "answered_once",
         "blocked_until",
-        "freed_at",
+        "held_since",
         "in_flight",
         "index",
         "limit",
         "lists_proven",
         "lists_refused",
+        "refusals",
         "streams_refused",
     )
 
@@ -49,8 +56,12 @@ class Endpoint:
         self._max_list = max_list
         self.in_flight = 0
         self.abandoned = 0
-        self.freed_at: float | None = None
+        self.held_since: float | None = None
+        """Since when free permits have been held back to be granted together; ``None``: none are."""
         self.blocked_until: float | None = None
+        self.answered_once = False
+        self.refusals = 0
+        """Refused connections since the last answer."""
         self.lists_proven = False
         """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
         self.lists_refused = False
@@ -68,20 +79,41 @@ class Endpoint:
         """Permits free now."""
         return self.limit.limit - self.in_flight
 
-    def take(self, sequences: int, now: float) -> None:
+    def take(self, sequences: int) -> None:
         """Take permits for a batch that is sent in this step."""
         self.in_flight += sequences
-        if self.in_flight >= self.limit.limit:
-            self.freed_at = None
-        elif self.freed_at is None:
-            self.freed_at = now
 
-    def give_back(self, sequences: int, now: float) -> None:
+    def give_back(self, sequences: int) -> None:
         """Return permits."""
         self.in_flight -= sequences
         assert self.in_flight >= 0, "more permits returned than taken"
-        if self.freed_at is None and self.in_flight < self.limit.limit:
-            self.freed_at = now
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether the endpoint is to be left alone for now."""
+        if self.blocked_until is not None and now >= self.blocked_until:
+            self.blocked_until = None
+        return self.blocked_until is not None
+
+    def block(self, seconds: float, now: float) -> None:
+        """Leave the endpoint alone for a while; never for less long than it was going to be."""
+        until = now + min(seconds, _LONGEST_BLOCK_S)
+        self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
+
+    def refuse_connection(self, now: float) -> None:
+        """A connection was refused: others are tried before it, and it is left alone for a growing while."""
+        self.refusals += 1
+        self.block(min(_FIRST_REFUSAL_BLOCK_S * 2.0 ** min(self.refusals - 1, 10), _LONGEST_REFUSAL_BLOCK_S), now)
+
+    @property
+    def is_wrong_address(self) -> bool:
+        """Whether it refused every connection and never answered."""
+        return not self.answered_once and self.refusals >= _REFUSALS_OF_A_STRANGER
+
+    def answer(self) -> None:
+        """It answered."""
+        self.answered_once = True
+        self.refusals = 0
+        self.blocked_until = None
 
     def list_cap(self, now: float) -> int:
         """The longest list to send now."""
@@ -121,7 +153,5 @@ class Endpoint:
         self._learnt_at = now
 
     def observe(self, sample: Sample) -> None:
-        """Feed the limit algorithm; a raised limit frees permits."""
-        change = self.limit.on_sample(sample)
-        if change is not None and self.freed_at is None and self.in_flight < change.limit:
-            self.freed_at = sample.now
+        """Feed the limit algorithm."""
+        self.limit.on_sample(sample)

@@ -35,7 +35,12 @@ class Granting:
     __slots__ = ("_counters", "_endpoints", "_length_reach", "_queue", "_rule", "_sent", "wake_at")
 
     def __init__(
-        self, endpoints: list[Endpoint], queue: Queue, rule: BatchingRule, length_reach: int | None, counters: Counters
+        self,
+        endpoints: list[Endpoint],
+        queue: Queue,
+        rule: BatchingRule,
+        length_reach: int | None,
+        counters: Counters,
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
@@ -52,13 +57,14 @@ class Granting:
         batches: list[Batch] = []
         if not self._queue.size:
             return batches
+        lone = len(self._endpoints) == 1
         for endpoint in sorted(self._endpoints, key=lambda endpoint: -endpoint.free):
-            if endpoint.blocked_until is not None:
-                if now < endpoint.blocked_until:
-                    self._wake(endpoint.blocked_until)
-                    continue
-                endpoint.blocked_until = None
-            self._grant_on(endpoint, now, batches)
+            # A lone endpoint that is a wrong address is not waited for: its calls find out at once, and fail.
+            if endpoint.is_blocked(now) and not (lone and endpoint.is_wrong_address):
+                assert endpoint.blocked_until is not None
+                self._wake(endpoint.blocked_until)
+            else:
+                self._grant_on(endpoint, now, batches)
         if not self._queue.size:
             # What one endpoint would have kept waiting, another took.
             self.wake_at = None
@@ -66,12 +72,14 @@ class Granting:
 
     def _grant_on(self, endpoint: Endpoint, now: float, batches: list[Batch]) -> None:
         passed_over: list[Group] = []
+        # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
+        held_since, held = endpoint.held_since, False
         while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
             found = self._queue.pop()
             if found is None:
                 break
             group, oldest = found
-            count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, now)
+            count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, now, held_since)
             if count:
                 batches.append(self._make_batch(group, count, endpoint, now))
                 self._queue.restore(group)
@@ -80,7 +88,9 @@ class Granting:
             if wait_until is not None:
                 self._wake(wait_until)
             if blocks:
+                held = wait_until is not None
                 break
+        endpoint.held_since = (now if held_since is None else held_since) if held else None
         for group in passed_over:
             self._queue.restore(group)
 
@@ -111,7 +121,7 @@ class Granting:
         )
         for request in requests:
             request.batch = batch
-        endpoint.take(size * shape.weight, now)
+        endpoint.take(size * shape.weight)
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch

@@ -58,6 +58,7 @@ class Shape:
         alone_reason: why these calls never share a request; ``None`` if they may.
         plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
         wants_token_ids: the caller asked for token ids, so that they stay in the answer.
+        echo: the answer begins with the prompt.
     """
 
     key: bytes
@@ -68,6 +69,7 @@ class Shape:
     alone_reason: str | None = None
     plain_only: bool = False
     wants_token_ids: bool = False
+    echo: bool = False
 
 
 class RequestState(Enum):

@@ -65,7 +65,9 @@ class Recovery:
         waiting = (request for _, _, resend in self._backoff for request in resend.requests)
         return [request for request in waiting if request.state is RequestState.BACKING_OFF]
 
-    def try_again(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> bool:
+    def try_again(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, elsewhere: bool = False
+    ) -> bool:
         """Requeue the unanswered requests of a failed batch as its failure demands.
 
         Args:
@@ -73,13 +75,20 @@ class Recovery:
             alive: the requests whose callers still wait.
             endpoint: where it failed.
             now: the time.
+            elsewhere: whether another endpoint is there that refuses no connections.
 
         Returns:
             False if they are not to be sent again.
         """
         batch, failure, kind = event.batch, event.failure, event.failure.kind
         listed = len(batch.requests) > 1
-        if kind is FailureKind.STREAM_REFUSED and batch.streamed:
+        if kind is FailureKind.NOT_SENT and elsewhere:
+            # Nothing was lost but time: another endpoint may have it at once.
+            self._counters.retries += 1
+            self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.NOT_SENT and endpoint.is_wrong_address:
+            return False
+        elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
             endpoint.refuse_streams(now)
             self._resend(alive, batch.failures, batch.isolation)
         elif kind is FailureKind.LIST_REFUSED and listed and not endpoint.lists_proven:
@@ -95,10 +104,13 @@ class Recovery:
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
             isolation = batch.isolation or Isolation(size=len(alive))
             self._split(alive, batch, isolation)
+        elif kind is FailureKind.MISMATCH and listed and not endpoint.lists_proven:
+            # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
+            # it did not serve is sent again, whatever the retry policy thinks of failures.
+            endpoint.refuse_lists(now)
+            self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
-            if not endpoint.lists_proven:
-                # A server that answers only the first prompt of a list does so every time.
-                endpoint.refuse_lists(now)
+            self._counters.retries += 1
             self._resend_singly(alive, batch.failures + 1)
         elif event.retry_delay_s is not None:
             self._counters.retries += 1

@@ -7,8 +7,8 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  1. Only requests of one shape (coalescing key) share a batch; a shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
     endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight.
- 3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after the oldest permit came
-    free. Until then nothing younger is granted: the hold is short and first come is first served.
+ 3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after permits
+    were first free for it. Until then nothing younger is granted: the hold is short and first come is first served.
  4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
  5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``queue``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
@@ -276,11 +276,13 @@ class Scheduler:
             request.state = RequestState.DONE
             request.batch = None
         count = len(event.answers)
-        if count and len(batch.requests) > 1:
-            endpoint.lists_proven = True
+        if count:
+            endpoint.answer()
+            if len(batch.requests) > 1:
+                endpoint.lists_proven = True
         batch.unanswered -= count
         batch.callers -= len(resolved)
-        endpoint.give_back(count * weight, self._now)
+        endpoint.give_back(count * weight)
         if with_deadline:
             self._deadlines.ended(with_deadline)
         if resolved:
@@ -317,13 +319,18 @@ class Scheduler:
                 request.state = RequestState.DONE
                 endpoint.abandoned -= weight
         in_flight = endpoint.in_flight
-        endpoint.give_back(len(left) * weight, self._now)
+        endpoint.give_back(len(left) * weight)
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
-            endpoint.blocked_until = self._now + failure.retry_after_s
+            endpoint.block(failure.retry_after_s, self._now)
+        elif failure.kind is FailureKind.NOT_SENT:
+            endpoint.refuse_connection(self._now)
+        elif failure.status is not None:
+            endpoint.answered_once = True
         outcome = Outcome.DROPPED if dropped else Outcome.IGNORED
         endpoint.observe(Sample(self._now, batch.sent_at, in_flight, len(left) * weight, 0, outcome))
-        if alive and not self._recovery.try_again(event, alive, endpoint, self._now):
+        elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
+        if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
         self._settle()
 
@@ -367,27 +374,27 @@ class Scheduler:
         requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
-        open_states = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
-        self._end([request for request in requests if request.state not in open_states], error)
+        ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
+        self._end([request for request in requests if request.state not in ended], lambda _: _copy(error))
 
-    def _end(self, requests: list[Request], error: BatchClientError) -> None:
+    def _end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
         """Tell callers that their calls end here, wherever they are."""
         if not requests:
             return
         errors = []
         for request in requests:
+            error = error_for(request)
+            error.attempt = request.attempts
             self._detach(request)
-            mine = _copy(error)
-            mine.attempt = request.attempts
-            errors.append((request, mine))
+            errors.append((request, error))
         self._counters.failed += len(errors)
         self._commands.append(Reject(errors))
 
     def _settle(self) -> None:
         """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
         now = self._now
-        for request in self._deadlines.expired(now):
-            self._end([request], _too_late(request))
+        if expired := self._deadlines.expired(now):
+            self._end(expired, _too_late)
         self._recovery.requeue(now)
         self._admit()
         self._fresh_calls = False

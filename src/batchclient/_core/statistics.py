@@ -34,7 +34,8 @@ class EndpointStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a client is doing and has done. Counts are since the client's first call.
+    """What a client is doing and has done. Counts are since the first call in this event loop
+    and process: with a new loop or a fork a client starts afresh.
 
     Args:
         queued: calls that wait for a permit.

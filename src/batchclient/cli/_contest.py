@@ -46,6 +46,8 @@ class Run:
         requests: HTTP requests sent.
         latencies_s: one per call; none for a map.
         list_sizes: how many requests carried how many prompts.
+        failed: calls that got no answer; theirs is empty in ``answers``.
+        cause: of the first of them.
     """
 
     prompts: Sequence[str]
@@ -55,11 +57,13 @@ class Run:
     requests: int
     latencies_s: Sequence[float] = ()
     list_sizes: Counter[int] = field(default_factory=Counter)
+    failed: int = 0
+    cause: str = ""
 
     @property
     def per_s(self) -> float:
-        """Texts per second."""
-        return len(self.answers) / self.seconds
+        """Texts answered per second."""
+        return (len(self.answers) - self.failed) / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +122,7 @@ class Contest:
         """Run everything.
 
         Raises:
-            BatchClientError: our client got an error.
-            openai.OpenAIError: theirs did.
+            BatchClientError: our client got an error. Theirs are counted in its ``Run``.
         """
         import openai
 
@@ -130,7 +133,7 @@ class Contest:
             base_url=self._base_url, api_key=self._api_key or "none", max_retries=0
         ) as rival_client:
             rival = self._rival_call(rival_client)
-            await rival("warm")
+            await _gather(rival, ["warm"], 1)
             trials = {}
             for number, size in _TRIALS.items():
                 self._say(f"AsyncOpenAI + gather, {number} in flight, on a sample …")
@@ -200,13 +203,21 @@ def _template(name: str) -> str:
 
 async def _gather(call: Call, prompts: Sequence[str], in_flight: int) -> Run:
     """Ask for all prompts, ``in_flight`` at once: what people write without this library."""
+    import openai
+
     latencies: list[float] = []
+    causes: list[str] = []
     free = asyncio.Semaphore(in_flight)
 
     async def ask(prompt: str) -> str:
         async with free:
             started = time.perf_counter()
-            answer = await call(prompt)
+            try:
+                answer = await call(prompt)
+            except openai.OpenAIError as error:
+                # "Connection error." is all it says itself.
+                causes.append(f"{type(error).__name__}: {error.__cause__ or error!s:.200}")
+                return ""
             latencies.append(time.perf_counter() - started)
             return answer
 
@@ -214,7 +225,8 @@ async def _gather(call: Call, prompts: Sequence[str], in_flight: int) -> Run:
     wall, cpu = time.perf_counter(), time.process_time()
     answers = await _all(ask(prompt) for prompt in prompts)
     seconds, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
-    return Run(prompts, answers, seconds, cpu_s, len(prompts), latencies)
+    cause = causes[0] if causes else ""
+    return Run(prompts, answers, seconds, cpu_s, len(prompts), latencies, failed=len(causes), cause=cause)
 
 
 async def _all(calls: Iterable[Awaitable[str]]) -> list[str]:

@@ -45,6 +45,7 @@ class Source:
         self.name = name
         self.file = file
         self.form = form
+        self.taken = 0
         self.is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._splitter = LineSplitter()
         self._lines: deque[tuple[int, bytes | None]] = deque()
@@ -83,6 +84,13 @@ class Source:
         """All rows, as an iterable that reads as it goes. An ``OSError`` of the input passes through it."""
         return self._read_rows() if self.is_regular else self._read_rows_in_thread()
 
+    def count(self) -> int:
+        """Count the rows, also those of a regular file that were not read yet; nothing can be read after that."""
+        if self.is_regular:
+            for _ in self._read_rows():
+                pass
+        return self.taken
+
     def _read_rows(self) -> Iterator[Row]:
         while True:
             yield from self._take()
@@ -109,6 +117,7 @@ class Source:
                 self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
             row = make_row(number, line, self.form or "text")
             if row is not None:
+                self.taken += 1
                 yield row
 
     def _feed(self, chunk: bytes) -> None:
@@ -178,11 +187,12 @@ def count_lines(path: str) -> int:
     return lines + (last != b"\n")
 
 
-def check_output(path: str, source: Source) -> None:
+def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
     """Refuse an output that cannot be, without touching it.
 
     Raises:
-        Refusal: its directory does not exist, it is a directory, or it is the input.
+        Refusal: its directory does not exist, it is a directory, it is the input, or it is a file that is there already and
+            was not given up with ``overwrite``. Devices and pipes hold nothing that could be lost.
     """
     if path == "-":
         status = os.fstat(sys.stdout.fileno())
@@ -197,6 +207,8 @@ def check_output(path: str, source: Source) -> None:
         status = target.stat()
     if stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.fstat(source.file.fileno())):
         raise Refusal(f"{path}: output and input are the same file; rows would be lost before they are read")
+    if path != "-" and not overwrite and stat.S_ISREG(status.st_mode):
+        raise Refusal(f"{path}: it is there already; give --overwrite to replace it")
 
 
 def open_output(path: str) -> BinaryIO:

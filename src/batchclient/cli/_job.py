@@ -25,6 +25,7 @@ from typing import BinaryIO
 from batchclient import BatchClient, MapResult
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._rows import message_of, to_line
+from batchclient.errors import AuthenticationFailed, ConnectFailed, NotFound
 from batchclient.maps import Map
 
 __all__ = ["INTERRUPTED", "Job"]
@@ -32,6 +33,9 @@ __all__ = ["INTERRUPTED", "Job"]
 INTERRUPTED = 130
 """128 + SIGINT, as shells say it."""
 _TICK_S = 0.25
+_ROWS_TO_GIVE_UP = 64
+"""So many rows that all fail alike from the start are enough: no later one would do better."""
+_HOPELESS = frozenset(kind.__name__ for kind in (AuthenticationFailed, ConnectFailed, NotFound))
 
 
 class Job:
@@ -42,6 +46,8 @@ class Job:
         results: of that client's ``stream_map``.
         open_output: called once.
         progress: told of each tick.
+        on_unreachable: called when a row first fails for want of a connection.
+        keep_going: never give up.
 
     Attributes:
         written: rows written, those that failed included.
@@ -49,11 +55,19 @@ class Job:
         first_failure: the first one's message.
         interrupted: whether Ctrl-C ended it.
         fault: why input or output failed, if one did; empty for a reader that went away.
+        stopped_by: the error that made the job give up, if it did.
         requests: sent.
     """
 
     def __init__(
-        self, client: BatchClient, results: Map, open_output: Callable[[], BinaryIO], progress: ProgressBar
+        self,
+        client: BatchClient,
+        results: Map,
+        open_output: Callable[[], BinaryIO],
+        progress: ProgressBar,
+        *,
+        on_unreachable: Callable[[], None] | None = None,
+        keep_going: bool = False,
     ) -> None:
         self.written = 0
         self.failures: Counter[str] = Counter()
@@ -61,6 +75,9 @@ class Job:
         self.interrupted = False
         self.fault: str | None = None
         self.requests = 0
+        self.stopped_by = ""
+        self._on_unreachable = on_unreachable
+        self._keep_going = keep_going
         self.seconds = 0.0
         self._client = client
         self._results = results
@@ -102,6 +119,9 @@ class Job:
             async for result in self._results:
                 if not self._write(result):
                     return
+                if not self._keep_going and self._is_hopeless():
+                    await self._give_up()
+                    break
         except asyncio.CancelledError:
             if not (self.interrupted or self.fault is not None):
                 raise
@@ -119,6 +139,9 @@ class Job:
         if result.error is not None:
             self.failures[type(result.error).__name__] += 1
             self.first_failure = self.first_failure or message_of(result)
+            if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
+                self._on_unreachable()
+                self._on_unreachable = None
         try:
             self._output.write(to_line(result))
         except OSError as error:
@@ -126,6 +149,20 @@ class Job:
             return False
         self.written += 1
         return True
+
+    def _is_hopeless(self) -> bool:
+        """Whether the first rows, and no others, are written, and all failed with one error that stays."""
+        if self.written != _ROWS_TO_GIVE_UP or len(self.failures) != 1:
+            return False
+        [(kind, count)] = self.failures.items()
+        return kind in _HOPELESS and count == self.written
+
+    async def _give_up(self) -> None:
+        """Stop taking rows; those that are finished are still written."""
+        [kind] = self.failures
+        self._left = self._results.finished()
+        await self._results.aclose()
+        self.stopped_by = kind
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
 

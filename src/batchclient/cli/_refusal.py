@@ -31,6 +31,7 @@ _NOT_FIELDS = {
     "model": "give --model",
     "prompt": "give --prompt",
     "timeout_s": "give --timeout",
+    "timeout": "give --timeout",
     "n": "a row holds one completion; write the row n times",
     "docs": "it is no field of the server's",
     "ordered": "it is no field of the server's; give --unordered",
@@ -43,10 +44,12 @@ class Refusal(Exception):
     """The command cannot begin. The message is one line and names the thing."""
 
 
-def refusal_of(error: ConfigError) -> Refusal:
-    """Put a library error into the command line's words."""
+def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
+    """Put a library error into the command line's words; ``params`` are the names given with ``--param``."""
     option = _OPTIONS.get(error.field or "")
     message = error.message.removeprefix(f"{error.field}: ")
+    if option is None and error.field is not None and error.field in params:
+        option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
 
 

@@ -63,6 +63,10 @@ def map_rows(
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there already.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on although the first 64 rows all failed alike.")
+    ] = False,
     unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
     http_backend: Annotated[str | None, typer.Option(help="httpx, or aiohttp with the extra of that name.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
@@ -92,6 +96,8 @@ def map_rows(
             timeout_s=timeout,
             ordered=not unordered,
             quiet=quiet,
+            overwrite=overwrite,
+            keep_going=keep_going,
         )
         status = run_map(options)
     except Refusal as refusal:
@@ -116,6 +122,8 @@ class MapOptions:
         timeout_s: of a row.
         ordered: whether rows keep their order.
         quiet: neither progress nor summary.
+        overwrite: whether an output that is there already may be replaced.
+        keep_going: whether rows that all fail alike do not stop it.
     """
 
     source: str
@@ -128,6 +136,8 @@ class MapOptions:
     timeout_s: float | None
     ordered: bool
     quiet: bool
+    overwrite: bool = False
+    keep_going: bool = False
 
 
 def run_map(options: MapOptions) -> int:
@@ -141,14 +151,15 @@ def run_map(options: MapOptions) -> int:
         with open_source(options.source, options.form) as source:
             job = _make_job(options, source)
             asyncio.run(job.run())
+            left = source.count() - job.written if job.stopped_by else 0
     except ConfigError as error:
-        raise refusal_of(error) from None
-    return _report(job, options)
+        raise refusal_of(error, options.params) from None
+    return _report(job, options, left)
 
 
 def _make_job(options: MapOptions, source: Source) -> Job:
     """Check everything that can be checked beforehand, and make a job of it."""
-    check_output(options.output, source)
+    check_output(options.output, source, overwrite=options.overwrite)
     if not options.client["model"]:
         raise Refusal("there is no model: give --model")
     client = BatchClient(options.base_url, **options.client)
@@ -166,7 +177,18 @@ def _make_job(options: MapOptions, source: Source) -> Job:
     # A bar and rows on one terminal would write over each other.
     shown = not options.quiet and sys.stderr.isatty() and not (options.output == "-" and sys.stdout.isatty())
     total = count_lines(options.source) if shown and source.is_regular and options.source != "-" else None
-    return Job(client, results, partial(open_output, options.output), ProgressBar(shown=shown, total=total))
+    return Job(
+        client,
+        results,
+        partial(open_output, options.output),
+        ProgressBar(shown=shown, total=total),
+        on_unreachable=None if options.quiet or sys.stderr.isatty() else partial(_say_unreachable, options.base_url),
+        keep_going=options.keep_going,
+    )
+
+
+def _say_unreachable(base_urls: list[str]) -> None:
+    typer.echo(f"no connection to {' or '.join(base_urls)}; rows fail until it is back", err=True)
 
 
 def _names(template: str) -> list[str]:
@@ -202,18 +224,22 @@ def _columns(row: Row) -> str:
     return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"
 
 
-def _report(job: Job, options: MapOptions) -> int:
+def _report(job: Job, options: MapOptions, left: int) -> int:
     """Say on stderr what became of the job; return the exit status."""
     failed = job.failures.total()
     rate = job.written / job.seconds if job.seconds else 0.0
     where = "stdout" if options.output == "-" else options.output
-    summary = (
-        f"{job.written:,} rows to {where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
-    )
+    summary = f"{job.written:,} {'row' if job.written == 1 else 'rows'} to {where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
     if failed:
         summary += "; " + describe(job.failures, job.first_failure)
     if job.fault:
         typer.echo(f"Error: {job.fault}", err=True)
+    if left:
+        typer.echo(
+            f"Error: stopped: every row so far failed with {job.stopped_by}; rows left out: {left:,} (--keep-going tries "
+            "them all)",
+            err=True,
+        )
     if job.interrupted:
         summary = f"Interrupted: {summary}"
     if not options.quiet and job.fault != "":

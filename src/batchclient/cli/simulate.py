@@ -13,7 +13,7 @@ __all__ = ["simulate"]
 def simulate(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
     profile: Annotated[str, typer.Option(help="What the server costs; --profiles lists them.")] = "gpu",
     model: Annotated[str, typer.Option(help="The served model's name.")] = "simulated",
     max_model_len: Annotated[int, typer.Option(help="Tokens of a prompt and its answer together.")] = 32_768,
@@ -60,7 +60,7 @@ def simulate(
 
 
 def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
-    from batchclient.simulator.app import serve
+    from batchclient.simulator.app import listen, serve
     from batchclient.simulator.server import SimulatedServer
 
     try:
@@ -68,9 +68,20 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     url_host = f"[{host}]" if ":" in host else host
-    typer.echo(f"{server.model} ({server.profile.name}) on http://{url_host}:{port}/v1", err=True)
     try:
-        serve(server, host, port)
+        listener = listen(host, port)
+    except OSError as error:
+        typer.echo(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}", err=True)
+        raise typer.Exit(2) from None
+
+    def announce() -> None:
+        typer.echo(
+            f"{server.model} ({server.profile.name}) on http://{url_host}:{listener.getsockname()[1]}/v1", err=True
+        )
+
+    try:
+        with listener:
+            serve(server, listener=listener, announce=announce)
     except (ImportError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -54,8 +54,8 @@ class Dialect(Protocol):
         """Write the batch's request."""
         ...
 
-    def decoder(self, batch: Batch) -> Decoder:
-        """Return a fresh decoder for the batch's reply."""
+    def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
+        """Return a fresh decoder for the batch's reply, which may not be of the kind that was asked for."""
         ...
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:

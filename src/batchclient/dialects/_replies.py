@@ -64,6 +64,8 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
         prompts: the batch's prompts as JSON.
         secrets: keys.
     """
+    # What lies beyond is not shown: bound the work before looking for anything.
+    message = message[: 2 * _LONGEST_MESSAGE]
     labels = {form: "[prompt]" for prompt in prompts for form in _forms(prompt)}
     labels.update(dict.fromkeys(secrets, "[key]"))
     # The longest first: one prompt may begin with another, or hold the key.
@@ -73,6 +75,7 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
     for form in forms:
         if len(form) > _SHORTEST_PIECE:
             message = _cut_pieces(message, form, labels[form])
+            message = _cut_runs(message, form, labels[form])
     message = " ".join(message.split())
     return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"
 
@@ -98,6 +101,26 @@ def _cut_pieces(message: str, form: str, label: str) -> str:
         while start and end - start < len(form) and message[start - 1] == form[start - end - 1]:
             start -= 1
         message = message[:start] + label + message[end:]
+    return message
+
+
+def _cut_runs(message: str, form: str, label: str) -> str:
+    """Cut what a server shows of a prompt's middle: every common run of at least twice ``_SHORTEST_PIECE``, less one."""
+    start = 0
+    while start + _SHORTEST_PIECE <= len(message):
+        # Every run that long covers one of these pieces whole.
+        found = form.find(message[start : start + _SHORTEST_PIECE])
+        if found < 0:
+            start += _SHORTEST_PIECE
+            continue
+        left, right = start, start + _SHORTEST_PIECE
+        place, end = found, found + _SHORTEST_PIECE
+        while left and place and message[left - 1] == form[place - 1]:
+            left, place = left - 1, place - 1
+        while right < len(message) and end < len(form) and message[right] == form[end]:
+            right, end = right + 1, end + 1
+        message = message[:left] + label + message[right:]
+        start = left + len(label)
     return message
 
 

@@ -35,6 +35,8 @@ def failure_of(status: int, message: str, code: str | None, *, streamed: bool, r
     Sources: RFC 9110 for the statuses; for what servers make of them ``servers.md`` section 2 of the project's notes:
     vLLM says 503 when its queue is full, TGI 429, TGI 422 for a list that is too long and 424 for a failed generation.
     """
+    if status == 404 and message == "Not Found":
+        message = "Not Found; does base_url end in /v1, and in nothing more?"
     kind, error, cap = _classify(status, message, streamed=streamed)
     return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap)
 

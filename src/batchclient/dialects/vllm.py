@@ -5,7 +5,8 @@ What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wi
 - With ``stream_interval`` at its ceiling a prompt sends two events: its first token, then all the rest with
   ``finish_reason``. With ``continuous_usage_stats`` each event carries the usage of its own prompt.
   Before vLLM 0.27 ``stream_interval`` is ignored and an event comes per token; the decoder takes both.
-- A plain reply has one usage for the whole list, so a list also asks for token ids and counts them.
+- A plain reply has one usage for the whole list, so a list also asks for token ids and counts them. Not with ``echo``: asked
+  for token ids, vLLM leaves the prompt out of the text. Such calls are streamed where they can be; else they have no usage.
 - ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``.
 """
@@ -110,19 +111,24 @@ class VllmDialect:
             parts += [b'"prompt":[', b",".join([request.prompt for request in requests]), b"],"]
         if batch.streamed:
             parts.append(_STREAM_FIELDS)
-        elif len(requests) > 1 and not shape.wants_token_ids:
+        elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo:
             parts.append(_COUNT_FIELDS)
         parts.append(shape.body[1:])
         return WireRequest("POST", _PATH, b"".join(parts))
 
-    def decoder(self, batch: Batch) -> _PlainDecoder | _StreamDecoder:
-        """Return a fresh decoder for the batch's reply."""
-        return _StreamDecoder(batch, self._secrets) if batch.streamed else _PlainDecoder(batch, self._secrets)
+    def decoder(self, batch: Batch, content_type: str = "") -> _PlainDecoder | _StreamDecoder:
+        """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
+        if batch.streamed and not content_type.startswith("application/json"):
+            return _StreamDecoder(batch, self._secrets, content_type)
+        return _PlainDecoder(batch, self._secrets, content_type)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""
         message, code = error_in(body)
-        clean = redact(message, (request.prompt for request in batch.requests), self._secrets)
+        prompts = [request.prompt for request in batch.requests]
+        clean = redact(message, prompts, self._secrets)
+        if code is not None:
+            code = redact(code, prompts, self._secrets)
         return failure_of(
             status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
         )
@@ -149,7 +155,8 @@ def _make_shape(fields: Mapping[str, Any], key: bytes, body: bytes, alone: str |
         max_output_tokens=16 if max_tokens is None else max_tokens,
         alone_reason=alone,
         plain_only=bool(fields.get("use_beam_search")) or fields.get("prompt_logprobs") is not None,
-        wants_token_ids=fields.get("return_token_ids") is True,
+        wants_token_ids=_flag(fields, "return_token_ids"),
+        echo=_flag(fields, "echo"),
     )
 
 
@@ -162,11 +169,19 @@ def _count(fields: Mapping[str, Any], name: str, least: int) -> int | None:
     return value
 
 
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name)
+    if value is not None and type(value) is not bool:
+        raise ConfigError(f"{name} is true or false, not {value!r:.40}", field=name)
+    return value is True
+
+
 class _Reply:
     """What both decoders share: the ticking off of indices, and one prompt's answer from its choices' pieces."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...]) -> None:
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
         self._batch = batch
+        self._content_type = content_type.partition(";")[0][:60]
         self._n = batch.shape.weight
         self._demux = Demux(len(batch.requests), self._n)
         self._secrets = secrets
@@ -181,6 +196,8 @@ class _Reply:
         keep_ids = self._keep_ids
         if len(pieces) == 1:
             text, logprobs, ids = last["text"], last.get("logprobs"), last.get("token_ids")
+            if type(text) is not str:
+                raise TypeError("a choice's text is no string")
         else:
             text = "".join([piece["text"] for piece in pieces])
             logprobs = _join_logprobs(pieces)
@@ -201,7 +218,8 @@ class _Reply:
             status = 500
         code = fields.get("type")
         message = self._clean(str(fields.get("message", "no message")))
-        return failure_of(status, message, code if isinstance(code, str) else None, streamed=False, retry_after_s=None)
+        clean = self._clean(code) if isinstance(code, str) else None
+        return failure_of(status, message, clean, streamed=False, retry_after_s=None)
 
 
 def _join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -240,8 +258,8 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 class _PlainDecoder(_Reply):
     """A reply that is one JSON object."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...]) -> None:
-        super().__init__(batch, secrets)
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+        super().__init__(batch, secrets, content_type)
         self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
@@ -254,7 +272,8 @@ class _PlainDecoder(_Reply):
         try:
             reply = from_json(b"".join(self._chunks))
         except ValueError as error:
-            return [], _malformed("the reply is not JSON, or was cut off", error)
+            kind = f" (its content type is {self._content_type})" if "json" not in self._content_type else ""
+            return [], _malformed(f"the reply is not JSON, or was cut off{kind}", error)
         if not isinstance(reply, dict):
             return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
         if reply.get("error") is not None:
@@ -312,8 +331,8 @@ def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
 class _StreamDecoder(_Reply):
     """A reply that is a stream of events, those of all prompts mixed."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...]) -> None:
-        super().__init__(batch, secrets)
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+        super().__init__(batch, secrets, content_type)
         self._events = EventStream()
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
@@ -399,5 +418,7 @@ class _StreamDecoder(_Reply):
         if not self._demux.complete:
             if self.events and not self._pieces:
                 return answers, _mismatch(DemuxError(self._demux.missing()))
+            if not self.events and self._content_type not in ("", "text/event-stream"):
+                return answers, _malformed(f"server-sent events were expected, and {self._content_type} came")
             return answers, _malformed("the stream ended before every choice had finished")
         return answers, None

@@ -1,8 +1,22 @@
 """``python -m batchclient.simulator OPTIONS``: the child process behind ``EmbeddedServer(process=True)``."""
 
+import json
 import sys
 
 from batchclient.simulator.app import run_child
 
+
+def _options(arguments: list[str]) -> str:
+    """Check that there is one argument and that it is the JSON object ``EmbeddedServer`` writes."""
+    try:
+        [text] = arguments
+        if "port" in json.loads(text):
+            return text
+    except (TypeError, ValueError):
+        pass
+    sys.stderr.write("Error: this is for EmbeddedServer alone; to start a server run: batchclient simulate\n")
+    sys.exit(2)
+
+
 if __name__ == "__main__":
-    run_child(sys.argv[1])
+    run_child(_options(sys.argv[1:]))

@@ -31,7 +31,7 @@ from batchclient.simulator.server import SimulatedServer
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["EmbeddedServer", "serve"]
+__all__ = ["EmbeddedServer", "listen", "run_child", "serve"]
 
 # vLLM's VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
 _KEEP_ALIVE_S = 5
@@ -40,18 +40,36 @@ _START_TIMEOUT_S = 20.0
 _HTTP_TIMEOUT_S = 10.0
 
 
-def serve(server: SimulatedServer, host: str = "127.0.0.1", port: int = 8000) -> None:
+def serve(
+    server: SimulatedServer,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    listener: socket.socket | None = None,
+    announce: Callable[[], None] = lambda: None,
+) -> None:
     """Run a server in the foreground until it is interrupted.
+
+    Args:
+        listener: a socket that listens already, instead of ``host`` and ``port``.
+        announce: called when it listens.
 
     Raises:
         OSError: the port is taken.
         ImportError: uvicorn is missing; it comes with the extra ``cli``.
     """
     runner = _uvicorn(server)
-    runner.run(sockets=[_listen(host, port)])
+    listener = listener or listen(host, port)
+    announce()
+    runner.run(sockets=[listener])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one.
+
+    Raises:
+        OSError: the port is taken, or there is no such address here.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is named; with it each reply would take 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -212,7 +230,7 @@ class EmbeddedServer:
     # --- a thread ---
 
     def _start_thread(self) -> None:
-        listener = _listen("127.0.0.1", self.port)
+        listener = listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
         runner = _uvicorn(SimulatedServer(**self._options, epoch_s=time.time()))
         stopped = asyncio.Event()
@@ -268,7 +286,7 @@ def _run_thread(
 def run_child(options_json: str) -> None:
     """The child's whole life: listen, tell the port, serve until the parent has gone."""
     options = json.loads(options_json)
-    listener = _listen("127.0.0.1", options.pop("port"))
+    listener = listen("127.0.0.1", options.pop("port"))
     runner = _uvicorn(SimulatedServer(**options, epoch_s=time.time()))
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     print(listener.getsockname()[1], flush=True)  # noqa: T201  # the parent reads it

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 __all__ = ["Timeouts", "Transport", "WireRequest", "WireResponse"]
@@ -29,8 +29,9 @@ class WireRequest:
 
     method: str
     path: str
-    body: bytes = b""
-    headers: tuple[tuple[str, str], ...] = ()
+    # Neither is shown: prompts and keys are in them.
+    body: bytes = field(default=b"", repr=False)
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

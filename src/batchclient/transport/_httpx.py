@@ -4,8 +4,10 @@ Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
   request costs 2.0 ms with 32 in flight in one pool, 5.8 ms with 256, 1.0 to 1.3 ms in pools of 8). So there are many
   small pools, and the first with room is taken, which keeps the connections of the first ones warm.
-- Idle sockets are dropped after 3 s: servers close theirs after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
-  request on a socket that is being closed is lost.
+- So a request never waits for a connection. A pool that lets one wait has lost places to requests that were cancelled
+  while they connected (httpcore #1093, #830, #658): it takes no more and is closed when its last request has ended.
+- A socket that was idle for 3 s is not used again: servers close theirs after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
+  request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
 - No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
 - The size of the decoded body is capped as it arrives. Bodies are asked for without compression.
@@ -14,7 +16,8 @@ Rules:
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
@@ -22,6 +25,7 @@ import httpx
 
 from batchclient.errors import (
     BatchClientError,
+    ClientClosed,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
@@ -30,17 +34,37 @@ from batchclient.errors import (
 )
 from batchclient.transport import Timeouts, WireRequest
 
-__all__ = ["HttpxTransport"]
+__all__ = ["HttpxTransport", "check_arguments"]
 
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
+_LARGEST_PIECE_BYTES = 256 * 1024
+
+
+def check_arguments(http_client: object, http_backend: str) -> None:
+    """Refuse what cannot work.
+
+    Raises:
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient``, or the extra for ``http_backend`` is missing.
+    """
+    if http_client is not None and not isinstance(http_client, httpx.AsyncClient):
+        kind = type(http_client).__name__
+        raise ConfigError(f"http_client is an httpx.AsyncClient, not a {kind}", field="http_client")
+    if http_client is not None and http_client.is_closed:
+        raise ConfigError("the http_client is closed", field="http_client")
+    if http_backend == "aiohttp":
+        try:
+            import httpx_aiohttp  # noqa: F401
+        except ImportError as error:
+            message = "http_backend='aiohttp' needs the extra: pip install 'batchclient[aiohttp]'"
+            raise ConfigError(message, field="http_backend") from error
 
 
 class HttpxTransport:
     """Sends requests to one base URL through httpx.
 
     Args:
-        base_url: without a trailing slash.
+        base_url: without a trailing slash; a query in it goes with every request.
         headers: sent with every request.
         max_response_bytes: cap on a decoded body.
         client: the user's own client; never sharded, never closed.
@@ -58,7 +82,9 @@ class HttpxTransport:
         backend: str = "httpx",
         trust_env: bool = False,
     ) -> None:
-        self._base_url = base_url
+        self._base_url, question, query = base_url.partition("?")
+        self._query = question + query
+        self._address = f" to {self._base_url}"
         self._headers = httpx.Headers(
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
@@ -68,6 +94,7 @@ class HttpxTransport:
         self._trust_env = trust_env
         self._tls: ssl.SSLContext | None = None
         self._pools: list[_Pool] = []
+        self._retired: list[_Pool] = []
         self._urls: dict[str, httpx.URL] = {}
 
     def __repr__(self) -> str:
@@ -77,49 +104,85 @@ class HttpxTransport:
         """Send a request; return once the headers of the response are there."""
         url = self._urls.get(request.path)
         if url is None:
-            self._urls[request.path] = url = httpx.URL(self._base_url + request.path)
+            self._urls[request.path] = url = httpx.URL(self._base_url + request.path + self._query)
         headers = self._headers
         if request.headers:
             headers = httpx.Headers(headers)
             headers.update(request.headers)
-        wire = httpx.Request(
-            request.method,
-            url,
-            content=request.body or None,
-            headers=headers,
-            extensions={
-                "timeout": {
-                    "connect": timeouts.connect_s,
-                    "read": timeouts.read_s,
-                    "write": timeouts.write_s,
-                    "pool": timeouts.connect_s,
-                }
-            },
-        )
+        content = request.body or None
+        seconds = {
+            "connect": timeouts.connect_s,
+            "read": timeouts.read_s,
+            "write": timeouts.write_s,
+            "pool": timeouts.connect_s,
+        }
+        extensions: dict[str, Any] = {"timeout": seconds}
         if self._client is not None:
+            # What the client adds to its own requests (headers, cookies, a query) it adds to ours.
+            wire = self._client.build_request(
+                request.method, url, content=content, headers=headers, extensions=extensions
+            )
             return await self._send_by_user_client(wire)
-        pool = self._pool()
-        pool.used += 1
-        try:
-            response = await pool.transport.handle_async_request(wire)
-        except BaseException as error:
-            pool.used -= 1
-            if isinstance(error, httpx.TransportError):
-                raise _translate(error) from error
-            raise
-        return _Response(response, self._cap, pool)
+        if self._backend == "aiohttp":
+            wire = _aiohttp_request(request.method, url, content, headers, extensions)
+        else:
+            # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
+            seconds["pool"] = 0.0
+            wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
+        await self._close_idle()
+        while True:
+            pool = self._pool()
+            pool.used += 1
+            try:
+                response = await pool.transport.handle_async_request(wire)
+            except httpx.PoolTimeout as error:
+                pool.used -= 1
+                if pool.fresh:
+                    raise _translate(error, self._address) from error
+                await self._retire(pool)
+            except BaseException as error:
+                pool.used -= 1
+                pool.fresh = False
+                if pool.retired:
+                    await self._retire(pool)
+                if isinstance(error, httpx.TransportError):
+                    raise _translate(error, self._address) from error
+                if _is_aiohttps(error):
+                    # Not chained: its repr holds the request's headers, the key among them.
+                    raise _translate(error, self._address) from None
+                raise
+            else:
+                pool.fresh = False
+                return _Response(response, self._cap, pool, self._retire)
 
     async def _send_by_user_client(self, wire: httpx.Request) -> _Response:
         assert self._client is not None
         try:
             response = await self._client.send(wire, stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
-            raise _translate(error) from error
+            raise _translate(error, self._address) from error
         except RuntimeError as error:
             if self._client.is_closed:
-                raise ConnectFailed("the http_client given to BatchClient is closed") from error
+                raise ClientClosed("the http_client given to BatchClient was closed") from error
             raise
-        return _Response(response, self._cap, None)
+        return _Response(response, self._cap, None, self._retire)
+
+    async def _retire(self, pool: _Pool) -> None:
+        """Use a pool no more; close it once nothing is in it."""
+        if not pool.retired:
+            pool.retired = True
+            self._pools.remove(pool)
+            self._retired.append(pool)
+        if not pool.used and pool in self._retired:
+            self._retired.remove(pool)
+            await pool.transport.aclose()
+
+    async def _close_idle(self) -> None:
+        """Close the pools that a smaller load has no use for; httpcore drops idle sockets only of pools it uses."""
+        now = time.monotonic()
+        for pool in self._pools[1:]:
+            if not pool.used and now - pool.used_at > _KEEPALIVE_S:
+                await self._retire(pool)
 
     def _pool(self) -> _Pool:
         for pool in self._pools:
@@ -150,25 +213,31 @@ class HttpxTransport:
 
     async def aclose(self) -> None:
         """Close every pool of our own."""
-        pools, self._pools = self._pools, []
+        pools, self._pools, self._retired = self._pools + self._retired, [], []
         for pool in pools:
             await pool.transport.aclose()
 
 
 class _Pool:
-    __slots__ = ("transport", "used")
+    __slots__ = ("fresh", "retired", "transport", "used", "used_at")
 
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self.transport = transport
         self.used = 0
+        self.used_at = 0.0
+        self.fresh = True
+        self.retired = False
 
 
 class _Response:
     """A response whose body is still to be read."""
 
-    __slots__ = ("_cap", "_pool", "_response", "headers", "status")
+    __slots__ = ("_cap", "_pool", "_response", "_retire", "headers", "status")
 
-    def __init__(self, response: httpx.Response, cap: int, pool: _Pool | None) -> None:
+    def __init__(
+        self, response: httpx.Response, cap: int, pool: _Pool | None, retire: Callable[[_Pool], Awaitable[None]]
+    ) -> None:
+        self._retire = retire
         self._response = response
         self._cap = cap
         self._pool = pool
@@ -191,6 +260,10 @@ class _Response:
             raise _translate(error) from error
         except httpx.StreamError as error:
             raise ConnectionLost("the response could not be read") from error
+        except Exception as error:
+            if _is_aiohttps(error):
+                raise _translate(error) from None
+            raise
 
     async def aclose(self) -> None:
         """Release the connection."""
@@ -200,10 +273,21 @@ class _Response:
         finally:
             if pool is not None:
                 pool.used -= 1
+                pool.used_at = time.monotonic()
+                if pool.retired:
+                    await self._retire(pool)
 
 
-def _translate(error: httpx.HTTPError) -> BatchClientError:
+def _is_aiohttps(error: BaseException) -> bool:
+    """Whether aiohttp raised it and httpx-aiohttp let it through."""
+    return type(error).__module__.partition(".")[0] == "aiohttp"
+
+
+def _translate(error: BaseException, address: str = "") -> BatchClientError:
     """Map httpx's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
+    if _is_aiohttps(error):
+        # Its texts quote the server's bytes.
+        return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
     # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
     broken = type(error.__cause__).__name__ in (
         "ServerDisconnectedError",
@@ -211,16 +295,18 @@ def _translate(error: httpx.HTTPError) -> BatchClientError:
         "ClientConnectionResetError",
     )
     if isinstance(error, httpx.ConnectTimeout) and not broken:
-        return ConnectFailed("no connection within the connect timeout")
+        return ConnectFailed(f"no connection{address} within the connect timeout")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
-        return ConnectFailed(f"no connection: {error}")
+        return ConnectFailed(f"no connection{address}: {error}")
     if isinstance(error, httpx.PoolTimeout):
         return ConnectFailed("the HTTP client's pool had no connection free")
     if isinstance(error, httpx.ReadTimeout):
         return ReadTimedOut("the server was silent for read_timeout_s")
     if isinstance(error, httpx.DecodingError):
         return ConnectionLost("the body could not be decompressed")
-    return ConnectionLost(f"the connection broke: {error or type(error).__name__}")
+    # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
+    said = str(error).partition(": bytearray(")[0]
+    return ConnectionLost(f"the connection broke: {said or type(error).__name__}")
 
 
 def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:
@@ -234,13 +320,29 @@ def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:
     return httpx.Proxy(found) if found else None
 
 
+def _aiohttp_request(
+    method: str, url: httpx.URL, content: bytes | None, headers: httpx.Headers, extensions: dict[str, Any]
+) -> httpx.Request:
+    if content is None or len(content) <= _LARGEST_PIECE_BYTES:
+        return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
+    # In one piece a large body would hold up the event loop; aiohttp warns of it.
+    headers = httpx.Headers(headers)
+    headers["content-length"] = str(len(content))
+    return httpx.Request(method, url, stream=_Pieces(content), headers=headers, extensions=extensions)
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        for start in range(0, len(self._content), _LARGEST_PIECE_BYTES):
+            yield self._content[start : start + _LARGEST_PIECE_BYTES]
+
+
 def _aiohttp_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool) -> httpx.AsyncBaseTransport:
-    try:
-        from httpx_aiohttp import AiohttpTransport
-    except ImportError as error:
-        message = "http_backend='aiohttp' needs the extra: pip install 'batchclient[aiohttp]'"
-        raise ConfigError(message, field="http_backend") from error
     import aiohttp
+    from httpx_aiohttp import AiohttpTransport
 
     def session() -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(

@@ -1,0 +1,35 @@
+"""Real sockets and mocked httpx: each test has a few seconds, and none of them waits for a clock."""
+
+import asyncio
+import inspect
+import signal
+
+import pytest
+
+LONGEST_S = 15.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    def stop(number, frame):
+        pytest.fail(f"the test ran for {LONGEST_S:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_S, 1.0)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(params=["httpx", "aiohttp"])
+def backend(request):
+    return request.param

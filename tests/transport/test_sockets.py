@@ -1,0 +1,530 @@
+"""Real sockets: what goes over them, how many there are, and what happens when they break."""
+
+import asyncio
+import gzip
+import json
+
+import httpx
+import pytest
+import trio
+
+from batchclient import (
+    Backoff,
+    BatchClient,
+    Completion,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    ReadTimedOut,
+    ResponseTooLarge,
+    ServerFault,
+)
+from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport._httpx import HttpxTransport
+from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
+
+NEVER = Backoff(max_attempts=1)
+AT_ONCE = Backoff(base_s=0)
+
+
+def make(server, backend, **arguments):
+    return BatchClient(server.url, **{"model": "m", "http_backend": backend, "retry": NEVER, **arguments})
+
+
+def chunked(chunks, *, end=True):
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    body = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_what_goes_over_the_wire(backend, max_tokens):
+    async with RawServer() as server, make(server, backend, api_key="secret", headers={"X-Tenant": "t"}) as client:
+        assert (await client.complete("p", max_tokens=max_tokens)).text == "<p>"
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("POST", "/v1/completions")
+    assert heard.header("host") == f"127.0.0.1:{server.port}"
+    assert heard.header("content-type") == "application/json"
+    assert heard.header("accept-encoding") == "identity"
+    assert heard.header("authorization") == "Bearer secret"
+    assert heard.header("x-tenant") == "t"
+    assert heard.header("content-length") == str(len(heard.body))
+    assert heard.header("cookie") is None
+    assert heard.json["prompt"] == "p"
+
+
+async def test_sockets_are_used_again(backend):
+    async with RawServer() as server, make(server, backend) as client:
+        for number in range(10):
+            await client.complete(f"{number}")
+        assert server.connections == 1
+    assert len(server.heard) == 10
+
+
+async def test_sockets_are_closed_with_the_client(backend):
+    async with RawServer() as server:
+        async with make(server, backend, max_list=1) as client:
+            await client.batch_map(["a", "b", "c"], "{}")
+            assert server.open >= 1
+        await asyncio.wait_for(server.closed_by_client.wait(), 5)
+        while server.open:
+            await asyncio.sleep(0)
+
+
+def test_idle_sockets_are_dropped_before_servers_drop_theirs(backend):
+    async def main():
+        transport = HttpxTransport("http://127.0.0.1:1", {}, max_response_bytes=1, backend=backend)
+        made = transport._make_transport()
+        if backend == "httpx":
+            pool = made._pool
+            assert pool._keepalive_expiry == 3.0
+            assert pool._max_connections == pool._max_keepalive_connections == 8
+        else:
+            session = made.get_client()
+            made.client = session
+            assert session.connector._keepalive_timeout == 3.0
+            assert session.connector.limit == 8
+        await made.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_never_more_connections_than_the_limit(backend, max_tokens):
+    most = working = 0
+
+    async def slowly(heard, reader, writer, server):
+        nonlocal most, working
+        working += 1
+        most = max(most, working)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        working -= 1
+        await answer(heard, reader, writer, server)
+
+    async with RawServer(slowly) as server, make(server, backend, limit=16, max_list=1) as client:
+        answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
+        pools = client._runner._transports[0]._pools
+        assert [each.text for each in answers] == [f"<{number}>" for number in range(500)]
+        assert most == 16
+        assert [pool.used for pool in pools] == [0] * len(pools)
+        if max_tokens == 1:
+            assert len(pools) == 2
+            assert server.most_open == server.connections == 16
+        else:
+            # A streamed choice gives its permit back when it ends, a moment before its connection is free.
+            assert server.most_open <= 24
+
+
+async def test_pools_hold_eight_connections_each():
+    release = asyncio.Event()
+
+    async def hold(heard, reader, writer, server):
+        await release.wait()
+        await answer(heard, reader, writer, server)
+
+    async with RawServer(hold) as server, make(server, "httpx", limit=20, max_list=1) as client:
+        calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(20)]
+        await server.arrived(20)
+        pools = client._runner._transports[0]._pools
+        assert [pool.used for pool in pools] == [8, 8, 4]
+        release.set()
+        await asyncio.gather(*calls)
+        assert [pool.used for pool in pools] == [0, 0, 0]
+        # The first pools are taken first, which keeps their sockets warm.
+        await client.complete("again")
+        assert len(pools) == 3
+        assert server.connections == 20
+
+
+async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
+    async def say_nothing(heard, reader, writer, server):
+        await reader.read()
+        server.closed_by_client.set()
+        return True
+
+    async with RawServer(say_nothing) as server, make(server, backend, limit=4, max_list=1) as client:
+        for _ in range(12):
+            server.closed_by_client.clear()
+            before = len(server.heard)
+            call = asyncio.ensure_future(client.complete("p"))
+            await server.arrived(before + 1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await asyncio.wait_for(server.closed_by_client.wait(), 5)
+        while client.statistics().in_flight:
+            await asyncio.sleep(0)
+        assert [pool.used for pool in client._runner._transports[0]._pools] == [0]
+
+
+async def test_calls_cancelled_while_they_connect_leave_no_place_taken(backend):
+    async with RawServer() as server, make(server, backend, limit=16, max_list=1) as client:
+        for turns in range(40):
+            calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(16)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        answers = await asyncio.gather(*(client.complete(f"{number}") for number in range(32)))
+        assert len(answers) == 32
+        assert all(pool.used == 0 for pool in client._runner._transports[0]._pools)
+
+
+# Faults -----------------------------------------------------------------------------------------------------------
+
+
+async def nobody_listens():
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return f"http://127.0.0.1:{port}/v1"
+
+
+async def test_a_refused_connection(backend):
+    url = await nobody_listens()
+    async with BatchClient(url, model="m", http_backend=backend, retry=NEVER) as client:
+        with pytest.raises(ConnectFailed) as caught:
+            await client.complete("p")
+    assert caught.value.retryable
+
+
+async def test_a_name_that_does_not_resolve(backend):
+    async with BatchClient("http://no-such-host.invalid/v1", model="m", http_backend=backend, retry=NEVER) as client:
+        with pytest.raises(ConnectFailed):
+            await client.complete("p")
+
+
+FAULTS = {
+    "cut within the headers": b"HTTP/1.1 200 OK\r\ncontent-le",
+    "closed without a word": b"",
+    "cut mid-body, by length": response(b'{"choices": [', length=1000),
+    "chunks without their end": chunked([b"data: {"], end=False),
+    "a chunk cut in two": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\nhalf",
+    "no HTTP at all": b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("end", ["closed", "reset"])
+async def test_a_connection_that_breaks_is_lost_and_the_call_is_sent_again(backend, fault, end):
+    broken = 0
+
+    async def break_once(heard, reader, writer, server):
+        nonlocal broken
+        if broken:
+            return await answer(heard, reader, writer, server)
+        broken += 1
+        writer.write(FAULTS[fault])
+        if end == "reset":
+            reset(writer)
+        return True
+
+    async with RawServer(break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+        completion = await client.complete("p")
+    assert completion.text == "<p>"
+    assert completion.attempts == 2
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_connection_that_breaks_is_our_error(backend, fault):
+    async def break_off(heard, reader, writer, server):
+        writer.write(FAULTS[fault])
+        return True
+
+    async with RawServer(break_off) as server, make(server, backend) as client:
+        with pytest.raises(ConnectionLost) as caught:
+            await client.complete("p")
+        # aiohttp's own error is not chained: its repr holds our headers.
+        assert isinstance(caught.value.__cause__, httpx.HTTPError) or backend == "aiohttp"
+        assert client.statistics().in_flight == 0
+
+
+async def test_a_stream_cut_off_keeps_what_was_finished(backend):
+    broken = []
+
+    async def break_once(heard, reader, writer, server):
+        if broken:
+            return await answer(heard, reader, writer, server)
+        broken.append(heard)
+        events = events_of(heard)
+        writer.write(chunked(events[: len(events) // 2 + 1], end=False))
+        await writer.drain()
+        return True
+
+    async with RawServer(break_once) as server, make(server, backend, retry=AT_ONCE) as client:
+        answers = await asyncio.gather(*(client.complete(p) for p in ("a", "b", "c", "d")))
+    assert [each.text for each in answers] == ["<a>", "<b>", "<c>", "<d>"]
+    assert sorted(each.attempts for each in answers) == [1, 2, 2, 2] or sorted(each.attempts for each in answers) == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert len(server.heard[1].prompts) < 4
+
+
+async def test_a_server_that_never_answers_is_given_up(backend):
+    async def say_nothing(heard, reader, writer, server):
+        await reader.read()
+        return True
+
+    async with RawServer(say_nothing) as server, make(server, backend, read_timeout_s=0.05) as client:
+        with pytest.raises(ReadTimedOut, match="read_timeout_s"):
+            await client.complete("p")
+        assert client.statistics().in_flight == 0
+
+
+async def test_a_server_that_falls_silent_mid_stream_is_given_up(backend):
+    async def fall_silent(heard, reader, writer, server):
+        writer.write(chunked(events_of(heard)[:1], end=False))
+        await writer.drain()
+        await reader.read()
+        return True
+
+    async with RawServer(fall_silent) as server, make(server, backend, read_timeout_s=0.05) as client:
+        with pytest.raises(ReadTimedOut):
+            await client.complete("p")
+
+
+async def test_the_socket_a_server_closed_while_idle_is_not_used(backend):
+    async def answer_and_close(heard, reader, writer, server):
+        writer.write(response(body_of(heard)))
+        await writer.drain()
+        return True
+
+    async with RawServer(answer_and_close) as server, make(server, backend, retry=AT_ONCE) as client:
+        for number in range(5):
+            assert (await client.complete(f"{number}")).text == f"<{number}>"
+            while server.open:
+                await asyncio.sleep(0)
+        assert server.connections == 5
+
+
+async def test_an_html_page_is_no_answer(backend):
+    async def page(heard, reader, writer, server):
+        writer.write(response(b"<html>Welcome</html>", headers=[("content-type", "text/html")]))
+
+    async with RawServer(page) as server, make(server, backend) as client:
+        with pytest.raises(DialectError):
+            await client.complete("p", max_tokens=1)
+        with pytest.raises(DialectError):
+            await client.complete("p", max_tokens=16)
+    assert len(server.heard) == 2
+
+
+async def test_an_error_status_leaves_a_socket_that_can_be_used(backend):
+    async def fail_once(heard, reader, writer, server):
+        if len(server.heard) == 1:
+            writer.write(response(b'{"error": {"message": "no"}}', "503 Service Unavailable"))
+        else:
+            await answer(heard, reader, writer, server)
+
+    async with RawServer(fail_once) as server, make(server, backend, retry=AT_ONCE) as client:
+        assert (await client.complete("p")).attempts == 2
+        assert server.connections == 1
+
+
+async def test_a_502_with_a_broken_body_is_a_fault_of_the_server_or_the_wire(backend):
+    async def fail(heard, reader, writer, server):
+        writer.write(response(b"Bad gate", "502 Bad Gateway", length=1000))
+        return True
+
+    async with RawServer(fail) as server, make(server, backend) as client:
+        with pytest.raises((ServerFault, ConnectionLost)):
+            await client.complete("p")
+
+
+async def test_a_bomb_is_defused(backend):
+    bomb = gzip.compress(b"\0" * 50_000_000)
+
+    async def send_it(heard, reader, writer, server):
+        writer.write(response(bomb, headers=[("content-encoding", "gzip")]))
+        return True
+
+    async with RawServer(send_it) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+        with pytest.raises(ResponseTooLarge):
+            await client.complete("p")
+
+
+async def test_an_endless_body_is_cut_off(backend):
+    async def never_stop(heard, reader, writer, server):
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000))
+            await writer.drain()
+
+    async with RawServer(never_stop) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+        with pytest.raises(ResponseTooLarge):
+            await client.complete("p")
+
+
+async def test_endless_headers_are_cut_off(backend):
+    async def never_stop(heard, reader, writer, server):
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            writer.write(b"x: " + b"y" * 1000 + b"\r\n")
+            await writer.drain()
+
+    async with RawServer(never_stop) as server, make(server, backend) as client:
+        with pytest.raises(ConnectionLost):
+            await client.complete("p")
+
+
+async def test_what_we_sent_is_not_shown_where_a_server_only_says_it_back(backend):
+    """A port that echoes: the reply is our own request, key and prompt."""
+
+    async def say_it_back(heard, reader, writer, server):
+        head = f"{heard.method} {heard.path} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in heard.headers)
+        writer.write(head.encode() + b"\r\n" + heard.body)
+        return True
+
+    async def say_headers_back(heard, reader, writer, server):
+        head = "HTTP/1.1 200 OK\r\n" + "".join(f"{n} {v}\r\n" for n, v in heard.headers)
+        writer.write(head.encode() + b"\r\n" + heard.body)
+        return True
+
+    for on_request in (say_it_back, say_headers_back):
+        async with RawServer(on_request) as server, make(server, backend, api_key="canary-key") as client:
+            with pytest.raises(ConnectionLost) as caught:
+                await client.complete("canary-prompt")
+        shown, error = [], caught.value
+        while error is not None:
+            shown += [str(error), repr(error)]
+            error = error.__cause__
+        assert "canary" not in "".join(shown)
+
+
+class FullPool(httpx.AsyncBaseTransport):
+    """Serves some requests; then every place in it is taken by a request that was cancelled."""
+
+    def __init__(self, serves):
+        self.serves = serves
+        self.closed = 0
+
+    async def handle_async_request(self, request):
+        if not self.serves:
+            raise httpx.PoolTimeout("no place")
+        self.serves -= 1
+        return httpx.Response(200, stream=httpx.ByteStream(b"body"))
+
+    async def aclose(self):
+        self.closed += 1
+
+
+async def ask(transport):
+    return await transport.send(WireRequest("GET", "/x"), Timeouts())
+
+
+async def test_a_pool_that_lost_its_places_is_replaced_at_once():
+    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+    made = [FullPool(2), FullPool(9)]
+    transport._make_transport = iter(made).__next__
+    first = await ask(transport)
+    await (await ask(transport)).aclose()
+    await (await ask(transport)).aclose()
+    # What is still in it goes on; then it is closed.
+    assert [pool.closed for pool in made] == [0, 0]
+    assert [chunk async for chunk in first.chunks()] == [b"body"]
+    await first.aclose()
+    assert [pool.closed for pool in made] == [1, 0]
+    assert len(transport._pools) == 1
+    await transport.aclose()
+    assert [pool.closed for pool in made] == [1, 1]
+
+
+async def test_a_lost_pool_is_closed_with_the_transport():
+    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+    made = [FullPool(1), FullPool(9)]
+    transport._make_transport = iter(made).__next__
+    await ask(transport)
+    await (await ask(transport)).aclose()
+    await transport.aclose()
+    assert [pool.closed for pool in made] == [1, 1]
+
+
+async def test_a_fresh_pool_without_a_place_is_an_error_not_a_loop():
+    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+    transport._make_transport = lambda: FullPool(0)
+    with pytest.raises(ConnectFailed, match="pool"):
+        await ask(transport)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+def test_the_same_on_trio(max_tokens):
+    texts, closed = [], []
+
+    async def main(url):
+        async with BatchClient(url, model="m", limit=16, max_list=4) as client:
+
+            async def call(prompt):
+                texts.append((prompt, (await client.complete(prompt, max_tokens=max_tokens)).text))
+
+            async with trio.open_nursery() as nursery:
+                for number in range(100):
+                    nursery.start_soon(call, f"p{number}")
+            with trio.move_on_after(0):
+                await client.complete("given up", max_tokens=max_tokens)
+            assert (await client.complete("after")).text == "<after>"
+            pools = client._runner._transports[0]._pools
+            # The task of what was given up ends in its own time.
+            while any(pool.used for pool in pools):
+                await trio.lowlevel.checkpoint()
+        closed.append(client)
+
+    with answers_in_a_thread() as url:
+        trio.run(main, url)
+    assert sorted(texts) == sorted((f"p{number}", f"<p{number}>") for number in range(100))
+    assert closed
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+async def test_a_stream_in_pieces_of_any_size_is_the_same(backend, size):
+    async def in_pieces(heard, reader, writer, server):
+        body = b"".join(events_of(heard))
+        writer.write(chunked([body[start : start + size] for start in range(0, len(body), size)]))
+
+    async with RawServer(in_pieces) as server, make(server, backend) as client:
+        answers = await asyncio.gather(*(client.complete(p) for p in ("ä", "b", "😀")))
+    assert [each.text for each in answers] == ["<ä>", "<b>", "<😀>"]
+
+
+async def test_a_big_prompt_arrives_whole(backend):
+    async with RawServer() as server, make(server, backend) as client:
+        prompt = "ü" * 2_000_000
+        assert (await client.complete(prompt)).text == f"<{prompt}>"
+    assert server.heard[0].json["prompt"] == prompt
+
+
+async def test_a_body_that_is_not_read_costs_the_connection():
+    """The transport alone: what ``aclose`` of a half-read response does."""
+
+    async def long(heard, reader, writer, server):
+        writer.write(chunked([b"first"], end=False))
+        await writer.drain()
+        await reader.read()
+        server.closed_by_client.set()
+        return True
+
+    async with RawServer(long) as server:
+        transport = HttpxTransport(server.url, {}, max_response_bytes=1000)
+        response_ = await transport.send(WireRequest("GET", "/x"), Timeouts())
+        chunks = response_.chunks()
+        assert await anext(chunks) == b"first"
+        await chunks.aclose()
+        await response_.aclose()
+        await response_.aclose()
+        await asyncio.wait_for(server.closed_by_client.wait(), 5)
+        assert transport._pools[0].used == 0
+        await transport.aclose()
+        await transport.aclose()
+    assert json.dumps(repr(transport))
+
+
+async def test_many_calls_over_real_sockets_have_their_own_answers(backend):
+    async with RawServer() as server, make(server, backend) as client:
+        answers = await asyncio.gather(*(client.complete(f"p{number}") for number in range(1000)))
+    assert all(isinstance(each, Completion) for each in answers)
+    assert [each.text for each in answers] == [f"<p{number}>" for number in range(1000)]
