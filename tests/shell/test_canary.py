@@ -80,8 +80,7 @@ def every_echo():
                 )
 
 
-KNOWN_LEAKS = {
-}
+KNOWN_LEAKS = {}
 
 
 @pytest.mark.parametrize(("words", "kind", "stream"), list(every_echo()))
