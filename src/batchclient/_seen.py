@@ -1,4 +1,4 @@
-"""How often was this seen before? For a million documents in 16 MB.
+"""How often was this seen before? For a million documents in 16 to 32 MB.
 
 A dictionary of a million numbers takes some 100 MB, which a map that promises flat memory cannot spend on numbering
 repeated documents. This is open addressing in one array of 64-bit fingerprints; counts are kept for repeats only.

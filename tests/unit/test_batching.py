@@ -156,3 +156,9 @@ def test_what_cannot_be_streamed_is_not():
     endpoint.refuse_streams(0.0)
     assert not rule.streamed(PLAIN, endpoint, 0.0)
     assert rule.streamed(PLAIN, endpoint, 300.0)
+
+
+@pytest.mark.parametrize(("most", "streamed"), [(1, True), (4, True), (16, True), (0, False)])
+def test_calls_that_echo_are_streamed_even_where_they_are_short(most, streamed):
+    rule, endpoint = rule_and_endpoint()
+    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, echo=True), endpoint, 0.0) is streamed

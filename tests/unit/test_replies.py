@@ -156,6 +156,14 @@ def test_a_shortened_echo_is_cut_out(length):
     assert clean(f"bad: {PROMPT[:length]}...{PROMPT[-length:]}!", PROMPT) == "bad: [prompt]...[prompt]!"
 
 
+@pytest.mark.parametrize("start", range(1, 40, 3))
+@pytest.mark.parametrize("length", [23, 24, 35, 50])
+def test_a_piece_of_the_middle_is_cut_out_too(start, length):
+    piece = PROMPT[start : start + length]
+    assert clean(f"near <{piece}> it is wrong", PROMPT) == "near <[prompt]> it is wrong"
+    assert clean(f"<{piece}> and <{piece}>", "something else altogether", PROMPT) == "<[prompt]> and <[prompt]>"
+
+
 class Body(BaseModel):
     prompt: int
 

@@ -291,7 +291,7 @@ class Scheduler:
         if count:
             self._counters.completion_tokens += tokens
             if tokens:
-                self._lengths.learn(batch.shape.key, tokens / count)
+                self._lengths.learn(batch.shape.key, tokens / (count * weight))
             endpoint.observe(
                 Sample(self._now, batch.sent_at, in_flight, count * weight, tokens, Outcome.SUCCESS),
             )
