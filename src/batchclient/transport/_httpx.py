@@ -39,6 +39,7 @@ __all__ = ["HttpxTransport", "check_arguments"]
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _LARGEST_PIECE_BYTES = 256 * 1024
+_QUOTES = ": bytearray("
 
 
 def check_arguments(http_client: object, http_backend: str) -> None:
@@ -145,11 +146,8 @@ class HttpxTransport:
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
-                if isinstance(error, httpx.TransportError):
-                    raise _translate(error, self._address) from error
-                if _is_aiohttps(error):
-                    # Not chained: its repr holds the request's headers, the key among them.
-                    raise _translate(error, self._address) from None
+                if isinstance(error, httpx.TransportError) or _is_aiohttps(error):
+                    raise _translate(error, self._address) from _cause(error)
                 raise
             else:
                 pool.fresh = False
@@ -160,7 +158,7 @@ class HttpxTransport:
         try:
             response = await self._client.send(wire, stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
-            raise _translate(error, self._address) from error
+            raise _translate(error, self._address) from _cause(error)
         except RuntimeError as error:
             if self._client.is_closed:
                 raise ClientClosed("the http_client given to BatchClient was closed") from error
@@ -257,12 +255,12 @@ class _Response:
                     raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
                 yield chunk
         except httpx.HTTPError as error:
-            raise _translate(error) from error
+            raise _translate(error) from _cause(error)
         except httpx.StreamError as error:
             raise ConnectionLost("the response could not be read") from error
         except Exception as error:
             if _is_aiohttps(error):
-                raise _translate(error) from None
+                raise _translate(error) from _cause(error)
             raise
 
     async def aclose(self) -> None:
@@ -281,6 +279,11 @@ class _Response:
 def _is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
+    return None if _is_aiohttps(error) or _QUOTES in str(error) else error
 
 
 def _translate(error: BaseException, address: str = "") -> BatchClientError:
@@ -305,7 +308,7 @@ def _translate(error: BaseException, address: str = "") -> BatchClientError:
     if isinstance(error, httpx.DecodingError):
         return ConnectionLost("the body could not be decompressed")
     # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
-    said = str(error).partition(": bytearray(")[0]
+    said = str(error).partition(_QUOTES)[0]
     return ConnectionLost(f"the connection broke: {said or type(error).__name__}")
 
 
