@@ -36,6 +36,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    LimitChanged,
     Reject,
     Request,
     Resolve,
@@ -242,6 +243,8 @@ class Runner:
                     self._abort(batch)
                 case Drained():
                     self._drained.set()
+                case LimitChanged(endpoint, _, change):
+                    _log.debug("endpoint %d: limit %d (%s)", endpoint, change.limit, change.reason)
 
     def _abort(self, batch: Batch) -> None:
         if self._cancel(batch.id):

@@ -24,6 +24,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    LimitChanged,
     Reject,
     Request,
     RequestState,
@@ -156,6 +157,8 @@ class Playbook:
                 return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
             case Drained():
                 return "drained"
+            case LimitChanged(endpoint, _, change):
+                return f"limit {change.limit} @{endpoint}"
 
     def _end(self, requests):
         self.ends.update(request.waiter for request in requests)

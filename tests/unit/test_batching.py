@@ -30,7 +30,7 @@ def decide(
     lengths = OutputLengths()
     rule = BatchingRule(SchedulerSettings(**settings), lengths)
     endpoint = Endpoint(0, FixedLimit(limit), max_list)
-    endpoint.take(held)
+    endpoint.take(held, 0.0)
     if cap:
         endpoint.shorten_lists(cap + 1, cap, now)
     group = Group(shape, **(group or {}))

@@ -12,25 +12,25 @@ def endpoint(limit=4, max_list=64):
 
 def test_permits_are_a_counter():
     one = endpoint()
-    one.take(3)
+    one.take(3, 0.0)
     assert (one.in_flight, one.free) == (3, 1)
-    one.give_back(2)
+    one.give_back(2, 0.0)
     assert (one.in_flight, one.free) == (1, 3)
 
 
 def test_more_permits_than_the_limit_leave_less_than_none():
     one = endpoint(limit=2)
-    one.take(5)
+    one.take(5, 0.0)
     assert one.free == -3
-    one.give_back(5)
+    one.give_back(5, 0.0)
     assert one.free == 2
 
 
 def test_permits_that_were_not_taken_cannot_be_returned():
     one = endpoint()
-    one.take(1)
+    one.take(1, 0.0)
     with pytest.raises(AssertionError):
-        one.give_back(2)
+        one.give_back(2, 0.0)
 
 
 def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
@@ -101,5 +101,5 @@ def test_the_cap_does_not_depend_on_how_often_it_was_looked_at():
 
 def test_the_repr_says_how_full_it_is():
     one = endpoint()
-    one.take(3)
+    one.take(3, 0.0)
     assert repr(one) == "<Endpoint 0: 3 of 4 in flight>"

@@ -80,7 +80,7 @@ def test_batches_are_numbered_from_one_over_all_endpoints():
     scene = Scene(2, 2)
     scene.add(4)
     assert [(batch.id, batch.endpoint) for batch in scene.granting.grant(0.0)] == [(1, 0), (2, 1)]
-    scene.endpoints[1].give_back(2)
+    scene.endpoints[1].give_back(2, 0.0)
     scene.add(1)
     assert [(batch.id, batch.endpoint) for batch in scene.granting.grant(1.0)] == [(3, 1)]
 

@@ -8,7 +8,7 @@ from batchclient._core.limits import FixedLimit, Outcome, Sample
 def test_a_fixed_limit_stays_what_it_is():
     limit = FixedLimit(7)
     for outcome in Outcome:
-        assert limit.on_sample(Sample(1.0, 0.0, 7, 1, 10, outcome)) is None
+        assert limit.on_sample(Sample(1.0, 0.0, 7, 7.0, 1, 5, 10, 0.1, outcome, 7)) is None
     assert limit.limit == 7
 
 

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from batchclient._core.limits import Limit, Sample
+from batchclient._core.limits import Limit, LimitChange, Sample
 
 __all__ = ["Endpoint"]
 
@@ -32,6 +32,8 @@ class Endpoint:
     """
 
     __slots__ = (
+        "_area",
+        "_area_at",
         "_learnt_at",
         "_learnt_cap",
         "_lists_again_at",
@@ -55,6 +57,8 @@ class Endpoint:
         self.limit = limit
         self._max_list = max_list
         self.in_flight = 0
+        self._area = 0.0
+        self._area_at = 0.0
         self.abandoned = 0
         self.held_since: float | None = None
         """Since when free permits have been held back to be granted together; ``None``: none are."""
@@ -79,14 +83,22 @@ class Endpoint:
         """Permits free now."""
         return self.limit.limit - self.in_flight
 
-    def take(self, sequences: int) -> None:
+    def take(self, sequences: int, now: float) -> None:
         """Take permits for a batch that is sent in this step."""
+        self._area += self.in_flight * (now - self._area_at)
+        self._area_at = now
         self.in_flight += sequences
 
-    def give_back(self, sequences: int) -> None:
+    def give_back(self, sequences: int, now: float) -> None:
         """Return permits."""
+        self._area += self.in_flight * (now - self._area_at)
+        self._area_at = now
         self.in_flight -= sequences
         assert self.in_flight >= 0, "more permits returned than taken"
+
+    def area(self, now: float) -> float:
+        """The integral of ``in_flight`` over time so far, sequence-seconds; a difference of two is a mean load times its time."""
+        return self._area + self.in_flight * (now - self._area_at)
 
     def is_blocked(self, now: float) -> bool:
         """Whether the endpoint is to be left alone for now."""
@@ -152,6 +164,6 @@ class Endpoint:
         self._learnt_cap = min(cap, self._grown_cap(now))
         self._learnt_at = now
 
-    def observe(self, sample: Sample) -> None:
-        """Feed the limit algorithm."""
-        self.limit.on_sample(sample)
+    def observe(self, sample: Sample) -> LimitChange | None:
+        """Feed the limit algorithm; return the change it caused, if any."""
+        return self.limit.on_sample(sample)

@@ -118,10 +118,12 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
+            area_at_sent=endpoint.area(now),
+            admitted_at=endpoint.limit.limit,
         )
         for request in requests:
             request.batch = batch
-        endpoint.take(size * shape.weight)
+        endpoint.take(size * shape.weight, now)
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from batchclient._core.limits import LimitChange
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
@@ -32,6 +33,7 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Isolation",
+    "LimitChanged",
     "Paused",
     "Reject",
     "Request",
@@ -184,6 +186,10 @@ class Batch:
     aborting: bool = False
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
+    area_at_sent: float = 0.0
+    """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
+    admitted_at: int = 0
+    """The endpoint's limit when it was granted."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"
@@ -379,4 +385,19 @@ class Drained:
     """Nothing is queued or in flight and nothing more will be taken."""
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained
+@dataclass(slots=True, eq=False)
+class LimitChanged:
+    """An endpoint's limit has changed, and why: to be told to whoever wants to know; nothing is to be done.
+
+    Args:
+        endpoint: its index.
+        now: when.
+        change: the new limit and its reason.
+    """
+
+    endpoint: int
+    now: float
+    change: LimitChange
+
+
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | LimitChanged

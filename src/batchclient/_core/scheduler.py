@@ -47,6 +47,7 @@ from batchclient._core.messages import (
     Event,
     Failed,
     FailureKind,
+    LimitChanged,
     Paused,
     Reject,
     Request,
@@ -257,7 +258,8 @@ class Scheduler:
         endpoint = self._endpoints[batch.endpoint]
         weight = batch.shape.weight
         resolved: list[tuple[Request, Completion]] = []
-        tokens = 0
+        prompt_tokens = made_tokens = used_tokens = 0
+        first_tokens_s = 0.0
         in_flight = endpoint.in_flight
         with_deadline = 0
         for position, completion in event.answers:
@@ -265,14 +267,18 @@ class Scheduler:
             batch.answered[position] = 1
             usage = completion.usage
             if usage is not None:
-                tokens += usage.completion_tokens
-                self._counters.prompt_tokens += usage.prompt_tokens
+                prompt_tokens += usage.prompt_tokens
+                made_tokens += usage.completion_tokens
             if request.state is RequestState.IN_FLIGHT:
                 resolved.append((request, completion))
                 if request.deadline is not None:
                     with_deadline += 1
+                if usage is not None:
+                    used_tokens += usage.completion_tokens
             else:
                 endpoint.abandoned -= weight
+            if completion.time_to_first_token_s is not None:
+                first_tokens_s += completion.time_to_first_token_s
             request.state = RequestState.DONE
             request.batch = None
         count = len(event.answers)
@@ -282,19 +288,20 @@ class Scheduler:
                 endpoint.lists_proven = True
         batch.unanswered -= count
         batch.callers -= len(resolved)
-        endpoint.give_back(count * weight)
+        endpoint.give_back(count * weight, self._now)
         if with_deadline:
             self._deadlines.ended(with_deadline)
         if resolved:
             self._counters.succeeded += len(resolved)
             self._commands.append(Resolve(resolved))
         if count:
-            self._counters.completion_tokens += tokens
-            if tokens:
-                self._lengths.learn(batch.shape.key, tokens / (count * weight))
-            endpoint.observe(
-                Sample(self._now, batch.sent_at, in_flight, count * weight, tokens, Outcome.SUCCESS),
-            )
+            self._counters.prompt_tokens += prompt_tokens
+            self._counters.completion_tokens += made_tokens
+            if made_tokens:
+                self._lengths.learn(batch.shape.key, made_tokens / (count * weight))
+            outcome = Outcome.SUCCESS if resolved else Outcome.WASTED
+            # An answer that nobody waited for took its time and brought nothing.
+            self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
             self._recovery.isolated(batch, count, endpoint, self._now)
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
@@ -319,7 +326,7 @@ class Scheduler:
                 request.state = RequestState.DONE
                 endpoint.abandoned -= weight
         in_flight = endpoint.in_flight
-        endpoint.give_back(len(left) * weight)
+        endpoint.give_back(len(left) * weight, self._now)
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
@@ -327,12 +334,45 @@ class Scheduler:
             endpoint.refuse_connection(self._now)
         elif failure.status is not None:
             endpoint.answered_once = True
-        outcome = Outcome.DROPPED if dropped else Outcome.IGNORED
-        endpoint.observe(Sample(self._now, batch.sent_at, in_flight, len(left) * weight, 0, outcome))
+        if alive:
+            self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
+        if len(alive) < len(left):
+            self._observe(batch, in_flight, len(left) - len(alive), Outcome.WASTED)
         elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
         self._settle()
+
+    def _observe(
+        self,
+        batch: Batch,
+        in_flight: int,
+        requests: int,
+        outcome: Outcome,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        first_tokens_s: float = 0.0,
+    ) -> None:
+        """Tell the endpoint's limit that some requests of a batch have ended."""
+        endpoint, now = self._endpoints[batch.endpoint], self._now
+        seconds = now - batch.sent_at
+        mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
+        change = endpoint.observe(
+            Sample(
+                now,
+                batch.sent_at,
+                in_flight,
+                mean,
+                requests * batch.shape.weight,
+                prompt_tokens,
+                completion_tokens,
+                first_tokens_s,
+                outcome,
+                batch.admitted_at,
+            )
+        )
+        if change is not None:
+            self._commands.append(LimitChanged(batch.endpoint, now, change))
 
     def _fail(self, requests: list[Request], event: Failed) -> None:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]

@@ -1,4 +1,4 @@
-"""How many sequences may be in flight. A ``Limit`` is an algorithm; it holds no permits (the endpoint does).
+"""What a limit algorithm is told and what it answers.
 
 Fed with samples, an algorithm answers with a number and its reason. The unit is a sequence (prompts × n): that is what
 every server schedules, never an HTTP request.
@@ -14,35 +14,48 @@ __all__ = ["FixedLimit", "Limit", "LimitChange", "Outcome", "Sample"]
 
 
 class Outcome(Enum):
-    """What a finished batch, or part of one, says about the server.
+    """What finished sequences say about the server.
 
-    ``IGNORED``: it says nothing (a caller's fault, a cancelled call). ``DROPPED``: the server refused work.
+    ``SUCCESS``: they were answered. ``WASTED``: their callers left, or their deadlines passed, while the server worked on
+    them: time was spent and nothing came of it. ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's
+    fault, a broken connection).
     """
 
     SUCCESS = "success"
+    WASTED = "wasted"
     IGNORED = "ignored"
     DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Sample:
-    """One observation.
+    """One observation: some sequences of one batch have ended.
+
+    Made once per reply event, so it is slotted but not frozen.
 
     Args:
-        now: when it was made, seconds.
-        sent_at: when the batch was granted.
-        in_flight: sequences in flight just before it.
-        sequences: how many finished.
-        completion_tokens: their tokens.
+        now: when they ended, seconds.
+        sent_at: when their batch was granted.
+        in_flight: the endpoint's sequences in flight just before they ended.
+        mean_in_flight: its time-average from ``sent_at`` to ``now``: the load under which they were served.
+        sequences: how many ended.
+        prompt_tokens: of their prompts, as the server counted them; 0 if it did not.
+        completion_tokens: what they generated; 0 if unknown.
+        first_tokens_s: the sum of their times to first token, counted from ``sent_at``; 0 if unknown (plain replies).
         outcome: what it says.
+        admitted_at: the limit in force when the batch was granted.
     """
 
     now: float
     sent_at: float
     in_flight: int
+    mean_in_flight: float
     sequences: int
+    prompt_tokens: int
     completion_tokens: int
+    first_tokens_s: float
     outcome: Outcome
+    admitted_at: int
 
 
 @dataclass(frozen=True, slots=True)
