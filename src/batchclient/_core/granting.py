@@ -13,6 +13,7 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.messages import Batch, RequestState
 from batchclient._core.queue import Group, Queue
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 
 __all__ = ["Granting"]
@@ -50,6 +51,11 @@ class Granting:
         self._sent = 0
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
+
+    def retune(self, settings: SchedulerSettings) -> None:
+        """Go on with other numbers."""
+        self._rule.retune(settings)
+        self._length_reach = settings.length_reach
 
     def grant(self, now: float) -> list[Batch]:
         """Take permits for whatever may be sent now; set ``wake_at`` for what waits for time rather than for permits."""

@@ -10,17 +10,22 @@ prompt can reach a log or a repr of the core.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from batchclient._core.limits import LimitChange
+from batchclient._core.limits import Limit
+from batchclient._core.settings import SchedulerSettings
+from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
 __all__ = [
+    "UNPIN",
     "AbortBatch",
     "AbortRequested",
+    "Adjusted",
     "Answered",
     "Batch",
     "Cancelled",
@@ -33,13 +38,13 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Isolation",
-    "LimitChanged",
     "Paused",
     "Reject",
     "Request",
     "RequestState",
     "Resolve",
     "Resumed",
+    "Retuned",
     "SendBatch",
     "Shape",
     "Submitted",
@@ -327,6 +332,24 @@ class DrainRequested:
 
 
 @dataclass(slots=True, eq=False)
+class Retuned:
+    """Go on with other numbers.
+
+    Args:
+        settings: the batching rule's, or ``None`` to keep them.
+        limits: a new algorithm per endpoint, or ``None`` to keep them.
+        pin: hold every endpoint's limit at this number; ``UNPIN`` lets go; ``None`` leaves it.
+    """
+
+    settings: SchedulerSettings | None = None
+    limits: Sequence[Limit] | None = None
+    pin: int | None = None
+
+
+UNPIN = 0
+
+
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
@@ -344,6 +367,7 @@ Event = (
     | Woke
     | Paused
     | Resumed
+    | Retuned
     | DrainRequested
     | AbortRequested
     | CloseRequested
@@ -386,18 +410,10 @@ class Drained:
 
 
 @dataclass(slots=True, eq=False)
-class LimitChanged:
-    """An endpoint's limit has changed, and why: to be told to whoever wants to know; nothing is to be done.
+class Adjusted:
+    """A limit or a list cap has changed: to be told to whoever wants to know; nothing is to be done."""
 
-    Args:
-        endpoint: its index.
-        now: when.
-        change: the new limit and its reason.
-    """
-
-    endpoint: int
-    now: float
-    change: LimitChange
+    adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | LimitChanged
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted

@@ -1,7 +1,7 @@
 """How many sequences may be in flight: algorithms, what feeds them, and what bounds them.
 
 A ``Limit`` is an algorithm; it holds no permits (the endpoint does). ``LimitControl`` is one endpoint's: an algorithm, the caps
-that may lower it, and the history of its changes.
+that may lower it, and a pin.
 """
 
 from batchclient._core.limits.aimd import AimdLimit
