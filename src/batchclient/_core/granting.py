@@ -130,6 +130,7 @@ class Granting:
         for request in requests:
             request.batch = batch
         endpoint.take(size * shape.weight, now)
+        batch.in_flight_at_sent = endpoint.in_flight
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch

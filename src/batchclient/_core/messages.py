@@ -22,7 +22,6 @@ from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
 __all__ = [
-    "UNPIN",
     "AbortBatch",
     "AbortRequested",
     "Adjusted",
@@ -193,6 +192,8 @@ class Batch:
     """One byte per request: 1 once answered."""
     area_at_sent: float = 0.0
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
+    in_flight_at_sent: int = 0
+    """The endpoint's sequences in flight just after it was granted."""
     admitted_at: int = 0
     """The endpoint's limit when it was granted."""
 

@@ -375,6 +375,7 @@ class Scheduler:
                 batch.sent_at,
                 in_flight,
                 mean,
+                batch.in_flight_at_sent,
                 requests * batch.shape.weight,
                 prompt_tokens,
                 completion_tokens,

@@ -7,14 +7,15 @@ that may lower it, and a pin.
 from batchclient._core.limits.aimd import AimdLimit
 from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample
 from batchclient._core.limits.control import Cap, LimitControl
-from batchclient._core.limits.knee import OBJECTIVES, KneeLimit
+from batchclient._core.limits.knee import KneeLimit
+from batchclient._core.limits.latency import LatencyCap
 
 __all__ = [
-    "OBJECTIVES",
     "AimdLimit",
     "Cap",
     "FixedLimit",
     "KneeLimit",
+    "LatencyCap",
     "Limit",
     "LimitChange",
     "LimitControl",
