@@ -23,7 +23,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
-    LimitChanged,
+    Adjusted,
     Reject,
     Request,
     Resolve,
@@ -212,8 +212,10 @@ class _Run:
                         workload.ended(request.waiter, now)
                 elif kind is SendBatch:
                     self.send(command.batch, now)
-                elif kind is LimitChanged:
-                    self.note_limit(command.now, command.change.limit, command.change.reason)
+                elif kind is Adjusted:
+                    adjustment = command.adjustment
+                    if adjustment.setting == "limit":
+                        self.note_limit(adjustment.at, adjustment.new, adjustment.reason)
                 elif kind is Reject:
                     for request, _ in command.errors:
                         trace.failed += 1
