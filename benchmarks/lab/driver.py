@@ -55,7 +55,9 @@ class Trace:
     """(when, limit), from the start on."""
     reasons: list[tuple[float, int, str]] = field(default_factory=list)
     in_flight: list[int] = field(default_factory=list)
-    """One sample a second."""
+    """One sample a second, from 0 on."""
+    useful: list[float] = field(default_factory=list)
+    """Useful tokens generated until then, one sample a second."""
     submitted: int = 0
     resolved: int = 0
     failed: int = 0
@@ -68,9 +70,17 @@ class Trace:
     generated_tokens: int = 0
 
     def throughput(self, begin_s: float, end_s: float) -> float:
-        """Delivered useful tokens per second."""
-        first, last = bisect_left(self.ends, begin_s), bisect_left(self.ends, end_s)
-        return sum(self.tokens[first:last]) / (end_s - begin_s)
+        """Useful tokens generated per second: those of answers that came, and so far of answers that somebody waits for.
+
+        What is delivered in a time says less: an algorithm that lowers its limit delivers what was generated before.
+        """
+        return (self._useful(end_s) - self._useful(begin_s)) / (end_s - begin_s)
+
+    def _useful(self, at_s: float) -> float:
+        place = min(at_s, len(self.useful) - 1)
+        before = int(place)
+        after = min(before + 1, len(self.useful) - 1)
+        return self.useful[before] + (place - before) * (self.useful[after] - self.useful[before])
 
     def latency_s(self, begin_s: float, end_s: float) -> tuple[float, float]:
         """Mean and 95th percentile, from sent to answered, of the calls that ended in between."""
@@ -88,16 +98,10 @@ class Trace:
             at, limit = next_at, next_limit
         return area / (end_s - begin_s)
 
-    def reached_s(self, tokens_per_s: float, from_s: float, window_s: float = 10.0) -> float:
+    def reached_s(self, tokens_per_s: float, from_s: float, window_s: float = 5.0) -> float:
         """How long after ``from_s`` the trailing window first had that throughput; infinite if never."""
-        per_second = [0] * math.ceil(self.duration_s + 1)
-        for at, tokens in zip(self.ends, self.tokens, strict=True):
-            per_second[int(at)] += tokens
-        # What came before ``from_s`` came from another server.
-        begun = math.ceil(from_s)
-        for end in range(begun + 1, int(self.duration_s) + 1):
-            window = per_second[max(begun, end - int(window_s)) : end]
-            if sum(window) >= tokens_per_s * window_s:
+        for end in range(int(from_s + window_s), len(self.useful)):
+            if self.throughput(end - window_s, end) >= tokens_per_s:
                 return end - from_s
         return math.inf
 
@@ -129,6 +133,7 @@ class _Run:
         self.rng = random.Random(f"{seed}/retry")
         self.policy = Backoff()
         self.closed: set[int] = set()
+        self.delivered = 0
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((0.0, limit.limit))
         self.workload = scenario.workload.start(random.Random(f"{seed}/calls"), self.submit)
@@ -158,7 +163,7 @@ class _Run:
                         self.read(reply, now)
                         self.obey(now)
                 continue
-            now = until
+            now = max(now, until)
             if now >= end:
                 break
             while changes and changes[0].at_s <= now:
@@ -170,6 +175,7 @@ class _Run:
                 workload.woke(now)
             if core_at is not None and core_at <= now:
                 core.handle(Woke(), now)
+        self.look_at_load(end)
         trace = self.trace
         trace.rejected = server.rejected
         trace.preemptions = server.preemptions
@@ -178,6 +184,7 @@ class _Run:
 
     def look_at_load(self, now: float) -> None:
         self.trace.in_flight.append(self.endpoint.in_flight)
+        self.trace.useful.append(self.delivered + self.server.underway_tokens(now))
         listen = getattr(self.limit, "on_load", None)
         load = self.server.load()
         if listen is None or load is None:
@@ -208,6 +215,7 @@ class _Run:
                         trace.resolved += 1
                         trace.ends.append(now)
                         trace.tokens.append(completion.usage.completion_tokens)
+                        self.delivered += completion.usage.completion_tokens
                         trace.latencies_s.append(now - request.waiter.sent_at)
                         workload.ended(request.waiter, now)
                 elif kind is SendBatch:

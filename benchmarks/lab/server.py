@@ -16,16 +16,17 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batchclient._core.messages import Batch, Failure
+from batchclient._core.messages import Batch, Failure, RequestState
 from batchclient.dialects._status import failure_of
-from batchclient.simulator.engine import Engine, Progress, Sequence
+from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage
 
 from benchmarks.lab.workloads import Call, Lengths
 
 if TYPE_CHECKING:
-    from benchmarks.lab.profiles import Change, Scenario
+    from benchmarks.lab.profiles import Cache, Change, Scenario
 
+_IN_FLIGHT = RequestState.IN_FLIGHT
 _REPORT_FIRST = 1_000_000_000
 _CHOICES = (Choice(0, "", "stop"),)
 
@@ -180,7 +181,22 @@ class LabServer:
         """Everything it ever generated, wanted or not."""
         return 0
 
+    def underway_tokens(self, now: float) -> float:
+        """What it has generated of answers that are still to come and that somebody waits for."""
+        tokens = self._running_tokens(now)
+        for exchange in self._exchanges.values():
+            if exchange.plain is not None or exchange.batch.shape.weight > 1:
+                for request, made, unfinished in zip(
+                    exchange.batch.requests, exchange.tokens, exchange.unfinished, strict=True
+                ):
+                    if made and (unfinished or exchange.plain is not None) and request.state is _IN_FLIGHT:
+                        tokens += made
+        return tokens
+
     # --- the engine's side ---
+
+    def _running_tokens(self, now: float) -> float:
+        raise NotImplementedError
 
     def _engine_at(self) -> float:
         raise NotImplementedError
@@ -235,7 +251,7 @@ class ContinuousServer(LabServer):
     def __init__(self, scenario: Scenario, seed: int) -> None:
         super().__init__(scenario, seed)
         self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))
-        self._cache = PrefixCache(scenario.cache_tokens, scenario.prefix_tokens) if scenario.cache_tokens else None
+        self._cache = PrefixCache(scenario.cache) if scenario.cache is not None else None
         self._tenant: tuple[Lengths, Lengths] | None = None
 
     def apply(self, change: Change, now: float) -> None:
@@ -269,6 +285,19 @@ class ContinuousServer(LabServer):
     @property
     def generated_tokens(self) -> int:
         return self.engine.generation_tokens
+
+    def _running_tokens(self, now: float) -> float:
+        ended = self.engine._ended
+        tokens = 0
+        for sequence in self.engine._all.values():
+            if sequence.owner is None:
+                continue
+            exchange, position = sequence.owner
+            if exchange.batch.requests[position].state is _IN_FLIGHT:
+                tokens += sequence.generated
+                if sequence.state == _DECODE:
+                    tokens += ended - sequence.joined_step
+        return tokens
 
     def _engine_at(self) -> float:
         at = self.engine.next_deadline()
@@ -322,14 +351,15 @@ class PrefixCache:
     vLLM keeps the blocks of finished requests until somebody else needs them. A prefix is looked up when its request reaches the engine, and
     counts as used then.
 
+    The sequence that finds its prefix is given to the engine without it, so that the cache's room is its own and not shared with the engine's KV.
+
     Args:
-        cache_tokens: how many tokens of prefixes fit.
-        prefix_tokens: of each conversation.
+        cache: its sizes.
     """
 
-    def __init__(self, cache_tokens: int, prefix_tokens: int) -> None:
-        self._room = cache_tokens // prefix_tokens
-        self._prefix_tokens = prefix_tokens
+    def __init__(self, cache: Cache) -> None:
+        self._room = cache.tokens // cache.held_tokens
+        self._found_tokens = cache.found_tokens
         self._held: OrderedDict[int, None] = OrderedDict()
         self.hits = 0
         self.queries = 0
@@ -339,8 +369,8 @@ class PrefixCache:
         self.queries += call.prompt_tokens
         if call.conversation in self._held:
             self._held.move_to_end(call.conversation)
-            self.hits += self._prefix_tokens
-            return max(1, call.prompt_tokens - self._prefix_tokens)
+            self.hits += self._found_tokens
+            return max(1, call.prompt_tokens - self._found_tokens)
         self._held[call.conversation] = None
         if len(self._held) > self._room:
             self._held.popitem(last=False)
@@ -362,6 +392,7 @@ class PaddingServer(LabServer):
         self._slowdown = 1.0
         self._waiting: deque[tuple[Exchange, int, int, int]] = deque()
         self._batch: list[tuple[Exchange, int, int, int]] = []
+        self._began_at = 0.0
         self._ends_at = math.inf
         self._generated = 0
 
@@ -373,6 +404,14 @@ class PaddingServer(LabServer):
     @property
     def generated_tokens(self) -> int:
         return self._generated
+
+    def _running_tokens(self, now: float) -> float:
+        tokens = sum(
+            taken[3]
+            for taken in self._batch
+            if not taken[0].gone and taken[0].batch.requests[taken[1]].state is _IN_FLIGHT
+        )
+        return tokens * (now - self._began_at) / (self._ends_at - self._began_at) if tokens else 0.0
 
     def _engine_at(self) -> float:
         return self._ends_at
@@ -400,6 +439,7 @@ class PaddingServer(LabServer):
         seconds = count * prompt_tokens * profile.prefill_token_s
         seconds += output_tokens * max(profile.step_s, count * profile.compute_s)
         self._generated += sum(taken[3] for taken in self._batch)
+        self._began_at = now
         self._ends_at = now + seconds * self._slowdown
 
     def _step(self, now: float) -> None:

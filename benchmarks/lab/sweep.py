@@ -60,7 +60,7 @@ class AlgorithmRun:
     preemptions: int
     reached_s: tuple[float, ...]
     series: tuple[tuple[float, float, float], ...]
-    """(second, limit, tokens/s of the last ten seconds)."""
+    """(second, limit, tokens/s of the last four seconds)."""
     wall_s: float
 
 
@@ -132,7 +132,7 @@ class AlgorithmJob:
         )
 
 
-def series(trace: Trace, every_s: float = 2.0, window_s: float = 10.0) -> Iterator[tuple[float, float, float]]:
+def series(trace: Trace, every_s: float = 2.0, window_s: float = 4.0) -> Iterator[tuple[float, float, float]]:
     """(second, mean limit since the last one, throughput of the last ``window_s``)."""
     steps = int(trace.duration_s / every_s)
     for step in range(1, steps + 1):

@@ -129,32 +129,6 @@ class _Closed(Running):
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
-    """``workers`` callers, each awaiting one call at a time: what a timeout needs, since a deep queue would only expire."""
-
-    calls: Calls
-    workers: int = 256
-
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _Workers(self, rng, submit)
-
-
-class _Workers(Running):
-    def __init__(self, data: Workers, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(data.calls, rng, submit)
-        self._workers = data.workers
-        self.next_at = 0.0
-
-    def woke(self, now: float) -> None:
-        self.next_at = math.inf
-        for _ in range(self._workers):
-            self.ask(now)
-
-    def ended(self, call: Call, now: float) -> None:
-        self.ask(now)
-
-
-@dataclass(frozen=True, slots=True)
 class Open:
     """Poisson arrivals."""
 
@@ -217,4 +191,4 @@ class _Sessions(Running):
             self.ask(now, conversation, turn)
 
 
-Workload = Closed | Workers | Open | Sessions
+Workload = Closed | Open | Sessions
