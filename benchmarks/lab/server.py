@@ -136,7 +136,7 @@ class LabServer:
         if exchange is None:
             return
         exchange.gone = True
-        self.outstanding -= len(batch.requests) * batch.shape.weight
+        self.outstanding -= sum(exchange.unfinished)
         self._forget(exchange, now)
 
     def advance(self, until: float) -> list[Reply]:
@@ -226,6 +226,7 @@ class LabServer:
         """One choice has ended."""
         exchange.tokens[position] += tokens
         exchange.unfinished[position] -= 1
+        self.outstanding -= 1
         if exchange.unfinished[position]:
             return
         batch = exchange.batch
@@ -236,7 +237,6 @@ class LabServer:
         answer = (position, Completion(_CHOICES, usage, 1, exchange.first_s[position]))
         if ended:
             del self._exchanges[batch.id]
-            self.outstanding -= len(batch.requests) * batch.shape.weight
         if exchange.plain is None:
             self._outbox.append(Reply(self._spend(self.profile.event_s, at), batch, [answer], ended))
             return

@@ -66,6 +66,7 @@ class Exchange:
         generations: the answers to come, by index.
         sequence_ids: of the sequences in the engine.
         is_over: nothing more will be sent.
+        unfinished: sequences the engine has not finished.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Exchange:
         "is_over",
         "request_id",
         "sequence_ids",
+        "unfinished",
     )
 
     def __init__(
@@ -93,6 +95,7 @@ class Exchange:
         self.generations: list[Generation] = []
         self.sequence_ids: list[int] = []
         self.is_over = False
+        self.unfinished = call.sequences
         self._writer = writer
         self._headers = headers
         self._left = call.sequences

@@ -245,7 +245,7 @@ class SimulatedServer:
     def _release(self, exchange: Exchange, now: float) -> int:
         """The exchange is over: take what it left behind out of the engine. Returns how many sequences that were."""
         exchange.is_over = True
-        self._outstanding -= exchange.call.sequences
+        self._outstanding -= exchange.unfinished
         left = sum(self.engine.abort(sequence_id, now) for sequence_id in exchange.sequence_ids)
         exchange.sequence_ids = []
         return left
@@ -272,6 +272,10 @@ class SimulatedServer:
         exchange, index = owner
         was_over = exchange.is_over
         if progress.finished:
+            if not was_over:
+                # As vLLM counts its queue: choice by choice, not request by request.
+                self._outstanding -= 1
+                exchange.unfinished -= 1
             self.counters.finish_reasons[exchange.generations[index].finish_reason] += 1
         parts = exchange.on_progress(progress, index)
         if parts:
