@@ -305,7 +305,7 @@ class Scheduler:
             self._counters.completion_tokens += made_tokens
             if made_tokens:
                 self._lengths.learn(batch.shape.key, made_tokens / (count * weight))
-            outcome = Outcome.SUCCESS if resolved else Outcome.WASTED
+            outcome = Outcome.SUCCESS if resolved else self._why_unused(batch, event)
             # An answer that nobody waited for took its time and brought nothing.
             self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
             if batch.isolation is not None:
@@ -346,13 +346,23 @@ class Scheduler:
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
-            self._observe(batch, in_flight, len(left) - len(alive), Outcome.WASTED)
+            gone = [request.deadline for request in left if request.state is RequestState.DONE]
+            late = sum(deadline is not None and deadline <= self._now for deadline in gone)
+            if late:
+                self._observe(batch, in_flight, late, Outcome.LATE)
+            if late < len(gone):
+                self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED)
         elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
         list_cap = endpoint.list_cap(self._now)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
         self._note_list_cap(endpoint, list_cap, failure.kind.value)
         self._settle()
+
+    def _why_unused(self, batch: Batch, event: Answered) -> Outcome:
+        deadlines = [batch.requests[position].deadline for position, _ in event.answers]
+        late = all(deadline is not None and deadline <= self._now for deadline in deadlines)
+        return Outcome.LATE if late else Outcome.WASTED
 
     def _observe(
         self,

@@ -16,13 +16,14 @@ __all__ = ["FixedLimit", "Limit", "LimitChange", "Outcome", "Sample"]
 class Outcome(Enum):
     """What finished sequences say about the server.
 
-    ``SUCCESS``: they were answered. ``WASTED``: their callers left, or their deadlines passed, while the server worked on
-    them: time was spent and nothing came of it. ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's
+    ``SUCCESS``: they were answered. ``WASTED``: their callers left while the server worked on them: time was spent and nothing
+    came of it. ``LATE``: the same, because their deadlines passed. ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's
     fault, a broken connection).
     """
 
     SUCCESS = "success"
     WASTED = "wasted"
+    LATE = "late"
     IGNORED = "ignored"
     DROPPED = "dropped"
 

@@ -48,13 +48,16 @@ class Cohort:
     """Sums over some samples."""
 
     __slots__ = (
-        "_area", "_first_s", "_queue", "_served_s", "answered", "began", "peak", "seconds", "sequences", "tokens",
+        "_area", "_first_s", "_late_queue", "_queue", "_served_s", "answered", "began", "late", "peak", "seconds", "sequences",
+        "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.began = math.inf
         """When the first of them ended."""
         self.sequences = 0
+        self.late = 0
+        """Those whose deadline passed meanwhile."""
         self.answered = 0
         """Those somebody got the answer of."""
         self.tokens = 0
@@ -66,6 +69,7 @@ class Cohort:
         self._first_s = 0.0
         self._area = 0.0
         self._queue = 0
+        self._late_queue = 0
 
     def add(self, sample: Sample) -> None:
         """Take in a sample that took some time."""
@@ -81,10 +85,19 @@ class Cohort:
             self.tokens += sample.completion_tokens
             self._served_s += seconds
             self._first_s += sample.first_tokens_s
+        elif sample.outcome is Outcome.LATE:
+            self.late += sample.sequences
+            self._late_queue += sample.sequences * sample.in_flight_at_sent
+
+    @property
+    def late_load(self) -> float:
+        """Mean sequences in flight that the late ones met."""
+        return self._late_queue / self.late
 
     def point(self, now: float) -> Point:
         """What they say; somebody must have got an answer."""
-        wasted_s = (self.seconds - self._served_s) / self.answered
+        # At most as much again as was served: a burst of callers who leave must not outweigh everything else.
+        wasted_s = min(self.seconds - self._served_s, self._served_s) / self.answered
         more_tokens = self.tokens - self.answered
         if self._first_s and more_tokens > 0:
             wait_s = self._first_s / self.answered

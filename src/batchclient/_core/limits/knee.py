@@ -16,7 +16,8 @@ What is done with it:
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, once per pace.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal (429, 503) cuts the base once per episode, and for a while bounds it just below where it happened.
-- If all answers come too late, the base is cut without waiting for a slope.
+- Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
+  cut without waiting for a slope.
 - If the newest points all lie far off the line, the server has changed: older points are dropped, and the limit stands still for a pace.
 
 Sources: Little 1961; targets and the cut on refusal as in the design's study of controllers. The other constants were chosen in the
@@ -61,6 +62,7 @@ _CUT_RATIO = 0.8
 _BOUND_RATIO = 0.95
 _BOUND_LASTS_S = 30.0
 _SHORTEST_COOLDOWN_S = 1.0
+_LATE_RATIO = 0.02
 _FUTILE_CUT_RATIO = 0.7
 
 
@@ -140,6 +142,12 @@ class KneeLimit:
 
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
         paces = self._passed(cohort, now)
+        if cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and now >= self._cooldown_until:
+            self._bound_below(cohort.late_load, now)
+            self._base = min(self._base, self._bound)
+            if cohort.answered:
+                # A cliff has no slope: the points on it would only say how deep it is.
+                return self._set("answers came too late")
         if not cohort.answered:
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
@@ -225,11 +233,15 @@ class KneeLimit:
     def _cut(self, sample: Sample) -> LimitChange | None:
         if sample.now < self._cooldown_until or sample.admitted_at > self.limit:
             return None
-        self._cooldown_until = sample.now + max(self._latency_s, _SHORTEST_COOLDOWN_S)
-        self._bound = max(self._floor, _BOUND_RATIO * min(self._base, float(sample.in_flight)))
-        self._bound_until = sample.now + _BOUND_LASTS_S
+        self._bound_below(float(sample.in_flight), sample.now)
         self._base = max(self._floor, min(self._base * _CUT_RATIO, self._bound))
         return self._set("the server refused work")
+
+    def _bound_below(self, load: float, now: float) -> None:
+        """For a while, stay just below a load that was too much."""
+        self._cooldown_until = now + max(self._latency_s, _SHORTEST_COOLDOWN_S)
+        self._bound = max(self._floor, _BOUND_RATIO * min(self._base, load))
+        self._bound_until = now + _BOUND_LASTS_S
 
     def _set(self, reason: str) -> LimitChange | None:
         swing = max(1.0, _SWING_RATIO * self._base) * self._swing
