@@ -15,15 +15,18 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from benchmarks.lab.profiles import Scenario
+from benchmarks.lab.server import ContinuousServer, LabServer, PaddingServer, Reply
+
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
+    Adjusted,
     Answered,
     Batch,
     Failed,
     Failure,
     FailureKind,
-    Adjusted,
     Reject,
     Request,
     Resolve,
@@ -35,9 +38,6 @@ from batchclient._core.scheduler import Scheduler
 from batchclient.config import make_settings
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
-
-from benchmarks.lab.profiles import Scenario
-from benchmarks.lab.server import ContinuousServer, LabServer, PaddingServer, Reply
 
 LOAD_EVERY_S = 1.0
 _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from batchclient.simulator.profiles import PROFILES, Profile
-
 from benchmarks.lab.workloads import Calls, Closed, Lengths, Open, Sessions, Workload
+
+from batchclient.simulator.profiles import PROFILES, Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.lab.workloads import Call, Lengths
+
 from batchclient._core.messages import Batch, Failure, RequestState
 from batchclient.dialects._status import failure_of
 from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage
-
-from benchmarks.lab.workloads import Call, Lengths
 
 if TYPE_CHECKING:
     from benchmarks.lab.profiles import Cache, Change, Scenario

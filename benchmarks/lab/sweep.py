@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from batchclient._core.limits import FixedLimit
-
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.driver import Trace, simulate
 from benchmarks.lab.profiles import SCENARIOS
+
+from batchclient._core.limits import FixedLimit
 
 _STATIC_SKIP = 0.5
 
