@@ -8,6 +8,7 @@ from batchclient._core.limits.aimd import AimdLimit
 from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample
 from batchclient._core.limits.control import Cap, LimitControl
 from batchclient._core.limits.knee import OBJECTIVES, KneeLimit
+from batchclient._core.limits.load import LoadCap, ServerLoad
 
 __all__ = [
     "OBJECTIVES",
@@ -18,6 +19,8 @@ __all__ = [
     "Limit",
     "LimitChange",
     "LimitControl",
+    "LoadCap",
     "Outcome",
     "Sample",
+    "ServerLoad",
 ]
