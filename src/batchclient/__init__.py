@@ -5,7 +5,7 @@ and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport
 test against.
 """
 
-from batchclient._core.statistics import EndpointStatistics, Statistics
+from batchclient._core.statistics import Adjustment, EndpointStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
     AuthenticationFailed,
@@ -35,6 +35,7 @@ from batchclient.types import Choice, Completion, MapResult, Usage
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adjustment",
     "AuthenticationFailed",
     "Backoff",
     "BadRequest",

@@ -26,6 +26,7 @@ import anyio.lowlevel
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.messages import (
     AbortBatch,
+    Adjusted,
     Answered,
     Batch,
     CloseRequested,
@@ -36,7 +37,6 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
-    LimitChanged,
     Reject,
     Request,
     Resolve,
@@ -45,6 +45,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.statistics import Adjustment
 from batchclient.dialects import Dialect
 from batchclient.errors import (
     BatchClientError,
@@ -88,6 +89,7 @@ class Runner:
         policy: when to try again.
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
+        on_adjustment: told of each change of a limit or list cap; the user's.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Runner:
         policy: RetryPolicy,
         timeouts: Timeouts,
         on_failure: Callable[[Batch, BatchClientError], None],
+        on_adjustment: Callable[[Adjustment], object] | None = None,
     ) -> None:
         self.backend = backend
         self.core = core
@@ -109,6 +112,7 @@ class Runner:
         self._policy = policy
         self._timeouts = timeouts
         self._on_failure = on_failure
+        self._on_adjustment = on_adjustment
         self._rng = Random()  # jitter only  # noqa: S311
         self._flush_due = False
         self._said: set[str] = set()
@@ -243,8 +247,25 @@ class Runner:
                     self._abort(batch)
                 case Drained():
                     self._drained.set()
-                case LimitChanged(endpoint, _, change):
-                    _log.debug("endpoint %d: limit %d (%s)", endpoint, change.limit, change.reason)
+                case Adjusted(adjustment):
+                    self._tell_adjustment(adjustment)
+
+    def _tell_adjustment(self, adjustment: Adjustment) -> None:
+        _log.debug(
+            "endpoint %d: %s %d -> %d: %s",
+            adjustment.endpoint,
+            adjustment.setting,
+            adjustment.old,
+            adjustment.new,
+            adjustment.reason,
+        )
+        if self._on_adjustment is not None:
+            try:
+                self._on_adjustment(adjustment)
+            except Exception:  # the hook is the user's code
+                if "hook" not in self._said:
+                    self._said.add("hook")
+                    _log.exception("on_adjustment failed; this is said once")
 
     def _abort(self, batch: Batch) -> None:
         if self._cancel(batch.id):

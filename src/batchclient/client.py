@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
-from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import AbortRequested, Cancelled, Paused, Request, RequestState, Resumed
+from batchclient._control import make_limit
+from batchclient._core.messages import UNPIN, AbortRequested, Cancelled, Paused, Request, RequestState, Resumed, Retuned
 from batchclient._core.scheduler import Scheduler
-from batchclient._core.statistics import Statistics
+from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._runner import Runner
-from batchclient.config import make_settings
+from batchclient.config import changed, make_settings
 from batchclient.dialects import make_dialect
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.maps import Map
@@ -41,6 +41,9 @@ __all__ = ["BatchClient"]
 
 _clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
 _of_the_parent: list[object] = []
+_LIMIT_SETTINGS = frozenset(
+    ("limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s")
+)
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
@@ -62,7 +65,13 @@ class BatchClient:
         http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
-        limit: sequences (prompts × n) in flight per endpoint, at most.
+        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have it
+            found while running.
+        initial_limit: where a limit that is found starts.
+        max_limit: how far it may go.
+        objective: what ``"knee"`` aims at: ``"throughput"``, ``"balanced"`` or ``"latency"``; the preset's by default.
+        p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from sending to answer, seconds.
+        time_to_first_token_s: the same for the time to first token, where replies are streamed.
         max_list: prompts per request, at most; 1 sends every call by itself.
         linger_s: how long a call may wait for company while permits are free and the server is busy, seconds.
         refill_s: how long freed permits may be held back to be granted together, seconds.
@@ -78,6 +87,7 @@ class BatchClient:
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
+        on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
         trust_env: whether proxies and certificates may come from environment variables.
 
@@ -96,7 +106,12 @@ class BatchClient:
         http_client: httpx.AsyncClient | None = None,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
-        limit: int | None = None,
+        limit: int | str | None = None,
+        initial_limit: int | None = None,
+        max_limit: int | None = None,
+        objective: str | None = None,
+        p95_latency_s: float | None = None,
+        time_to_first_token_s: float | None = None,
         max_list: int | None = None,
         linger_s: float | None = None,
         refill_s: float | None = None,
@@ -111,6 +126,7 @@ class BatchClient:
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
         count_tokens: Callable[[str], int] | None = None,
+        on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
         trust_env: bool | None = None,
     ) -> None:
@@ -134,6 +150,7 @@ class BatchClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._paused = False
+        self._pinned: int | None = None
         _check_http_library(http_client, self._settings.http_backend)
         _clients.add(self)
 
@@ -283,7 +300,9 @@ class BatchClient:
         def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
             return self._calls.make(render(document), model, timeout_s, params, waiter, runner.backend.now())
 
-        return Map(docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.limit), ordered=ordered)
+        return Map(
+            docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered
+        )
 
     # The life of a client ------------------------------------------------------------------------------------------
 
@@ -292,6 +311,44 @@ class BatchClient:
         if self._runner is not None:
             return self._runner.core.statistics()
         return self._make_core().statistics()
+
+    def retune(self, **settings: Any) -> None:
+        """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
+        ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
+        ``max_queued``, ``singles_above_tokens``.
+
+        Calls under way go on. A limit given anew starts its search anew.
+
+        Raises:
+            ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
+        """
+        self._settings = changed(self._settings, settings)
+        if self._runner is not None:
+            limits = (
+                [make_limit(self._settings) for _ in self._settings.base_url]
+                if _LIMIT_SETTINGS & settings.keys()
+                else None
+            )
+            core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
+            self._runner.tell(Retuned(core, limits, self._pinned))
+
+    def pin(self, limit: int) -> None:
+        """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
+
+        Raises:
+            ConfigError: it is no whole number of at least 1.
+        """
+        if type(limit) is not int or limit < 1:
+            raise ConfigError("a limit is a whole number of at least 1", field="limit")
+        self._pinned = limit
+        if self._runner is not None:
+            self._runner.tell(Retuned(pin=limit))
+
+    def unpin(self) -> None:
+        """Let the limit be found again; what was learnt meanwhile counts."""
+        self._pinned = None
+        if self._runner is not None:
+            self._runner.tell(Retuned(pin=UNPIN))
 
     def pause(self) -> None:
         """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
@@ -400,6 +457,7 @@ class BatchClient:
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
+            self._settings.on_adjustment,
         )
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
@@ -408,7 +466,10 @@ class BatchClient:
 
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
-        return Scheduler(settings, [FixedLimit(self._settings.limit) for _ in self._settings.base_url])
+        core = Scheduler(settings, [make_limit(self._settings) for _ in self._settings.base_url])
+        if self._pinned is not None:
+            core.handle(Retuned(pin=self._pinned), 0.0)
+        return core
 
     def _make_transport(self, base_url: str) -> Transport:
         from batchclient.transport._httpx import HttpxTransport

@@ -7,29 +7,43 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
 
-__all__ = ["PRESETS", "Preset", "Settings", "make_settings"]
+__all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "make_settings"]
 
 Preset = Literal["latency", "balanced", "throughput"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
-    "latency": {"limit": 64, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0},
+    "latency": {
+        "limit": "knee", "objective": "latency", "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0,
+        "starvation_s": 1.0,
+    },
     # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
     "balanced": {
-        "limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
+        "limit": "knee", "objective": "balanced", "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125,
+        "starvation_s": 5.0,
     },
     # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
     # its knee a server loses the permits that wait, an eighth of the limit on average.
     "throughput": {
-        "limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
+        "limit": "knee", "objective": "throughput", "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25,
+        "starvation_s": 30.0,
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""
+
+CHANGEABLE = frozenset(
+    (
+        "limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
+        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens",
+    )
+)  # fmt: skip
+"""What ``BatchClient.retune`` takes."""
 
 # RFC 9110, sections 5.1 and 5.5, without obs-text: what h11 and httpx let through.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -48,7 +62,12 @@ class Settings(BaseModel):
     base_url: tuple[str, ...]
     model: Annotated[str, Field(min_length=1)] | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    limit: Count
+    limit: Count | Literal["knee", "aimd"]
+    initial_limit: Count = 32
+    max_limit: Count = 1024
+    objective: Literal["latency", "balanced", "throughput"] = "balanced"
+    p95_latency_s: PositiveSeconds | None = None
+    time_to_first_token_s: PositiveSeconds | None = None
     max_list: Count
     linger_s: Seconds
     refill_s: Seconds
@@ -63,8 +82,27 @@ class Settings(BaseModel):
     max_response_bytes: Count = 64 * 1024 * 1024
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
+    on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
+
+    @field_validator("limit", mode="before")
+    @classmethod
+    def _check_limit(cls, value: object) -> object:
+        if (type(value) is int and value >= 1) or value in ("knee", "aimd"):
+            return value
+        raise ValueError("a whole number of at least 1, or 'knee' or 'aimd' to have it found")
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Settings:
+        if not isinstance(self.limit, int) and self.initial_limit > self.max_limit:
+            raise ValueError("initial_limit is at most max_limit")
+        return self
+
+    @property
+    def highest_limit(self) -> int:
+        """The most sequences that may ever be in flight per endpoint."""
+        return self.limit if isinstance(self.limit, int) else self.max_limit
 
     @field_validator("base_url", mode="before")
     @classmethod
@@ -136,8 +174,26 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}
+    return _checked({**chosen, **given})
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Settings with some of them changed while a client runs.
+
+    Raises:
+        ConfigError: a value is wrong, or the setting cannot be changed while running.
+    """
+    for name in changes:
+        if name not in CHANGEABLE:
+            raise ConfigError(
+                f"{name} cannot be changed while running; these can: {', '.join(sorted(CHANGEABLE))}", field=name
+            )
+    return _checked({**{name: getattr(settings, name) for name in Settings.model_fields}, **changes})
+
+
+def _checked(values: Mapping[str, Any]) -> Settings:
     try:
-        return Settings(**{**chosen, **given})
+        return Settings(**values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = str(first["loc"][0]) if first["loc"] else None

@@ -19,12 +19,12 @@ from itertools import count
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import (
     AbortBatch,
+    Adjusted,
     Answered,
     Drained,
     Failed,
     Failure,
     FailureKind,
-    LimitChanged,
     Reject,
     Request,
     RequestState,
@@ -100,6 +100,7 @@ class Playbook:
         self.now = 0.0
         self.sent = []
         self.seen = []
+        self.adjusted = []
         self.ends = Counter()
         self._limits = limits
 
@@ -117,7 +118,13 @@ class Playbook:
 
     def __rshift__(self, event):
         self.scheduler.handle(event, self.now)
-        self.seen = [self._word(command) for command in self.scheduler.commands()]
+        commands = self.scheduler.commands()
+        # Nothing is to be done for these; who wants to see them looks here.
+        self.adjusted = [
+            f"{one.setting} {one.old} -> {one.new}: {one.reason}"
+            for one in (command.adjustment for command in commands if isinstance(command, Adjusted))
+        ]
+        self.seen = [self._word(command) for command in commands if not isinstance(command, Adjusted)]
         self._check()
         return self
 
@@ -157,8 +164,6 @@ class Playbook:
                 return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
             case Drained():
                 return "drained"
-            case LimitChanged(endpoint, _, change):
-                return f"limit {change.limit} @{endpoint}"
 
     def _end(self, requests):
         self.ends.update(request.waiter for request in requests)

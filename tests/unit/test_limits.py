@@ -1,14 +1,66 @@
 """Limits: numbers with reasons, and no permits."""
 
+import math
+
 import pytest
 
-from batchclient._core.limits import FixedLimit, Outcome, Sample
+from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitControl, Outcome, Sample
+
+
+def sample(
+    now,
+    seconds=1.0,
+    load=8.0,
+    *,
+    sequences=1,
+    tokens=10,
+    outcome=Outcome.SUCCESS,
+    in_flight=None,
+    admitted_at=10**6,
+    first=0.0,
+):
+    return Sample(
+        now,
+        now - seconds,
+        round(load) if in_flight is None else in_flight,
+        load,
+        round(load),
+        sequences,
+        5,
+        tokens,
+        first,
+        outcome,
+        admitted_at,
+    )
+
+
+class Server:
+    """Answers of a closed loop at the limit's own load: each takes ``seconds(load)``."""
+
+    def __init__(self, limit, seconds, tokens=10):
+        self.limit, self.seconds, self.tokens, self.now = limit, seconds, tokens, 0.0
+
+    def run(self, until):
+        while self.now < until:
+            load = self.limit.limit
+            took = self.seconds(load)
+            self.now += took / load
+            self.limit.on_sample(sample(self.now, took, float(load), tokens=self.tokens))
+        return self.limit.limit
+
+
+def knee_at(knee, seconds=1.0):
+    """More load is free up to ``knee``; beyond it everybody waits in proportion."""
+    return lambda load: seconds * max(1.0, load / knee)
+
+
+# fixed -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_fixed_limit_stays_what_it_is():
     limit = FixedLimit(7)
     for outcome in Outcome:
-        assert limit.on_sample(Sample(1.0, 0.0, 7, 7.0, 1, 5, 10, 0.1, outcome, 7)) is None
+        assert limit.on_sample(sample(1.0, outcome=outcome)) is None
     assert limit.limit == 7
 
 
@@ -20,3 +72,188 @@ def test_a_limit_is_at_least_one(number):
 
 def test_its_repr_can_be_typed_in():
     assert repr(FixedLimit(3)) == "FixedLimit(3)"
+
+
+# aimd --------------------------------------------------------------------------------------------------------------
+
+
+def test_aimd_doubles_until_the_first_refusal_then_grows_by_five_per_cent():
+    limit = AimdLimit(10, ceiling=1000)
+    server = Server(limit, lambda load: 1.0)
+    assert server.run(6.5) == 80
+    change = limit.on_sample(sample(6.5, outcome=Outcome.DROPPED, admitted_at=80))
+    assert (change.limit, change.reason) == (64, "the server refused work")
+    assert server.run(10.0) == 67
+
+
+def test_aimd_cuts_once_per_episode():
+    limit = AimdLimit(100)
+    assert limit.on_sample(sample(1.0, outcome=Outcome.DROPPED, admitted_at=100)).limit == 80
+    assert limit.on_sample(sample(1.5, outcome=Outcome.DROPPED, admitted_at=80)) is None, "it cools down"
+    assert limit.on_sample(sample(2.5, outcome=Outcome.DROPPED, admitted_at=100)) is None, (
+        "it was admitted before the cut"
+    )
+    assert limit.on_sample(sample(2.5, outcome=Outcome.DROPPED, admitted_at=80)).limit == 64
+
+
+def test_aimd_does_not_grow_while_unused():
+    limit = AimdLimit(100)
+    for second in range(400):
+        limit.on_sample(sample(float(second), 0.5, 50.0))
+    assert limit.limit == 100
+
+
+# knee --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("knee", [4, 30, 200, 600])
+@pytest.mark.parametrize("seconds", [0.05, 5.0])
+def test_the_knee_is_found_wherever_it_is(knee, seconds):
+    limit = KneeLimit(32)
+    # At least a second passes between two decisions, so that a fast server gets as many of them.
+    found = Server(limit, knee_at(knee, seconds)).run(60 * max(1.0, seconds))
+    assert 0.8 * knee - 1 <= found <= 1.5 * knee + 2
+
+
+def test_load_that_thrashes_is_left():
+    """From far beyond the peak, where throughput is flat and low, back to it."""
+
+    def seconds(load):
+        return 1.0 if load <= 8 else 1.0 + 3.0 * min(1.0, (load - 8) / 4) + max(0.0, load - 12) / 3
+
+    assert Server(KneeLimit(48), seconds).run(80.0) <= 10
+
+
+def test_time_that_nobody_got_anything_for_lowers_the_limit():
+    limit = KneeLimit(128)
+    for tenth in range(200):
+        limit.on_sample(sample(1.0 + tenth / 10, 1.0, 128.0, sequences=12, tokens=0, outcome=Outcome.WASTED))
+    assert limit.limit < 16
+
+
+def test_a_server_that_changes_is_followed():
+    limit = KneeLimit(32)
+    server = Server(limit, knee_at(200))
+    server.run(30.0)
+    server.seconds = knee_at(40, 3.0)
+    assert 25 <= server.run(150.0) <= 70
+
+
+def test_a_limit_that_is_not_used_does_not_grow():
+    limit = KneeLimit(100)
+    for tenth in range(1000):
+        limit.on_sample(sample(tenth / 10, 1.0, 20.0, sequences=2))
+    assert limit.limit <= 112
+
+
+def test_a_refusal_cuts_once_and_bounds_for_a_while():
+    limit = KneeLimit(100)
+    server = Server(limit, lambda load: 1.0)
+    server.run(1.0)
+    change = limit.on_sample(sample(server.now, 0.1, 90.0, outcome=Outcome.DROPPED, in_flight=90, admitted_at=100))
+    assert change.limit < 100
+    assert change.reason == "the server refused work"
+    assert limit.on_sample(sample(server.now + 0.1, 0.1, 90.0, outcome=Outcome.DROPPED, in_flight=90)) is None
+    assert server.run(20.0) <= 86
+    assert server.run(60.0) > 100
+
+
+def test_answers_that_took_no_time_say_nothing():
+    limit = KneeLimit(10)
+    for _ in range(100):
+        assert limit.on_sample(sample(1.0, 0.0)) is None
+
+
+def test_it_never_leaves_its_bounds():
+    limit = KneeLimit(8, floor=4, ceiling=16)
+    assert Server(limit, lambda load: 1.0).run(50.0) >= 13
+    assert Server(limit, lambda load: float(load * load)).run(3000.0) <= 5
+
+
+@pytest.mark.parametrize("bad", [{"start": 0}, {"floor": 40}, {"ceiling": 8}, {"target": 0.0}, {"target": 1.0}])
+def test_bounds_that_make_no_sense_are_refused(bad):
+    with pytest.raises(ValueError, match=r"floor|elasticity"):
+        KneeLimit(**bad)
+
+
+# latency -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_latency_objective_caps_what_breaks_it_and_lets_go():
+    control = LimitControl(FixedLimit(100), [LatencyCap(2.0)])
+    server = Server(control, lambda load: load / 20)
+    assert 30 <= server.run(120.0) <= 44
+    assert control.reason == "p95 latency over 2 s"
+    server.seconds = lambda load: 0.1
+    assert server.run(400.0) == 100
+
+
+def test_an_objective_for_the_first_token_ignores_plain_replies():
+    cap = LatencyCap(0.5, first_token=True)
+    for second in range(100):
+        cap.on_sample(sample(float(second), 5.0))
+    assert cap.cap(100.0) is None
+    for second in range(100, 130):
+        cap.on_sample(sample(float(second), 0.9, 50.0, sequences=2, first=1.2))
+    assert cap.cap(130.0)[0] < 50
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
+def test_a_latency_objective_is_positive(bad):
+    with pytest.raises(ValueError, match="above 0"):
+        LatencyCap(bad)
+
+
+# control -----------------------------------------------------------------------------------------------------------
+
+
+class Says:
+    """A cap that says what it is told to."""
+
+    def __init__(self, verdict=None):
+        self.verdict, self.heard = verdict, []
+
+    def on_sample(self, sample):
+        self.heard.append(sample)
+
+    def cap(self, now):
+        return self.verdict
+
+    def on_load(self, load, in_flight, now):
+        self.verdict = load
+
+    def on_restart(self, now):
+        self.verdict = None
+
+
+def test_the_lowest_number_is_in_force_and_says_why():
+    first, second = Says((50, "a")), Says((30, "b"))
+    control = LimitControl(FixedLimit(40), [first, second])
+    change = control.on_sample(sample(1.0))
+    assert (change.limit, change.reason) == (30, "b")
+    second.verdict = (45, "b")
+    assert control.on_sample(sample(2.0)).limit == 40
+    assert control.on_sample(sample(3.0)) is None, "nothing has changed"
+    assert len(first.heard) == len(second.heard) == 3
+
+
+def test_a_cap_never_raises_and_never_falls_below_one():
+    control = LimitControl(FixedLimit(4), [Says((0, "nothing at all"))])
+    assert control.on_sample(sample(1.0)).limit == 1
+
+
+def test_a_pin_holds_whatever_is_said():
+    cap = Says((3, "low"))
+    control = LimitControl(FixedLimit(40), [cap])
+    assert control.pin(64, 1.0).limit == 64
+    assert control.on_sample(sample(2.0)) is None
+    assert control.pin(None, 3.0).limit == 3
+    with pytest.raises(ValueError, match="at least 1"):
+        control.pin(0, 4.0)
+
+
+def test_what_the_server_says_and_its_restart_reach_the_caps():
+    cap = Says()
+    control = LimitControl(FixedLimit(40), [cap])
+    assert control.on_load((7, "the server"), 12, 1.0).reason == "the server"
+    assert control.on_restart(2.0).limit == 40

@@ -7,7 +7,7 @@ from batchclient._core.limits.load import LoadCap, ServerLoad
 
 
 def sample(now=0.0, *, sent_at=0.0, sequences=1, prompt=0, made=0, outcome=Outcome.SUCCESS):
-    return Sample(now, sent_at, 1, 1.0, sequences, prompt, made, 0.0, outcome, 1)
+    return Sample(now, sent_at, 1, 1.0, 1, sequences, prompt, made, 0.0, outcome, 1)
 
 
 def report(cap, now, waiting=0.0, *, in_flight=100, running=64.0, **fields):

@@ -28,6 +28,10 @@ class BatchingRule:
         self._settings = settings
         self._lengths = lengths
 
+    def retune(self, settings: SchedulerSettings) -> None:
+        """Go on with other numbers."""
+        self._settings = settings
+
     def decide(
         self, group: Group, oldest: Request, endpoint: Endpoint, now: float, held_since: float | None
     ) -> tuple[int, float | None, bool]:

@@ -37,7 +37,6 @@ class Endpoint:
         "_learnt_at",
         "_learnt_cap",
         "_lists_again_at",
-        "_max_list",
         "_streams_again_at",
         "abandoned",
         "answered_once",
@@ -48,6 +47,7 @@ class Endpoint:
         "limit",
         "lists_proven",
         "lists_refused",
+        "max_list",
         "refusals",
         "streams_refused",
     )
@@ -55,7 +55,7 @@ class Endpoint:
     def __init__(self, index: int, limit: Limit, max_list: int) -> None:
         self.index = index
         self.limit = limit
-        self._max_list = max_list
+        self.max_list = max_list
         self.in_flight = 0
         self._area = 0.0
         self._area_at = 0.0
@@ -138,9 +138,9 @@ class Endpoint:
     def _grown_cap(self, now: float) -> int:
         # A function of time alone: whoever looks at it, and how often, changes nothing.
         if self._learnt_cap is None:
-            return self._max_list
+            return self.max_list
         doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
-        return min(self._learnt_cap << min(doublings, 32), self._max_list)
+        return min(self._learnt_cap << min(doublings, 32), self.max_list)
 
     def refuse_lists(self, now: float) -> None:
         """The server takes no lists; ask again later."""

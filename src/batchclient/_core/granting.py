@@ -13,6 +13,7 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.messages import Batch, RequestState
 from batchclient._core.queue import Group, Queue
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 
 __all__ = ["Granting"]
@@ -50,6 +51,11 @@ class Granting:
         self._sent = 0
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
+
+    def retune(self, settings: SchedulerSettings) -> None:
+        """Go on with other numbers."""
+        self._rule.retune(settings)
+        self._length_reach = settings.length_reach
 
     def grant(self, now: float) -> list[Batch]:
         """Take permits for whatever may be sent now; set ``wake_at`` for what waits for time rather than for permits."""
@@ -124,6 +130,7 @@ class Granting:
         for request in requests:
             request.batch = batch
         endpoint.take(size * shape.weight, now)
+        batch.in_flight_at_sent = endpoint.in_flight
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch

@@ -10,17 +10,21 @@ prompt can reach a log or a repr of the core.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from batchclient._core.limits import LimitChange
+from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.settings import SchedulerSettings
+from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
 __all__ = [
     "AbortBatch",
     "AbortRequested",
+    "Adjusted",
     "Answered",
     "Batch",
     "Cancelled",
@@ -33,13 +37,14 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Isolation",
-    "LimitChanged",
+    "LoadReported",
     "Paused",
     "Reject",
     "Request",
     "RequestState",
     "Resolve",
     "Resumed",
+    "Retuned",
     "SendBatch",
     "Shape",
     "Submitted",
@@ -188,6 +193,8 @@ class Batch:
     """One byte per request: 1 once answered."""
     area_at_sent: float = 0.0
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
+    in_flight_at_sent: int = 0
+    """The endpoint's sequences in flight just after it was granted."""
     admitted_at: int = 0
     """The endpoint's limit when it was granted."""
 
@@ -327,6 +334,37 @@ class DrainRequested:
 
 
 @dataclass(slots=True, eq=False)
+class Retuned:
+    """Go on with other numbers.
+
+    Args:
+        settings: the batching rule's, or ``None`` to keep them.
+        limits: a new algorithm per endpoint, or ``None`` to keep them.
+        pin: hold every endpoint's limit at this number; ``UNPIN`` lets go; ``None`` leaves it.
+    """
+
+    settings: SchedulerSettings | None = None
+    limits: Sequence[Limit] | None = None
+    pin: int | None = None
+
+
+UNPIN = 0
+
+
+@dataclass(slots=True, eq=False)
+class LoadReported:
+    """An endpoint's server has said how busy it is.
+
+    Args:
+        endpoint: its place in the list of base URLs.
+        load: what it said.
+    """
+
+    endpoint: int
+    load: ServerLoad
+
+
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
@@ -344,6 +382,8 @@ Event = (
     | Woke
     | Paused
     | Resumed
+    | Retuned
+    | LoadReported
     | DrainRequested
     | AbortRequested
     | CloseRequested
@@ -386,18 +426,10 @@ class Drained:
 
 
 @dataclass(slots=True, eq=False)
-class LimitChanged:
-    """An endpoint's limit has changed, and why: to be told to whoever wants to know; nothing is to be done.
+class Adjusted:
+    """A limit or a list cap has changed: to be told to whoever wants to know; nothing is to be done."""
 
-    Args:
-        endpoint: its index.
-        now: when.
-        change: the new limit and its reason.
-    """
-
-    endpoint: int
-    now: float
-    change: LimitChange
+    adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | LimitChanged
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted

@@ -33,10 +33,11 @@ from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.granting import Granting
 from batchclient._core.lengths import OutputLengths, bucket_of
-from batchclient._core.limits import Limit, Outcome, Sample
+from batchclient._core.limits import Limit, LimitControl, Outcome, Sample
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
+    Adjusted,
     Answered,
     Batch,
     Cancelled,
@@ -47,13 +48,14 @@ from batchclient._core.messages import (
     Event,
     Failed,
     FailureKind,
-    LimitChanged,
+    LoadReported,
     Paused,
     Reject,
     Request,
     RequestState,
     Resolve,
     Resumed,
+    Retuned,
     SendBatch,
     Submitted,
     Woke,
@@ -61,13 +63,14 @@ from batchclient._core.messages import (
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Counters, EndpointStatistics, Statistics
+from batchclient._core.statistics import Adjustment, Counters, EndpointStatistics, Statistics
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 from batchclient.types import Completion
 
 __all__ = ["Scheduler"]
 
 _SMALLEST_SWEEP = 1024
+_REMEMBERED_ADJUSTMENTS = 256
 
 
 class Scheduler:
@@ -94,6 +97,7 @@ class Scheduler:
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(self._endpoints, self._queue, rule, settings.length_reach, self._counters)
         self._recovery = Recovery(self._queue, self._counters)
+        self._adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED_ADJUSTMENTS)
         self._submitted = 0
         self._now = 0.0
         self._fresh_calls = False
@@ -110,6 +114,8 @@ class Scheduler:
             Woke: self._on_woke,
             Paused: self._on_paused,
             Resumed: self._on_resumed,
+            Retuned: self._on_retuned,
+            LoadReported: self._on_load,
             DrainRequested: self._on_drain,
             AbortRequested: self._on_abort,
             CloseRequested: self._on_close,
@@ -161,6 +167,7 @@ class Scheduler:
             endpoints=tuple(
                 EndpointStatistics(
                     limit=endpoint.limit.limit,
+                    limit_reason=getattr(endpoint.limit, "reason", "fixed"),
                     in_flight=endpoint.in_flight,
                     abandoned=endpoint.abandoned,
                     list_cap=endpoint.list_cap(self._now),
@@ -170,12 +177,17 @@ class Scheduler:
                 )
                 for endpoint in self._endpoints
             ),
+            adjustments=tuple(self._adjustments),
         )
 
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
         return not (self._queue.size or self._outside_size or self._recovery.backing_off or self._batches)
+
+    def asks_for_load(self, endpoint: int) -> bool:
+        """Whether a report of this endpoint's load could change anything now: no limit is below one."""
+        return self._endpoints[endpoint].in_flight > 1 and hasattr(self._endpoints[endpoint].limit, "on_load")
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -302,7 +314,10 @@ class Scheduler:
             outcome = Outcome.SUCCESS if resolved else Outcome.WASTED
             # An answer that nobody waited for took its time and brought nothing.
             self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
-            self._recovery.isolated(batch, count, endpoint, self._now)
+            if batch.isolation is not None:
+                list_cap = endpoint.list_cap(self._now)
+                self._recovery.isolated(batch, count, endpoint, self._now)
+                self._note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone")
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
@@ -339,8 +354,10 @@ class Scheduler:
         if len(alive) < len(left):
             self._observe(batch, in_flight, len(left) - len(alive), Outcome.WASTED)
         elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
+        list_cap = endpoint.list_cap(self._now)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
+        self._note_list_cap(endpoint, list_cap, failure.kind.value)
         self._settle()
 
     def _observe(
@@ -357,12 +374,14 @@ class Scheduler:
         endpoint, now = self._endpoints[batch.endpoint], self._now
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
+        before = endpoint.limit.limit
         change = endpoint.observe(
             Sample(
                 now,
                 batch.sent_at,
                 in_flight,
                 mean,
+                batch.in_flight_at_sent,
                 requests * batch.shape.weight,
                 prompt_tokens,
                 completion_tokens,
@@ -372,7 +391,28 @@ class Scheduler:
             )
         )
         if change is not None:
-            self._commands.append(LimitChanged(batch.endpoint, now, change))
+            self._adjusted(batch.endpoint, "limit", before, change.limit, change.reason)
+
+    def _on_load(self, event: LoadReported) -> None:
+        endpoint = self._endpoints[event.endpoint]
+        listen = getattr(endpoint.limit, "on_load", None)
+        if listen is None:
+            return
+        before = endpoint.limit.limit
+        change = listen(event.load, endpoint.in_flight, self._now)
+        if change is not None:
+            self._adjusted(event.endpoint, "limit", before, change.limit, change.reason)
+            self._settle()
+
+    def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
+        after = endpoint.list_cap(self._now)
+        if after != before:
+            self._adjusted(endpoint.index, "max_list", before, after, reason)
+
+    def _adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str) -> None:
+        adjustment = Adjustment(self._now, endpoint, setting, old, new, reason)
+        self._adjustments.append(adjustment)
+        self._commands.append(Adjusted(adjustment))
 
     def _fail(self, requests: list[Request], event: Failed) -> None:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
@@ -393,6 +433,22 @@ class Scheduler:
 
     def _on_resumed(self, event: Resumed) -> None:
         self._paused = False
+        self._settle()
+
+    def _on_retuned(self, event: Retuned) -> None:
+        if event.settings is not None:
+            self._settings = event.settings
+            self._granting.retune(event.settings)
+        for endpoint in self._endpoints:
+            before = endpoint.limit.limit
+            if event.settings is not None:
+                endpoint.max_list = event.settings.max_list
+            if event.limits is not None:
+                endpoint.limit = event.limits[endpoint.index]
+            if event.pin is not None and isinstance(endpoint.limit, LimitControl):
+                endpoint.limit.pin(event.pin or None, self._now)
+            if endpoint.limit.limit != before:
+                self._adjusted(endpoint.index, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
 
     def _on_drain(self, event: DrainRequested) -> None:

@@ -6,7 +6,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Counters", "EndpointStatistics", "Statistics"]
+__all__ = ["Adjustment", "Counters", "EndpointStatistics", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One change that the client made by itself, or was told to make, to how it uses an endpoint.
+
+    Args:
+        at: when, on the client's monotonic clock, seconds.
+        endpoint: which, by its place in the list of base URLs.
+        setting: ``"limit"`` or ``"max_list"``.
+        old: the number before.
+        new: the number from now on.
+        reason: why, in words.
+    """
+
+    at: float
+    endpoint: int
+    setting: str
+    old: int
+    new: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +36,7 @@ class EndpointStatistics:
 
     Args:
         limit: sequences that may be in flight.
+        limit_reason: why it is what it is.
         in_flight: sequences the server still works on.
         abandoned: those of them nobody waits for any more.
         list_cap: the longest list sent to it.
@@ -24,6 +46,7 @@ class EndpointStatistics:
     """
 
     limit: int
+    limit_reason: str
     in_flight: int
     abandoned: int
     list_cap: int
@@ -51,6 +74,7 @@ class Statistics:
         alone: why calls went alone, by reason.
         prompt_tokens, completion_tokens: as the servers counted them.
         endpoints: one entry per base URL.
+        adjustments: the last changes of limits and list caps, oldest first.
     """
 
     queued: int
@@ -70,6 +94,7 @@ class Statistics:
     prompt_tokens: int
     completion_tokens: int
     endpoints: tuple[EndpointStatistics, ...]
+    adjustments: tuple[Adjustment, ...] = ()
 
 
 @dataclass(slots=True)

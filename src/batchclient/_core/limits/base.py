@@ -38,6 +38,7 @@ class Sample:
         sent_at: when their batch was granted.
         in_flight: the endpoint's sequences in flight just before they ended.
         mean_in_flight: its time-average from ``sent_at`` to ``now``: the load under which they were served.
+        in_flight_at_sent: sequences in flight just after their batch was granted: the queue they joined.
         sequences: how many ended.
         prompt_tokens: of their prompts, as the server counted them; 0 if it did not.
         completion_tokens: what they generated; 0 if unknown.
@@ -50,6 +51,7 @@ class Sample:
     sent_at: float
     in_flight: int
     mean_in_flight: float
+    in_flight_at_sent: int
     sequences: int
     prompt_tokens: int
     completion_tokens: int

@@ -1,23 +1,19 @@
-"""One endpoint's limit: an algorithm, the caps that may lower it, a pin, and the history of its changes.
+"""One endpoint's limit: an algorithm, the caps that may lower it, and a pin.
 
 Rules:
 - The limit in force is the pin if there is one, else the smallest of the algorithm's number and the caps'; never below 1.
 - A cap only ever lowers. One that has nothing to say, or nothing fresh, is not there.
 - Whoever lowered it says why: the reason of a change is that of the number in force.
-- The last changes are kept, oldest first.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
 from batchclient._core.limits.base import Limit, LimitChange, Sample
 
 __all__ = ["Cap", "LimitControl"]
-
-_HISTORY = 256
 
 
 class Cap(Protocol):
@@ -40,7 +36,7 @@ class LimitControl:
         caps: each may lower it.
     """
 
-    __slots__ = ("_caps", "_pinned", "algorithm", "changes", "limit", "reason")
+    __slots__ = ("_caps", "_pinned", "algorithm", "limit", "reason")
 
     def __init__(self, algorithm: Limit, caps: Sequence[Cap] = ()) -> None:
         self.algorithm = algorithm
@@ -49,8 +45,6 @@ class LimitControl:
         self.limit = algorithm.limit
         """Sequences that may be in flight now."""
         self.reason = "the start"
-        self.changes: deque[tuple[float, LimitChange]] = deque(maxlen=_HISTORY)
-        """(when, what) of the last changes."""
 
     def __repr__(self) -> str:
         return f"<LimitControl {self.limit}: {self.reason}>"
@@ -85,37 +79,25 @@ class LimitControl:
                 forget(now)
         return self._decide(now, None)
 
-    def replace(self, algorithm: Limit, now: float) -> LimitChange | None:
-        """Go on with another algorithm."""
-        self.algorithm = algorithm
-        return self._decide(now, LimitChange(algorithm.limit, "set by the caller"))
-
-    def pin(self, limit: int, now: float) -> LimitChange | None:
-        """Hold the limit at a number, whatever the algorithm and the caps say; they go on learning."""
-        if limit < 1:
+    def pin(self, limit: int | None, now: float) -> LimitChange | None:
+        """Hold the limit at a number, whatever the algorithm and the caps say; they go on learning. ``None`` lets go."""
+        if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
         self._pinned = limit
         return self._decide(now, None)
 
-    def unpin(self, now: float) -> LimitChange | None:
-        """Let the algorithm and the caps decide again."""
-        self._pinned = None
-        return self._decide(now, None)
-
     def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
         if self._pinned is not None:
-            return self._set(self._pinned, "pinned", now)
+            return self._set(self._pinned, "pinned")
         limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else "no cap any more"
         for cap in self._caps:
             verdict = cap.cap(now)
             if verdict is not None and verdict[0] < limit:
                 limit, reason = verdict
-        return self._set(max(1, limit), reason, now)
+        return self._set(max(1, limit), reason)
 
-    def _set(self, limit: int, reason: str, now: float) -> LimitChange | None:
+    def _set(self, limit: int, reason: str) -> LimitChange | None:
         if limit == self.limit:
             return None
         self.limit, self.reason = limit, reason
-        change = LimitChange(limit, reason)
-        self.changes.append((now, change))
-        return change
+        return LimitChange(limit, reason)

@@ -1,71 +1,71 @@
 """The knee of a server that batches continuously, found from what its answers took.
 
-What is measured. Every answered sequence was served under some mean load ``N`` (the time-average of sequences in flight between its
-sending and its end, ``Sample.mean_in_flight``) and took some time per token of work, ``tau``. By Little's law the throughput under that
-load is ``X = N / tau``, so that the elasticity of throughput to load is::
+What is measured. Every answer was served under some mean load ``N`` (sequences in flight) and took some time ``T``. By Little's law the
+throughput under that load is ``N / T``, so that the elasticity of throughput to load is::
 
-    e = d ln X / d ln N = 1 - d ln tau / d ln N
+    e = d ln(N / T) / d ln N = 1 - d ln T / d ln N
 
-``e`` is 1 while more load costs nobody any time, 0 on the plateau, negative where the server thrashes. It is estimated as one minus
-the slope of a straight line through the recent points (ln N, ln tau). Because each point carries the load *it* was served under, there
-are no levels to settle and nothing to discard after a change: answers begun before it count, with the mixture of loads they saw.
+``e`` is 1 while more load costs nobody any time, 0 on the plateau, negative where the server thrashes. ``T`` is the sum of the wait for the
+first token, which depends on the load that the request met, and of the tokens' time, which depends on the load under which they were
+made; the slope of each is that of a straight line through the recent points (see ``evidence``), those near the present load counting most.
 
-What is done with it.
-- The limit follows ``d ln L / dt = gain · (e - target) / latency``: up while throughput grows with load, down where it does not.
-  The same law is the slow start (``e`` near 1), the approach (``e`` falling) and the retreat (``e`` below the target).
-- So that there is a slope to see, the limit swings a little above and below its base, in turn, about once per latency.
-- Work counts when somebody got it: time spent on answers nobody waited for any more adds to ``tau``, with no token.
-- A refusal (429, 503) cuts the base, once per episode, and bounds it for a while just below where it happened.
-- If the newest points all lie far off the line, the server has changed: older points are dropped.
+What is done with it:
+- The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target)`` while throughput grows
+  with load, down where it does not. The same law is the slow start (``e`` near 1), the approach and the retreat.
+- It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
+- So that there is a slope to see, the limit swings a little above and below its base, in turn, once per pace.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
+- A refusal (429, 503) cuts the base once per episode, and for a while bounds it just below where it happened.
+- If all answers come too late, the base is cut without waiting for a slope.
+- If the newest points all lie far off the line, the server has changed: older points are dropped, and the limit stands still for a pace.
 
-Sources: Little 1961; the target and the work of a prompt token are those of the design's controller study, the other constants were chosen in
-the laboratory (``benchmarks/lab``) over all its profiles.
+Sources: Little 1961; targets and the cut on refusal as in the design's study of controllers. The other constants were chosen in the
+laboratory (``benchmarks/lab``), over all its profiles.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
+from batchclient._core.limits.evidence import Cohort, Line, Point
 
-__all__ = ["OBJECTIVES", "KneeLimit"]
+__all__ = ["KneeLimit"]
 
 OBJECTIVES = {"throughput": 0.05, "balanced": 0.1, "latency": 0.5}
-"""The elasticity aimed at. At 0.1 one per cent more load still brings a tenth of a per cent more throughput."""
+"""The elasticity aimed at. At 0.1, one per cent more load would still bring a tenth of a per cent more throughput."""
 
-_PROMPT_TOKEN_WORK = 0.05
-"""The work of one prompt token, in output tokens (``control-and-faults.md`` §A4.1): it matters only where their mixture changes."""
 _GAIN = 0.7
+_RETREAT = 0.35
+"""Down by this share of the logarithm per pace at ``e = 0``, at most twice as fast: on a plateau less load costs next to nothing."""
+_AHEAD = 1.4
+_BEHIND = 0.85
 _SWING_RATIO = 0.12
-_HORIZON_LATENCIES = 6.0
+_SHORTEST_PACE_S = 1.0
+"""On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
+_HORIZON_PACES = 5.0
+_POINTS_PER_PACE = 4
 _LEAST_POINTS = 4
 _MOST_POINTS = 64
-_POINTS_PER_LATENCY = 4
-_PRIOR_VARIANCE = 0.25
+_REACH = 0.25
+"""How near the present load a point counts: the standard deviation of ln N."""
 _POINT_NOISE = 0.05
+_SLOPE_RIDGE = _POINT_NOISE**2 / 0.25
+_DRIFT_RIDGE = _POINT_NOISE**2 / 0.02
+"""A point's noise over the variance expected of the slope, and of the drift over a horizon."""
 _FAR = 0.3
 _FAR_POINTS = 3
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
 _BOUND_RATIO = 0.95
 _BOUND_LASTS_S = 30.0
+_SHORTEST_COOLDOWN_S = 1.0
 _FUTILE_CUT_RATIO = 0.7
 
 
-class _Point(NamedTuple):
-    """Some answers that ended one after another."""
-
-    at: float
-    log_load: float
-    log_tau: float
-    weight: float
-
-
 class KneeLimit:
-    """Token-throughput elasticity, aimed just past the knee.
+    """Throughput's elasticity to load, aimed just past the knee.
 
     Args:
         start: the first limit.
@@ -75,23 +75,10 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base",
-        "_bound",
-        "_bound_until",
-        "_ceiling",
-        "_cohort",
-        "_cooldown_until",
-        "_elasticity",
-        "_floor",
-        "_latency_s",
-        "_points",
-        "_started_at",
-        "_steered_at",
-        "_swing",
-        "_swung_at",
-        "_target",
-        "limit",
-    )
+        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
+        "_latency_s", "_mean_tokens", "_pace_s", "_points", "_steered_at", "_swing", "_swung_at", "_target", "_token_slope",
+        "_wait_slope", "limit",
+    )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
         if not 1 <= floor <= start <= ceiling:
@@ -99,18 +86,23 @@ class KneeLimit:
         if not 0 < target < 1:
             raise ValueError(f"the target elasticity lies between 0 and 1, got {target}")
         self.limit = start
+        """Sequences that may be in flight."""
         self._base = float(start)
-        self._floor = floor
-        self._ceiling = ceiling
+        self._floor = float(floor)
+        self._ceiling = float(ceiling)
         self._target = target
+        self._cohort = Cohort()
+        self._points: deque[Point] = deque(maxlen=_MOST_POINTS)
         self._elasticity = 1.0
+        self._token_slope = 0.0
+        self._wait_slope = 0.0
         self._latency_s = 0.0
-        self._points: deque[_Point] = deque(maxlen=_MOST_POINTS)
-        self._cohort = _Cohort()
-        self._started_at: float | None = None
+        self._mean_tokens = 0.0
+        self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
         self._swing = 1.0
         self._swung_at = 0.0
+        self._hold_until = -math.inf
         self._cooldown_until = -math.inf
         self._bound = math.inf
         self._bound_until = -math.inf
@@ -127,143 +119,122 @@ class KneeLimit:
         """Take in one observation."""
         if sample.outcome is Outcome.DROPPED:
             return self._cut(sample)
-        if sample.outcome is Outcome.IGNORED:
+        if sample.outcome is Outcome.IGNORED or sample.now <= sample.sent_at:
+            # What took no time (a mocked server's answer) has no rate.
             return None
         cohort = self._cohort
         cohort.add(sample)
-        if (
-            cohort.sequences < max(4, self.limit // 8)
-            or sample.now - cohort.began < self._latency_s / _POINTS_PER_LATENCY
-        ):
+        enough = max(4, self.limit // 8)
+        if cohort.sequences < enough or sample.now - cohort.began < self._pace_s / _POINTS_PER_PACE:
             return None
-        self._cohort = _Cohort()
+        self._cohort = Cohort()
         return self._steer(cohort, sample.now)
 
     def on_restart(self, now: float) -> LimitChange | None:
         """The server was started anew: what was learnt of it is void."""
-        self._points.clear()
-        self._elasticity = 1.0
+        self._forget_all()
         self._bound = math.inf
         return None
 
     # One step of the loop ------------------------------------------------------------------------------------------
 
-    def _steer(self, cohort: _Cohort, now: float) -> LimitChange | None:
-        latency_s = cohort.seconds / cohort.sequences
-        self._latency_s += 0.3 * (latency_s - self._latency_s) if self._latency_s else latency_s
-        elapsed = (
-            min(now - self._steered_at, self._latency_s)
-            if self._steered_at is not None
-            else self._latency_s / _POINTS_PER_LATENCY
-        )
-        self._steered_at = now
-        if not cohort.work:
-            # Nobody got anything: everything timed out.
-            self._base *= _FUTILE_CUT_RATIO ** (elapsed / self._latency_s)
-            return self._set(now, "no answer came in time")
-        self._points.append(
-            _Point(now, math.log(cohort.load), math.log(cohort.seconds / cohort.work), float(cohort.sequences))
-        )
+    def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
+        paces = self._passed(cohort, now)
+        if not cohort.answered:
+            self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
+            return self._set("no answer came in time")
+        tokens = max(1.0, cohort.tokens / cohort.answered)
+        self._mean_tokens += 0.1 * (tokens - self._mean_tokens) if self._mean_tokens else tokens
+        self._points.append(cohort.point(now))
         self._forget(now)
-        self._estimate()
-        push = max(-1.0, min(1.0, self._elasticity - self._target))
-        if push > 0 and cohort.peak < _USED_RATIO * self.limit:
-            push = 0.0
-        self._base *= math.exp(_GAIN * push * elapsed / self._latency_s)
+        self._estimate(now)
+        self._base *= math.exp(self._push(cohort, now) * paces)
         if now >= self._bound_until:
             self._bound = math.inf
-        self._base = max(float(self._floor), min(self._base, float(self._ceiling), self._bound))
-        if now - self._swung_at >= self._latency_s:
+        self._base = max(self._floor, min(self._base, self._ceiling, self._bound))
+        if now - self._swung_at >= self._pace_s:
             self._swing = -self._swing
             self._swung_at = now
-        return self._set(now, f"elasticity {self._elasticity:.2f}, aiming at {self._target}")
+        return self._set(f"elasticity {self._elasticity:.2f}, aiming at {self._target:g}")
+
+    def _passed(self, cohort: Cohort, now: float) -> float:
+        """Take in the latency; return how many paces have passed since the last step, at most one."""
+        latency_s = cohort.seconds / cohort.sequences
+        self._latency_s += 0.3 * (latency_s - self._latency_s) if self._latency_s else latency_s
+        self._pace_s = max(self._latency_s, _SHORTEST_PACE_S)
+        since, self._steered_at = self._steered_at, now
+        return 1 / _POINTS_PER_PACE if since is None else min(1.0, (now - since) / self._pace_s)
+
+    def _push(self, cohort: Cohort, now: float) -> float:
+        """How fast the limit is to move: the change of its logarithm per pace."""
+        if now < self._hold_until:
+            return 0.0
+        error = self._elasticity - self._target
+        ahead = self._base / math.exp(self._points[-1].log_load)
+        if error < 0:
+            return _RETREAT * max(-2.0, error / self._target) if ahead > _BEHIND else 0.0
+        used = cohort.peak >= _USED_RATIO * self.limit
+        return _GAIN * min(1.0, error) if used and ahead < _AHEAD else 0.0
+
+    # The estimate --------------------------------------------------------------------------------------------------
 
     def _forget(self, now: float) -> None:
         points = self._points
-        oldest = now - _HORIZON_LATENCIES * self._latency_s
+        oldest = now - _HORIZON_PACES * self._pace_s
         while len(points) > _LEAST_POINTS and points[0].at < oldest:
             points.popleft()
 
-    def _estimate(self) -> None:
-        """Fit the line; if the newest points all lie off it on one side, fit it to them alone."""
-        points = list(self._points)
+    def _forget_all(self) -> None:
+        self._points.clear()
+        self._elasticity = 1.0
+        self._token_slope = self._wait_slope = 0.0
+
+    def _estimate(self, now: float) -> None:
+        """Fit both lines; if the newest points all lie off one on one side, start anew."""
+        points = self._points
         if len(points) < 2:
             return
-        slope, _ = _line(points, 1 - self._elasticity)
-        newest = points[-_FAR_POINTS:]
-        if len(points) > 2 * _FAR_POINTS:
-            earlier = points[:-_FAR_POINTS]
-            old_slope, old_intercept = _line(earlier, 1 - self._elasticity)
-            off = [point.log_tau - old_intercept - old_slope * point.log_load for point in newest]
-            if min(off) > _FAR or max(off) < -_FAR:
-                self._points = deque(newest, maxlen=_MOST_POINTS)
-                slope, _ = _line(newest, 1 - self._elasticity)
-        self._elasticity = max(-1.5, min(1.5, 1 - slope))
+        here = math.log(self._base)
+        mean = sum(point.weight for point in points) / len(points)
+        weights = [point.weight / mean * math.exp(-0.5 * ((point.log_load - here) / _REACH) ** 2) for point in points]
+        total = sum(weights) or 1e-9
+        wait_s = sum(w * point.wait_s for w, point in zip(weights, points, strict=True)) / total
+        token_s = sum(w * point.token_s for w, point in zip(weights, points, strict=True)) / total
+        making_s = token_s * max(1.0, self._mean_tokens - 1)
+        whole_s = wait_s + making_s
+        if whole_s <= 0:
+            return
+        times = [(point.at - now) / (_HORIZON_PACES * self._pace_s) for point in points]
+        loads = [point.log_load for point in points]
+        logs = [math.log(max(point.token_s, 1e-9)) for point in points]
+        tokens = Line(loads, times, logs, weights, self._token_slope, _SLOPE_RIDGE, _DRIFT_RIDGE)
+        newest = tokens.residuals[-_FAR_POINTS:]
+        if len(points) > 2 * _FAR_POINTS and (min(newest) > _FAR or max(newest) < -_FAR):
+            self._points = deque([points[-1]], maxlen=_MOST_POINTS)
+            self._hold_until = now + self._pace_s
+            return
+        queues = [point.log_queue for point in points]
+        shares = [point.wait_s / whole_s for point in points]
+        waits = Line(queues, times, shares, weights, self._wait_slope, _SLOPE_RIDGE, _DRIFT_RIDGE)
+        self._token_slope = max(-0.5, min(2.5, tokens.slope))
+        self._wait_slope = max(-0.5, min(2.5, waits.slope))
+        self._elasticity = 1 - making_s / whole_s * self._token_slope - self._wait_slope
 
     # Refusals ------------------------------------------------------------------------------------------------------
 
     def _cut(self, sample: Sample) -> LimitChange | None:
         if sample.now < self._cooldown_until or sample.admitted_at > self.limit:
             return None
-        self._cooldown_until = sample.now + max(self._latency_s, 1.0)
-        self._bound = max(float(self._floor), _BOUND_RATIO * min(self._base, sample.in_flight))
+        self._cooldown_until = sample.now + max(self._latency_s, _SHORTEST_COOLDOWN_S)
+        self._bound = max(self._floor, _BOUND_RATIO * min(self._base, float(sample.in_flight)))
         self._bound_until = sample.now + _BOUND_LASTS_S
-        self._base = max(float(self._floor), min(self._base * _CUT_RATIO, self._bound))
-        return self._set(sample.now, "the server refused work")
+        self._base = max(self._floor, min(self._base * _CUT_RATIO, self._bound))
+        return self._set("the server refused work")
 
-    def _set(self, now: float, reason: str) -> LimitChange | None:
+    def _set(self, reason: str) -> LimitChange | None:
         swing = max(1.0, _SWING_RATIO * self._base) * self._swing
-        limit = round(min(self._base + swing, self._bound, self._ceiling))
-        limit = max(self._floor, limit)
+        limit = round(max(self._floor, min(self._base + swing, self._bound, self._ceiling)))
         if limit == self.limit:
             return None
         self.limit = limit
         return LimitChange(limit, reason)
-
-
-class _Cohort:
-    """Sums over some samples."""
-
-    __slots__ = ("_area", "began", "peak", "seconds", "sequences", "work")
-
-    def __init__(self) -> None:
-        self.began = math.inf
-        self.sequences = 0
-        self.seconds = 0.0
-        self.work = 0.0
-        self.peak = 0
-        self._area = 0.0
-
-    def add(self, sample: Sample) -> None:
-        seconds = sample.sequences * (sample.now - sample.sent_at)
-        self.began = min(self.began, sample.now)
-        self.sequences += sample.sequences
-        self.seconds += seconds
-        self.work += sample.completion_tokens + (
-            _PROMPT_TOKEN_WORK * sample.prompt_tokens if sample.outcome is Outcome.SUCCESS else 0.0
-        )
-        self._area += seconds * sample.mean_in_flight
-        self.peak = max(self.peak, sample.in_flight)
-
-    @property
-    def load(self) -> float:
-        """The mean load, weighted by time."""
-        return max(1.0, self._area / self.seconds)
-
-
-def _line(points: list[_Point], prior_slope: float) -> tuple[float, float]:
-    """Weighted least squares of ln tau on ln N, the slope drawn to a prior where the points say little.
-
-    Returns:
-        Slope and intercept.
-    """
-    total = sum(point.weight for point in points)
-    mean_x = sum(point.weight * point.log_load for point in points) / total
-    mean_y = sum(point.weight * point.log_tau for point in points) / total
-    count = len(points)
-    # In units of points: weights say how they compare, not how many there are.
-    xx = sum(point.weight * (point.log_load - mean_x) ** 2 for point in points) * count / total
-    xy = sum(point.weight * (point.log_load - mean_x) * (point.log_tau - mean_y) for point in points) * count / total
-    ridge = _POINT_NOISE**2 / _PRIOR_VARIANCE
-    slope = (xy + ridge * prior_slope) / (xx + ridge)
-    return slope, mean_y - slope * mean_x

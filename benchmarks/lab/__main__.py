@@ -1,0 +1,109 @@
+"""The laboratory's command line.
+
+python -m benchmarks.lab                                        # everything, one seed
+python -m benchmarks.lab --algorithms knee --seeds 10
+python -m benchmarks.lab --profiles A,B --algorithms knee --series --set _GAIN=0.5
+python -m benchmarks.lab --profiles A --static                  # the fixed limits alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.lab import sweep
+from benchmarks.lab.algorithms import ALGORITHMS
+from benchmarks.lab.profiles import SCENARIOS
+
+_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "lab_statics.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profiles", help="names, with commas; all if not given")
+    parser.add_argument("--algorithms", help="names, with commas; all if not given")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--static", action="store_true", help="only the fixed limits, each shown")
+    parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--fresh", action="store_true", help="do not use fixed limits' figures of an earlier run")
+    options = parser.parse_args()
+    names = _chosen(options.profiles, SCENARIOS)
+    if options.fresh:
+        _CACHE.unlink(missing_ok=True)
+    began = time.perf_counter()
+    static_runs = sweep.statics(names, options.processes, _CACHE)
+    if options.static:
+        _print_statics(names, static_runs)
+        return
+    chosen = _chosen(options.algorithms, ALGORITHMS)
+    constants = tuple((name, float(value)) for name, _, value in (each.partition("=") for each in options.set))
+    runs = sweep.algorithms(names, chosen, options.seeds, static_runs, options.processes, constants)
+    _print_runs(names, chosen, static_runs, runs)
+    if options.series:
+        _print_series(runs)
+    print(f"{time.perf_counter() - began:.0f} s")
+
+
+def _chosen(given: str | None, known: dict[str, object]) -> list[str]:
+    names = list(known) if given is None else given.split(",")
+    for name in names:
+        if name not in known:
+            raise SystemExit(f"no {name!r}; there are: {', '.join(known)}")
+    return names
+
+
+def _print_statics(names: Sequence[str], runs: Sequence[sweep.StaticRun]) -> None:
+    for name in names:
+        for phase, best in enumerate(sweep.best(runs, name)):
+            print(f"{name} phase {phase} ({SCENARIOS[name].summary}): best {best.limit}")
+            for run in runs:
+                if (run.scenario, run.phase) == (name, phase):
+                    share = run.tokens_per_s / best.tokens_per_s
+                    print(
+                        f"  {run.limit:5} {run.tokens_per_s:9.0f} tok/s {share:5.2f}"
+                        f"  mean {run.mean_s:7.2f} p95 {run.p95_s:7.2f} s  lists of {run.mean_list:.1f}"
+                    )
+
+
+def _print_runs(
+    names: Sequence[str],
+    chosen: Sequence[str],
+    static_runs: list[sweep.StaticRun],
+    runs: Sequence[sweep.AlgorithmRun],
+) -> None:
+    print("share of the best fixed limit's tokens/s over the last half: mean (worst); then limit, latency ratio, t90")
+    for name in names:
+        best = sweep.best(static_runs, name)
+        last = best[-1]
+        print(
+            f"{name} {SCENARIOS[name].summary}: best fixed"
+            f" {', '.join(f'{run.limit} ({run.tokens_per_s:.0f} tok/s, {run.mean_s:.2f} s)' for run in best)}"
+        )
+        for algorithm in chosen:
+            of_it = [run for run in runs if (run.scenario, run.algorithm) == (name, algorithm)]
+            shares = [run.tokens_per_s / last.tokens_per_s for run in of_it]
+            latency = statistics.mean(run.mean_s / last.mean_s for run in of_it)
+            limit = statistics.mean(run.mean_limit for run in of_it)
+            reached = "/".join(f"{sweep.worst(values):.0f}" for values in zip(*(run.reached_s for run in of_it)))
+            print(
+                f"  {algorithm:16} {statistics.mean(shares):5.2f} ({min(shares):.2f})  limit {limit:6.0f}"
+                f"  latency x{latency:5.2f}  t90 {reached:>8} s  lists of {of_it[0].mean_list:4.1f}"
+                f"  failed {of_it[0].failed} rejected {of_it[0].rejected} preempted {of_it[0].preemptions}"
+            )
+
+
+def _print_series(runs: Sequence[sweep.AlgorithmRun]) -> None:
+    for run in runs:
+        if run.seed == 0:
+            print(f"{run.scenario} {run.algorithm}: second, limit, tokens/s")
+            for at, limit, tokens_per_s in run.series[::2]:
+                print(f"  {at:6.0f} {limit:7.1f} {tokens_per_s:9.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,454 @@
+"""The server of the laboratory: the simulator's engine behind an API server, without the wire.
+
+Rules:
+- The API server is a single-server queue before and after the engine, as in ``batchclient.simulator.server``: a request occupies it for
+  ``request_s + prompts * prompt_s``, an event or a plain reply for ``event_s``. So what leaves it, in either direction, leaves in order.
+- A prompt's choices enter the engine when the API server is done with the prompt.
+- A streamed batch reports each prompt's first token and its end; a plain one the whole list when its last member ends.
+- ``advance`` stops at the first reply, so that the client reacts before anything later happens.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batchclient._core.messages import Batch, Failure, RequestState
+from batchclient.dialects._status import failure_of
+from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
+from batchclient.types import Choice, Completion, Usage
+
+from benchmarks.lab.workloads import Call, Lengths
+
+if TYPE_CHECKING:
+    from benchmarks.lab.profiles import Cache, Change, Scenario
+
+_IN_FLIGHT = RequestState.IN_FLIGHT
+_REPORT_FIRST = 1_000_000_000
+_CHOICES = (Choice(0, "", "stop"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a ``/metrics`` page says."""
+
+    running: int
+    waiting: int
+    kv_usage_ratio: float
+    kv_capacity_tokens: int
+    preemptions: int
+    generation_tokens: int
+    prefix_cache_hits: int | None = None
+    prefix_cache_queries: int | None = None
+
+
+class Reply:
+    """What the client reads at one moment from one response."""
+
+    __slots__ = ("answers", "at", "batch", "ended", "failure")
+
+    def __init__(
+        self,
+        at: float,
+        batch: Batch,
+        answers: list[tuple[int, Completion]],
+        ended: bool,
+        failure: Failure | None = None,
+    ) -> None:
+        self.at = at
+        self.batch = batch
+        self.answers = answers
+        self.ended = ended
+        self.failure = failure
+
+
+class Exchange:
+    """One batch in the server's hands."""
+
+    __slots__ = ("batch", "first_s", "gone", "left", "plain", "sequences", "tokens", "unfinished")
+
+    def __init__(self, batch: Batch) -> None:
+        size = len(batch.requests)
+        self.batch = batch
+        self.left = size
+        self.unfinished = [batch.shape.weight] * size
+        self.tokens = [0] * size
+        self.first_s: list[float | None] = [None] * size
+        self.plain: list[tuple[int, Completion]] | None = None if batch.streamed else []
+        self.sequences: list[int] = []
+        self.gone = False
+
+
+class LabServer:
+    """A server in virtual time.
+
+    Args:
+        scenario: its profile and what happens to it.
+        seed: of the engine's noise and of the other tenant's lengths.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.profile = scenario.server
+        self.output_scale = 1.0
+        self.outstanding = 0
+        self.rejected = 0
+        self._exchanges: dict[int, Exchange] = {}
+        self._agenda: deque[tuple[float, Exchange, int]] = deque()
+        self._outbox: deque[Reply] = deque()
+        self._api_free_at = -math.inf
+        self._tenant_rng = random.Random(f"{seed}/tenant")
+        self._sequences = 0
+
+    # --- the client's side ---
+
+    def send(self, batch: Batch, now: float) -> None:
+        """Take a batch."""
+        scenario, profile = self.scenario, self.profile
+        size = len(batch.requests)
+        sequences = size * batch.shape.weight
+        ready_at = self._spend(profile.request_s, now)
+        failure = None
+        if scenario.list_cap is not None and size > scenario.list_cap:
+            # TGI's words.
+            said = f"batch size {size} > maximum allowed batch size {scenario.list_cap}"
+            failure = failure_of(422, said, None, streamed=batch.streamed, retry_after_s=None)
+        elif profile.max_queued is not None and self.outstanding + sequences > profile.max_queued:
+            failure = failure_of(429, "overloaded", None, streamed=batch.streamed, retry_after_s=None)
+        if failure is not None:
+            self.rejected += sequences
+            self._outbox.append(Reply(ready_at, batch, [], True, failure))
+            return
+        exchange = Exchange(batch)
+        self._exchanges[batch.id] = exchange
+        self.outstanding += sequences
+        self._api_free_at = ready_at + size * profile.prompt_s
+        for position in range(size):
+            self._agenda.append((ready_at + (position + 1) * profile.prompt_s, exchange, position))
+
+    def abort(self, batch: Batch, now: float) -> None:
+        """The client has closed the connection: nothing of this batch reaches it any more."""
+        self._outbox = deque(reply for reply in self._outbox if reply.batch is not batch)
+        exchange = self._exchanges.pop(batch.id, None)
+        if exchange is None:
+            return
+        exchange.gone = True
+        self.outstanding -= len(batch.requests) * batch.shape.weight
+        self._forget(exchange, now)
+
+    def advance(self, until: float) -> list[Reply]:
+        """Let everything up to ``until`` happen; return at the first moment at which something reaches the client."""
+        agenda, outbox = self._agenda, self._outbox
+        while True:
+            engine_at = self._engine_at()
+            agenda_at = agenda[0][0] if agenda else math.inf
+            now = min(engine_at, agenda_at)
+            if outbox and outbox[0].at <= now:
+                at = outbox[0].at
+                if at > until:
+                    return []
+                replies = [outbox.popleft()]
+                while outbox and outbox[0].at <= at:
+                    replies.append(outbox.popleft())
+                return replies
+            if now > until or now == math.inf:
+                return []
+            if agenda_at <= engine_at:
+                _, exchange, position = agenda.popleft()
+                if not exchange.gone:
+                    self._enter(exchange, position, now)
+            else:
+                self._step(now)
+
+    def apply(self, change: Change, now: float) -> None:
+        """Something happens to the server."""
+        if change.output_scale is not None:
+            self.output_scale = change.output_scale
+
+    def load(self) -> Load | None:
+        """What its ``/metrics`` page says now; ``None``: it has none."""
+        return None
+
+    @property
+    def preemptions(self) -> int:
+        return 0
+
+    @property
+    def generated_tokens(self) -> int:
+        """Everything it ever generated, wanted or not."""
+        return 0
+
+    def underway_tokens(self, now: float) -> float:
+        """What it has generated of answers that are still to come and that somebody waits for."""
+        tokens = self._running_tokens(now)
+        for exchange in self._exchanges.values():
+            if exchange.plain is not None or exchange.batch.shape.weight > 1:
+                for request, made, unfinished in zip(
+                    exchange.batch.requests, exchange.tokens, exchange.unfinished, strict=True
+                ):
+                    if made and (unfinished or exchange.plain is not None) and request.state is _IN_FLIGHT:
+                        tokens += made
+        return tokens
+
+    # --- the engine's side ---
+
+    def _running_tokens(self, now: float) -> float:
+        raise NotImplementedError
+
+    def _engine_at(self) -> float:
+        raise NotImplementedError
+
+    def _step(self, now: float) -> None:
+        raise NotImplementedError
+
+    def _enter(self, exchange: Exchange, position: int, now: float) -> None:
+        raise NotImplementedError
+
+    def _forget(self, exchange: Exchange, now: float) -> None:
+        raise NotImplementedError
+
+    def _spend(self, seconds: float, now: float) -> float:
+        self._api_free_at = max(now, self._api_free_at) + seconds
+        return self._api_free_at
+
+    def _outputs(self, call: Call) -> tuple[int, ...]:
+        scale = self.output_scale
+        return call.outputs if scale == 1 else tuple(max(1, round(each * scale)) for each in call.outputs)
+
+    def _first_token(self, exchange: Exchange, position: int, at: float) -> None:
+        if exchange.plain is None and exchange.first_s[position] is None:
+            exchange.first_s[position] = self._spend(self.profile.event_s, at) - exchange.batch.sent_at
+
+    def _finish(self, exchange: Exchange, position: int, tokens: int, at: float) -> None:
+        """One choice has ended."""
+        exchange.tokens[position] += tokens
+        exchange.unfinished[position] -= 1
+        if exchange.unfinished[position]:
+            return
+        batch = exchange.batch
+        call: Call = batch.requests[position].waiter
+        exchange.left -= 1
+        ended = not exchange.left
+        usage = Usage(call.prompt_tokens, exchange.tokens[position])
+        answer = (position, Completion(_CHOICES, usage, 1, exchange.first_s[position]))
+        if ended:
+            del self._exchanges[batch.id]
+            self.outstanding -= len(batch.requests) * batch.shape.weight
+        if exchange.plain is None:
+            self._outbox.append(Reply(self._spend(self.profile.event_s, at), batch, [answer], ended))
+            return
+        exchange.plain.append(answer)
+        if ended:
+            self._outbox.append(Reply(self._spend(self.profile.event_s, at), batch, exchange.plain, ended))
+
+
+class ContinuousServer(LabServer):
+    """Continuous batching: the simulator's engine, a tenant beside us, a prefix cache."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        super().__init__(scenario, seed)
+        self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))
+        self._cache = PrefixCache(scenario.cache) if scenario.cache is not None else None
+        self._tenant: tuple[Lengths, Lengths] | None = None
+
+    def apply(self, change: Change, now: float) -> None:
+        super().apply(change, now)
+        if change.slowdown is not None:
+            self.engine.slowdown = change.slowdown
+        if change.tenant_sequences:
+            calls = self.scenario.workload.calls
+            self._tenant = (calls.prompts, calls.outputs)
+            for _ in range(change.tenant_sequences):
+                self._submit_tenant(now)
+
+    def load(self) -> Load:
+        engine = self.engine
+        hits, queries = (self._cache.hits, self._cache.queries) if self._cache else (None, None)
+        return Load(
+            engine.running,
+            engine.waiting,
+            engine.kv_usage_ratio,
+            self.profile.kv_tokens,
+            engine.preemptions,
+            engine.generation_tokens,
+            hits,
+            queries,
+        )
+
+    @property
+    def preemptions(self) -> int:
+        return self.engine.preemptions
+
+    @property
+    def generated_tokens(self) -> int:
+        return self.engine.generation_tokens
+
+    def _running_tokens(self, now: float) -> float:
+        ended = self.engine._ended
+        tokens = 0
+        for sequence in self.engine._all.values():
+            if sequence.owner is None:
+                continue
+            exchange, position = sequence.owner
+            if exchange.batch.requests[position].state is _IN_FLIGHT:
+                tokens += sequence.generated
+                if sequence.state == _DECODE:
+                    tokens += ended - sequence.joined_step
+        return tokens
+
+    def _engine_at(self) -> float:
+        at = self.engine.next_deadline()
+        return math.inf if at is None else at
+
+    def _step(self, now: float) -> None:
+        for progress in self.engine.step(now):
+            self._on_progress(progress)
+
+    def _on_progress(self, progress: Progress) -> None:
+        owner = progress.sequence.owner
+        if owner is None:
+            if progress.finished:
+                self._submit_tenant(progress.at)
+            return
+        exchange, position = owner  # type: ignore[misc]
+        if exchange.plain is None and progress.generated == 1:
+            self._first_token(exchange, position, progress.at)
+        if progress.finished:
+            self._finish(exchange, position, progress.generated, progress.at)
+
+    def _enter(self, exchange: Exchange, position: int, now: float) -> None:
+        call: Call = exchange.batch.requests[position].waiter
+        prompt_tokens = call.prompt_tokens
+        if self._cache is not None:
+            prompt_tokens = self._cache.uncached(call)
+        report_every = 0 if exchange.plain is not None else _REPORT_FIRST
+        for tokens in self._outputs(call):
+            self._sequences += 1
+            exchange.sequences.append(self._sequences)
+            self.engine.submit(
+                Sequence(self._sequences, prompt_tokens, tokens, report_every, (exchange, position)), now
+            )
+
+    def _forget(self, exchange: Exchange, now: float) -> None:
+        for sequence in exchange.sequences:
+            self.engine.abort(sequence, now)
+
+    def _submit_tenant(self, now: float) -> None:
+        assert self._tenant is not None
+        prompts, outputs = self._tenant
+        self._sequences += 1
+        rng = self._tenant_rng
+        tokens = max(1, round(outputs.draw(rng) * self.output_scale))
+        self.engine.submit(Sequence(self._sequences, prompts.draw(rng), tokens), now)
+
+
+class PrefixCache:
+    """Which conversations' prefixes are still in the KV cache: least recently used out first.
+
+    vLLM keeps the blocks of finished requests until somebody else needs them. A prefix is looked up when its request reaches the engine, and
+    counts as used then.
+
+    The sequence that finds its prefix is given to the engine without it, so that the cache's room is its own and not shared with the engine's KV.
+
+    Args:
+        cache: its sizes.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._room = cache.tokens // cache.held_tokens
+        self._found_tokens = cache.found_tokens
+        self._held: OrderedDict[int, None] = OrderedDict()
+        self.hits = 0
+        self.queries = 0
+
+    def uncached(self, call: Call) -> int:
+        """How many of the call's prompt tokens must be computed."""
+        self.queries += call.prompt_tokens
+        if call.conversation in self._held:
+            self._held.move_to_end(call.conversation)
+            self.hits += self._found_tokens
+            return max(1, call.prompt_tokens - self._found_tokens)
+        self._held[call.conversation] = None
+        if len(self._held) > self._room:
+            self._held.popitem(last=False)
+        return call.prompt_tokens
+
+
+class PaddingServer(LabServer):
+    """A static batcher: it takes what waits, up to ``max_num_seqs``, pads all of it, and runs until the longest is done.
+
+    A batch of ``n`` sequences whose longest prompt is ``p`` and longest output ``o`` takes::
+
+        n * p * prefill_token_s + o * max(step_s, n * compute_s)
+
+    which is the engine's cost (``simulator.profiles``) for n sequences as long as the longest. Answers come when the batch is done.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        super().__init__(scenario, seed)
+        self._slowdown = 1.0
+        self._waiting: deque[tuple[Exchange, int, int, int]] = deque()
+        self._batch: list[tuple[Exchange, int, int, int]] = []
+        self._began_at = 0.0
+        self._ends_at = math.inf
+        self._generated = 0
+
+    def apply(self, change: Change, now: float) -> None:
+        super().apply(change, now)
+        if change.slowdown is not None:
+            self._slowdown = change.slowdown
+
+    @property
+    def generated_tokens(self) -> int:
+        return self._generated
+
+    def _running_tokens(self, now: float) -> float:
+        tokens = sum(
+            taken[3]
+            for taken in self._batch
+            if not taken[0].gone and taken[0].batch.requests[taken[1]].state is _IN_FLIGHT
+        )
+        return tokens * (now - self._began_at) / (self._ends_at - self._began_at) if tokens else 0.0
+
+    def _engine_at(self) -> float:
+        return self._ends_at
+
+    def _enter(self, exchange: Exchange, position: int, now: float) -> None:
+        call: Call = exchange.batch.requests[position].waiter
+        for tokens in self._outputs(call):
+            self._waiting.append((exchange, position, call.prompt_tokens, tokens))
+        # A list enters as a whole: its prompts are tokenised one by one, but nobody starts a batch with half of it.
+        if not self._batch and position + 1 == len(exchange.batch.requests):
+            self._begin(now)
+
+    def _begin(self, now: float) -> None:
+        profile = self.profile
+        while self._waiting and len(self._batch) < profile.max_num_seqs:
+            taken = self._waiting.popleft()
+            if not taken[0].gone:
+                self._batch.append(taken)
+        count = len(self._batch)
+        if not count:
+            self._ends_at = math.inf
+            return
+        prompt_tokens = max(taken[2] for taken in self._batch)
+        output_tokens = max(taken[3] for taken in self._batch)
+        seconds = count * prompt_tokens * profile.prefill_token_s
+        seconds += output_tokens * max(profile.step_s, count * profile.compute_s)
+        self._generated += sum(taken[3] for taken in self._batch)
+        self._began_at = now
+        self._ends_at = now + seconds * self._slowdown
+
+    def _step(self, now: float) -> None:
+        done, self._batch = self._batch, []
+        for exchange, position, _, tokens in done:
+            if not exchange.gone:
+                self._first_token(exchange, position, now)
+                self._finish(exchange, position, tokens, now)
+        self._begin(now)
+
+    def _forget(self, exchange: Exchange, now: float) -> None:
+        """A static batch runs on to its end."""

@@ -1,0 +1,194 @@
+"""Who asks, and for what. Lengths and arrivals are drawn from a seeded ``Random``; the same seed gives the same calls.
+
+Rules:
+- A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
+- ``Closed`` keeps the queue deep, as a map over a large file does. ``Open`` has Poisson arrivals. ``Sessions`` keeps as many conversations
+  open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv 2601.22705).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchclient._core.messages import Request, Shape
+from batchclient._core.scheduler import Scheduler
+
+PROMPT = b'"p"'
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lognormal lengths in tokens; with ``sigma`` 0 always the mean.
+
+    Args:
+        mean_tokens: the mean before it is cut.
+        sigma: standard deviation of the logarithm.
+        most_tokens: longer ones are cut to this.
+    """
+
+    mean_tokens: float
+    sigma: float = 0.0
+    most_tokens: int = 8192
+
+    def draw(self, rng: random.Random) -> int:
+        if not self.sigma:
+            return min(self.most_tokens, max(1, round(self.mean_tokens)))
+        drawn = self.mean_tokens * math.exp(rng.gauss(-(self.sigma**2) / 2, self.sigma))
+        return min(self.most_tokens, max(1, round(drawn)))
+
+    def per_resident_token_s(self, prompt_tokens: float) -> float:
+        """Mean tokens a sequence holds while it runs: sum o (p + o/2) / sum o (``control-and-faults.md`` §A4.4b)."""
+        return prompt_tokens + self.mean_tokens * math.exp(self.sigma**2) / 2
+
+
+class Call:
+    """What a request carries for the laboratory (it is the request's waiter)."""
+
+    __slots__ = ("conversation", "outputs", "prompt_tokens", "sent_at", "turn")
+
+    def __init__(self, prompt_tokens: int, outputs: tuple[int, ...], conversation: int = -1, turn: int = 0) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.outputs = outputs
+        self.conversation = conversation
+        self.turn = turn
+        self.sent_at = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What one kind of call is like.
+
+    Args:
+        prompts: prompt lengths.
+        outputs: output lengths, of each choice.
+        max_tokens: what the caller asks for at most; above 4 replies are streamed.
+        n: choices per call.
+        timeout_s: the caller's patience, from the call on.
+    """
+
+    prompts: Lengths
+    outputs: Lengths
+    max_tokens: int = 2048
+    n: int = 1
+    timeout_s: float | None = None
+
+
+class Running:
+    """A workload under way. ``submit`` is the driver's way into the scheduler."""
+
+    def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        self.calls = calls
+        self.shape = Shape(key=b"lab", body=b"{}", weight=calls.n, max_output_tokens=calls.max_tokens)
+        self.rng = rng
+        self.next_at = math.inf
+        """When it does something by itself."""
+        self._submit = submit
+
+    def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
+        calls, rng = self.calls, self.rng
+        prompt_tokens = prompt_tokens or calls.prompts.draw(rng)
+        outputs = tuple(calls.outputs.draw(rng) for _ in range(calls.n))
+        deadline = None if calls.timeout_s is None else now + calls.timeout_s
+        call = Call(prompt_tokens, outputs, conversation, turn)
+        self._submit(Request(self.shape, PROMPT, prompt_tokens=prompt_tokens, deadline=deadline, waiter=call), now)
+
+    def woke(self, now: float) -> None:
+        """``next_at`` has come."""
+
+    def ended(self, call: Call, now: float) -> None:
+        """A call has its answer or its error."""
+
+    def look(self, core: Scheduler, now: float) -> None:
+        """After every step of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Keep at least half of ``depth`` calls queued."""
+
+    calls: Calls
+    depth: int = 2048
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Closed(self, rng, submit)
+
+
+class _Closed(Running):
+    def __init__(self, data: Closed, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._depth = data.depth
+
+    def look(self, core: Scheduler, now: float) -> None:
+        queued = core._queue.size
+        if 2 * queued < self._depth:
+            for _ in range(self._depth - queued):
+                self.ask(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Poisson arrivals."""
+
+    calls: Calls
+    calls_per_s: float
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Open(self, rng, submit)
+
+
+class _Open(Running):
+    def __init__(self, data: Open, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._rate = data.calls_per_s
+        self.next_at = rng.expovariate(self._rate)
+
+    def woke(self, now: float) -> None:
+        self.next_at = now + self.rng.expovariate(self._rate)
+        self.ask(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Conversations of ``turns`` calls, one after another, each call with the same prefix; as many open as the limit allows."""
+
+    calls: Calls
+    turns: int = 10
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Sessions(self, rng, submit)
+
+
+class _Sessions(Running):
+    def __init__(self, data: Sessions, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._turns = data.turns
+        self._begun = 0
+        self._open = 0
+        # Conversations that wait while the limit is lower than their number: the oldest goes on first.
+        self._idle: list[tuple[int, int]] = []
+        self._asking = 0
+
+    def ended(self, call: Call, now: float) -> None:
+        self._asking -= 1
+        if call.turn + 1 < self._turns:
+            self._idle.append((call.conversation, call.turn + 1))
+
+    def look(self, core: Scheduler, now: float) -> None:
+        wanted = core._endpoints[0].limit.limit - self._asking
+        if wanted <= 0:
+            return
+        self._idle.sort()
+        for _ in range(wanted):
+            if self._idle:
+                conversation, turn = self._idle.pop(0)
+            else:
+                self._begun += 1
+                conversation, turn = self._begun, 0
+            self._asking += 1
+            self.ask(now, conversation, turn)
+
+
+Workload = Closed | Open | Sessions

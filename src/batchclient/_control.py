@@ -1,0 +1,68 @@
+"""From settings to the limit of one endpoint: which algorithm, within which bounds, under which caps.
+
+Rules:
+- ``limit`` is a number, or the name of an algorithm that finds one.
+- An algorithm never asks for more sequences than the process may open sockets for: where outputs are long, every sequence has its own.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from batchclient._core.limits import (
+    AimdLimit,
+    Cap,
+    FixedLimit,
+    KneeLimit,
+    LatencyCap,
+    Limit,
+    LimitControl,
+)
+from batchclient._core.limits.knee import OBJECTIVES
+from batchclient.config import Settings
+
+__all__ = ["make_limit"]
+
+_log = logging.getLogger("batchclient")
+_FILES_FOR_OTHERS = 64
+"""Descriptors left for everything else in the process."""
+_said: set[int] = set()
+
+
+def make_limit(settings: Settings) -> LimitControl:
+    """Return a fresh limit for one endpoint."""
+    caps: list[Cap] = []
+    if settings.p95_latency_s is not None:
+        caps.append(LatencyCap(settings.p95_latency_s))
+    if settings.time_to_first_token_s is not None:
+        caps.append(LatencyCap(settings.time_to_first_token_s, first_token=True))
+    return LimitControl(_algorithm(settings), caps)
+
+
+def _algorithm(settings: Settings) -> Limit:
+    files = _most_sockets(len(settings.base_url))
+    if isinstance(settings.limit, int):
+        if files is not None and settings.limit > files and settings.limit not in _said:
+            _said.add(settings.limit)
+            _log.warning(
+                "limit=%d is more than the %d sockets this process may open per endpoint; raise `ulimit -n`",
+                settings.limit,
+                files,
+            )
+        return FixedLimit(settings.limit)
+    ceiling = settings.max_limit if files is None else min(settings.max_limit, files)
+    start = min(settings.initial_limit, ceiling)
+    if settings.limit == "aimd":
+        return AimdLimit(start, ceiling=ceiling)
+    return KneeLimit(start, ceiling=ceiling, target=OBJECTIVES[settings.objective])
+
+
+def _most_sockets(endpoints: int) -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such bound
+        return None
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return None
+    return max(1, (files - _FILES_FOR_OTHERS) // endpoints)
