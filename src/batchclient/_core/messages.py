@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from batchclient._core.limits import Limit
+from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
@@ -37,6 +37,7 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Isolation",
+    "LoadReported",
     "Paused",
     "Reject",
     "Request",
@@ -351,6 +352,19 @@ UNPIN = 0
 
 
 @dataclass(slots=True, eq=False)
+class LoadReported:
+    """An endpoint's server has said how busy it is.
+
+    Args:
+        endpoint: its place in the list of base URLs.
+        load: what it said.
+    """
+
+    endpoint: int
+    load: ServerLoad
+
+
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
@@ -369,6 +383,7 @@ Event = (
     | Paused
     | Resumed
     | Retuned
+    | LoadReported
     | DrainRequested
     | AbortRequested
     | CloseRequested

@@ -48,6 +48,7 @@ from batchclient._core.messages import (
     Event,
     Failed,
     FailureKind,
+    LoadReported,
     Paused,
     Reject,
     Request,
@@ -114,6 +115,7 @@ class Scheduler:
             Paused: self._on_paused,
             Resumed: self._on_resumed,
             Retuned: self._on_retuned,
+            LoadReported: self._on_load,
             DrainRequested: self._on_drain,
             AbortRequested: self._on_abort,
             CloseRequested: self._on_close,
@@ -182,6 +184,10 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
         return not (self._queue.size or self._outside_size or self._recovery.backing_off or self._batches)
+
+    def asks_for_load(self, endpoint: int) -> bool:
+        """Whether a report of this endpoint's load could change anything now: no limit is below one."""
+        return self._endpoints[endpoint].in_flight > 1 and hasattr(self._endpoints[endpoint].limit, "on_load")
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -396,6 +402,17 @@ class Scheduler:
         )
         if change is not None:
             self._adjusted(batch.endpoint, "limit", before, change.limit, change.reason)
+
+    def _on_load(self, event: LoadReported) -> None:
+        endpoint = self._endpoints[event.endpoint]
+        listen = getattr(endpoint.limit, "on_load", None)
+        if listen is None:
+            return
+        before = endpoint.limit.limit
+        change = listen(event.load, endpoint.in_flight, self._now)
+        if change is not None:
+            self._adjusted(event.endpoint, "limit", before, change.limit, change.reason)
+            self._settle()
 
     def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
         after = endpoint.list_cap(self._now)

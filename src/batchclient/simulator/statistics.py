@@ -74,13 +74,13 @@ def metrics_text(engine: Engine, counters: Counters, model: str) -> str:
     def family(name: str, kind: str, samples: list[tuple[str, str, float]]) -> None:
         lines.append(f"# HELP vllm:{name} See vLLM.")
         lines.append(f"# TYPE vllm:{name} {kind}")
-        lines.extend(f"vllm:{name}{suffix}{{{more}{labels}}} {float(value)}" for suffix, more, value in samples)
+        lines.extend(f"vllm:{name}{suffix}{{{labelled}}} {float(value)}" for suffix, labelled, value in samples)
 
     def gauge(name: str, value: float) -> None:
-        family(name, "gauge", [("", "", value)])
+        family(name, "gauge", [("", labels, value)])
 
     def counter(name: str, value: float) -> None:
-        family(name, "counter", [("_total", "", value)])
+        family(name, "counter", [("_total", labels, value)])
 
     gauge("num_requests_running", engine.running)
     gauge("num_requests_waiting", engine.waiting)
@@ -92,10 +92,13 @@ def metrics_text(engine: Engine, counters: Counters, model: str) -> str:
     counter("prompt_tokens", engine.prompt_tokens)
     counter("generation_tokens", engine.generation_tokens)
     reasons = ("stop", "length", "abort", "error")
-    successes = [("_total", f'finished_reason="{each}",', float(counters.finish_reasons[each])) for each in reasons]
+    successes = [
+        ("_total", f'finished_reason="{each}",{labels}', float(counters.finish_reasons[each])) for each in reasons
+    ]
     family("request_success", "counter", successes)
-    refused = [("_total", 'reason="max_num_queued_reqs",', float(counters.rejections))]
+    refused = [("_total", f'reason="max_num_queued_reqs",model_name="{model}"', float(counters.rejections))]
     family("admission_rejections", "counter", refused)
     blocks = engine.profile.kv_tokens // 16
-    family("cache_config_info", "gauge", [("", f'block_size="16",num_gpu_blocks="{blocks}",', 1.0)])
+    cache = f'block_size="16",engine="0",kv_cache_size_tokens="{16 * blocks}",num_gpu_blocks="{blocks}"'
+    family("cache_config_info", "gauge", [("", cache, 1.0)])
     return "\n".join(lines) + "\n"

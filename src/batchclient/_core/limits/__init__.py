@@ -9,6 +9,7 @@ from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcom
 from batchclient._core.limits.control import Cap, LimitControl
 from batchclient._core.limits.knee import KneeLimit
 from batchclient._core.limits.latency import LatencyCap
+from batchclient._core.limits.load import LoadCap, ServerLoad
 
 __all__ = [
     "AimdLimit",
@@ -19,6 +20,8 @@ __all__ = [
     "Limit",
     "LimitChange",
     "LimitControl",
+    "LoadCap",
     "Outcome",
     "Sample",
+    "ServerLoad",
 ]

@@ -1,0 +1,284 @@
+"""What a server says of its own load, and what that says about the limit: it only ever lowers it.
+
+Two bounds, each of which may have no opinion; the smaller one holds.
+
+The standing queue. What waits in the server for longer than a burst does nothing for throughput; it costs priorities, deadlines,
+cancellation and balance.
+- A queue stands if the *smallest* ``waiting`` of a window is above the threshold. One instant says nothing: every list that arrives
+  waits for its prefill (CoDel's insight, Nichols and Jacobson 2012).
+- The window is as long as the work needs to show a change: 3 s, or 0.3 of the mean latency where that is more.
+- Then ``cap = in flight - own share * smallest waiting + 5 %``, at least 0.8 of what was in flight. In flight is the window's peak:
+  where permits are refilled in lots, the peak is what the limit allows and the smallest queue goes with the trough, so that a
+  server's slots stay full in the trough as well. Each cut is followed by a fresh window.
+- The 5 % stay because a small queue is what refills a slot the moment it comes free.
+- Own share: in flight over all the server holds. What other clients queue is theirs to shorten, and shortening ours would not help:
+  the cap never goes below half of what the server runs.
+- The cap grows by 2 % per report while the window's smallest queue is 0, if it is used (0.8 of it in flight).
+- A server that runs nothing while work waits (asleep, paused) says nothing about the limit.
+
+The KV budget. ``limit <= 0.85 * kv_capacity_tokens / resident``, where ``resident = sum o (p + o/2) / sum o`` over recent answers of
+``p`` prompt and ``o`` output tokens: what a sequence holds, averaged over the time it holds it (the time is in proportion to ``o``, its
+own output is on average half there).
+- Prompt tokens found in the prefix cache count as nothing: ``p`` is reduced by the hit ratio of the last reports. Where sequences in
+  flight share a prefix it is in the cache once. Where each has its own (an earlier turn of its conversation) the bound comes out too
+  high, and so does not bind.
+- If the server's own figure, ``kv_usage_ratio * capacity / running``, is less than half of the estimate, the estimate is not what this
+  server's cache works like (sliding windows, state-space layers, much sharing), and its figure is taken.
+
+Reports grow stale: after 3 s without one there is no cap. A counter that went down means that the server was restarted: what was
+learnt of it is forgotten; what answers hold is not the server's and stays.
+
+Sources: the forms and constants are those of the design's controller study (A4.4), which found that the smallest queue of a window, not
+its instant, keeps a controller from collapsing, and that only a bound on KV tokens handles a KV cliff (0.84 to 0.99 of the best).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchclient._core.limits.base import Outcome, Sample
+
+__all__ = ["LoadCap", "ServerLoad"]
+
+_SHORTEST_WINDOW_S = 3.0
+_WINDOW_LATENCIES = 0.3
+_LEAST_QUEUE = 2.0
+_QUEUE_RATIO = 0.05
+_LARGEST_CUT_RATIO = 0.2
+_GROWTH_RATIO = 0.02
+_USED_RATIO = 0.8
+_OTHERS_FLOOR_RATIO = 0.5
+_KV_RATIO = 0.85
+_STALE_AFTER_S = 3.0
+"""Within the study's 2 to 5 s: six missed reports at the poller's shortest interval, three at its longest."""
+_LEAST_ANSWERS = 16
+"""Fewer are the short ones: they finish first."""
+_ANSWERS_KEPT = 256
+_LATENCY_SHARE = 0.1
+_USAGE_SHARE = 0.2
+_HITS_KEPT_RATIO = 0.8
+"""Of the hits and queries so far at each report: at 0.5 s a report the last 2.5 s weigh most."""
+_CONTRADICTED_RATIO = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """One report of a server. ``None``: it does not say.
+
+    Args:
+        running: sequences it works on.
+        waiting: sequences in its queue.
+        kv_usage_ratio: how much of its KV cache is in use, 0 to 1.
+        kv_capacity_tokens: what the KV cache holds.
+        preemptions: sequences thrown out of it so far.
+        generation_tokens: generated so far.
+        prefix_query_tokens: prompt tokens looked up in the prefix cache so far.
+        prefix_hit_tokens: found there.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage_ratio: float | None = None
+    kv_capacity_tokens: float | None = None
+    preemptions: float | None = None
+    generation_tokens: float | None = None
+    prefix_query_tokens: float | None = None
+    prefix_hit_tokens: float | None = None
+
+
+class _Report(NamedTuple):
+    at: float
+    waiting: float
+    running: float | None
+    in_flight: int
+
+
+class LoadCap:
+    """What a server's reports say about the limit. A ``Cap``."""
+
+    __slots__ = (
+        "_answers",
+        "_heard_at",
+        "_hits",
+        "_kv_tokens",
+        "_last",
+        "_latency_s",
+        "_measured_resident",
+        "_queries",
+        "_queue_cap",
+        "_queue_reason",
+        "_tokens",
+        "_window",
+        "_window_from",
+    )
+
+    def __init__(self) -> None:
+        self._latency_s = 0.0
+        self._answers = 0
+        # Decayed sums over answers: their output tokens, and these times what each held of its prompt and of its output.
+        self._tokens = 0.0
+        self._kv_tokens: tuple[float, float] = (0.0, 0.0)
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"<LoadCap queue {self._queue_cap}, {len(self._window)} reports>"
+
+    def _forget(self) -> None:
+        self._heard_at = -math.inf
+        self._last: ServerLoad | None = None
+        self._queue_cap: float | None = None
+        self._queue_reason = ""
+        self._window: deque[_Report] = deque()
+        self._window_from = math.inf
+        self._hits = 0.0
+        self._queries = 0.0
+        self._measured_resident: float | None = None
+
+    def on_sample(self, sample: Sample) -> None:
+        """Take in one observation: how long answers take and what they hold."""
+        if sample.outcome is not Outcome.SUCCESS:
+            return
+        seconds = sample.now - sample.sent_at
+        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        made = sample.completion_tokens
+        if made <= 0:
+            return
+        count = sample.sequences
+        keep = 1.0 - 1.0 / _ANSWERS_KEPT if count == 1 else (1.0 - 1.0 / _ANSWERS_KEPT) ** count
+        prompt, output = self._kv_tokens
+        # With n > 1 a prompt is counted once and held once, by all its n.
+        self._kv_tokens = (
+            prompt * keep + made * sample.prompt_tokens / count,
+            output * keep + made * (made / count) / 2.0,
+        )
+        self._tokens = self._tokens * keep + made
+        self._answers += count
+
+    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:
+        """Take in a report.
+
+        Args:
+            load: what the server said.
+            in_flight: our own sequences it has now.
+            now: seconds.
+        """
+        last = self._last
+        if last is not None and _went_down(last, load):
+            self._forget()
+            last = None
+        if now - self._heard_at > _STALE_AFTER_S:
+            # The smallest queue of a time in which nobody looked is not known.
+            self._restart_window()
+        self._last = load
+        self._heard_at = now
+        self._learn_cache(last, load)
+        if load.waiting is None:
+            self._restart_window()
+            self._queue_cap = None
+        else:
+            self._watch_queue(_Report(now, load.waiting, load.running, in_flight), now)
+
+    def on_restart(self, now: float) -> None:
+        """The server was started anew."""
+        self._forget()
+
+    def cap(self, now: float) -> tuple[int, str] | None:
+        """The most sequences in flight, and why; ``None``: no opinion, or none that is fresh."""
+        load = self._last
+        if load is None or now - self._heard_at > _STALE_AFTER_S:
+            return None
+        verdict: tuple[int, str] | None = None
+        if self._queue_cap is not None:
+            verdict = max(1, int(self._queue_cap)), self._queue_reason
+        budget = self._kv_budget(load)
+        if budget is not None and (verdict is None or budget[0] < verdict[0]):
+            verdict = budget
+        return verdict
+
+    # The standing queue --------------------------------------------------------------------------------------------
+
+    def _restart_window(self) -> None:
+        self._window.clear()
+        self._window_from = math.inf
+
+    def _watch_queue(self, report: _Report, now: float) -> None:
+        if report.running == 0 and report.waiting > 0:
+            self._restart_window()
+            return
+        window = self._window
+        if not window:
+            self._window_from = now
+        window.append(report)
+        length_s = max(_SHORTEST_WINDOW_S, _WINDOW_LATENCIES * self._latency_s)
+        while window[0].at < now - length_s:
+            window.popleft()
+        if now - self._window_from < length_s:
+            return
+        least = min(each.waiting for each in window)
+        peak = max(each.in_flight for each in window)
+        if not peak:
+            return
+        if least > max(_LEAST_QUEUE, _QUEUE_RATIO * peak):
+            self._cut(report, least, peak)
+        elif least == 0 and self._queue_cap is not None and peak >= _USED_RATIO * self._queue_cap:
+            self._queue_cap *= 1.0 + _GROWTH_RATIO
+            self._queue_reason = "the server's queue ran empty"
+
+    def _cut(self, report: _Report, least: float, peak: int) -> None:
+        share = 1.0
+        lowest = (1.0 - _LARGEST_CUT_RATIO) * peak
+        if report.running is not None:
+            share = min(1.0, peak / (report.running + report.waiting))
+            lowest = max(lowest, _OTHERS_FLOOR_RATIO * report.running)
+        wanted = max(peak - share * least + max(1.0, _QUEUE_RATIO * peak), lowest)
+        if wanted < (self._queue_cap or math.inf):
+            self._queue_cap = wanted
+            self._queue_reason = f"the server's queue never held fewer than {least:.0f}"
+        self._restart_window()
+
+    # The KV budget -------------------------------------------------------------------------------------------------
+
+    def _learn_cache(self, last: ServerLoad | None, load: ServerLoad) -> None:
+        hits, queries = load.prefix_hit_tokens, load.prefix_query_tokens
+        if hits is None or queries is None:
+            self._hits = self._queries = 0.0
+        elif last is not None and last.prefix_hit_tokens is not None and last.prefix_query_tokens is not None:
+            asked = queries - last.prefix_query_tokens
+            if asked > 0:
+                self._hits = self._hits * _HITS_KEPT_RATIO + hits - last.prefix_hit_tokens
+                self._queries = self._queries * _HITS_KEPT_RATIO + asked
+        usage, capacity, running = load.kv_usage_ratio, load.kv_capacity_tokens, load.running
+        if usage is None or not capacity or not running:
+            return
+        held = usage * capacity / running
+        before = self._measured_resident
+        self._measured_resident = held if before is None else before + _USAGE_SHARE * (held - before)
+
+    def _kv_budget(self, load: ServerLoad) -> tuple[int, str] | None:
+        capacity = load.kv_capacity_tokens
+        if not capacity or self._answers < _LEAST_ANSWERS or not self._tokens:
+            return None
+        hit_ratio = min(1.0, self._hits / self._queries) if self._queries else 0.0
+        prompt, output = self._kv_tokens
+        resident = (prompt * (1.0 - hit_ratio) + output) / self._tokens
+        measured = self._measured_resident
+        if measured is not None and 0 < measured < _CONTRADICTED_RATIO * resident:
+            resident = measured
+        budget = _KV_RATIO * capacity / max(1.0, resident)
+        return max(1, round(budget)), f"the KV cache holds {capacity:.0f} tokens, a sequence {resident:.0f}"
+
+
+def _went_down(last: ServerLoad, load: ServerLoad) -> bool:
+    """Whether a counter is lower than it was."""
+    for before, after in (
+        (last.generation_tokens, load.generation_tokens),
+        (last.preemptions, load.preemptions),
+        (last.prefix_query_tokens, load.prefix_query_tokens),
+        (last.prefix_hit_tokens, load.prefix_hit_tokens),
+    ):
+        if before is not None and after is not None and after < before:
+            return True
+    return False

@@ -1,0 +1,152 @@
+"""A server's metrics page (``GET /metrics``, Prometheus text format) as a ``ServerLoad``: vLLM, SGLang, TGI, llama.cpp.
+
+Rules:
+- Any bytes give a ``ServerLoad`` or ``None``, never an exception. ``None``: nothing on the page is known here.
+- A sample that is no finite number of at least 0 is not there. What a page lacks is ``None``; nothing is guessed.
+- Samples of one name are added up: data-parallel engines are one server to us. Ratios are averaged.
+- Where several models are on a page, those of the model that was asked for count; if none is (a LoRA's name), all do.
+- Of tensor- and pipeline-parallel ranks, which report the same sequences, the first counts.
+
+One regular expression for the dozen names that matter, not ``prometheus_client``'s parser: on a real vLLM's page (48 kB, 415 samples) that
+takes 7 ms per page in the caller's event loop against 0.2 ms here, raises on a page that is cut off, and would be a dependency of
+every user for one page that may not be there.
+
+Sources: the names are those of vLLM 0.32 (``v1/metrics/loggers.py``, and ``tests/wire/vllm/metrics_*.txt``; before 0.9
+``gpu_cache_usage_perc``, ``gpu_prefix_cache_*``), SGLang (``srt/metrics/collector.py``), TGI (``docs/source/reference/metrics.md``) and
+llama.cpp (``tools/server/README.md``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from batchclient._core.limits.load import ServerLoad
+
+__all__ = ["parse_metrics"]
+
+_SUMMED = {
+    "running": (
+        b"vllm:num_requests_running",
+        b"sglang:num_running_reqs",
+        b"tgi_batch_current_size",
+        b"llamacpp:requests_processing",
+    ),
+    "waiting": (
+        b"vllm:num_requests_waiting",
+        b"sglang:num_queue_reqs",
+        b"tgi_queue_size",
+        b"llamacpp:requests_deferred",
+    ),
+    "kv_capacity_tokens": (b"sglang:max_total_num_tokens",),
+    "preemptions": (b"vllm:num_preemptions_total", b"sglang:num_retracted_requests_total"),
+    "generation_tokens": (
+        b"vllm:generation_tokens_total",
+        b"sglang:generation_tokens_total",
+        b"tgi_request_generated_tokens_sum",
+        b"llamacpp:tokens_predicted_total",
+    ),
+    "prefix_query_tokens": (
+        b"vllm:prefix_cache_queries_total",
+        b"vllm:gpu_prefix_cache_queries_total",
+        b"sglang:prompt_tokens_total",
+    ),
+    "prefix_hit_tokens": (
+        b"vllm:prefix_cache_hits_total",
+        b"vllm:gpu_prefix_cache_hits_total",
+        b"sglang:cached_tokens_total",
+    ),
+}
+"""By field of ``ServerLoad``: the names it goes by; the first on the page counts."""
+_KV_USAGE = (
+    b"vllm:kv_cache_usage_perc",
+    b"vllm:gpu_cache_usage_perc",
+    b"sglang:token_usage",
+    b"llamacpp:kv_cache_usage_ratio",
+)
+_CACHE_CONFIG = b"vllm:cache_config_info"
+_GAUGES_OF_LOAD = ("running", "waiting", "kv_usage_ratio")
+"""A page with none of these says nothing of the load, whatever else is on it."""
+
+_NAMES = sorted((name for names in (*_SUMMED.values(), _KV_USAGE, (_CACHE_CONFIG,)) for name in names), reverse=True)
+# The newline in front makes the search jump from line to line. The bound on labels is several times that of a real page.
+_SAMPLE = re.compile(
+    rb"\n("
+    + b"|".join(re.escape(name) for name in _NAMES)
+    + rb")(?:\{([^\n]{0,8192})\})?[ \t]{1,8}([0-9.eE+-]{1,32})(?=\s|\Z)"
+)
+# A quotation mark within a value is escaped, so that no value can look like a label.
+_LABEL = re.compile(
+    rb'(?:^|,)[ \t]{0,8}(model_name|tp_rank|pp_rank|kv_cache_size_tokens|num_gpu_blocks|block_size)="((?:[^"\\]|\\.)*)"'
+)
+_ESCAPED = re.compile(rb"\\(.)")
+
+
+def parse_metrics(page: bytes, model: str | None = None) -> ServerLoad | None:
+    """Return what a metrics page says of the load; ``None`` if it is none.
+
+    Args:
+        page: the decoded body.
+        model: the model that is asked for, if the page shows several.
+    """
+    found: dict[bytes, list[tuple[dict[bytes, bytes], float]]] = {}
+    for match in _SAMPLE.finditer(b"\n" + page.replace(b"\r\n", b"\n")):
+        name, labels, text = match.groups()
+        try:
+            value = float(text)
+        except ValueError:
+            continue
+        if math.isfinite(value) and value >= 0:
+            found.setdefault(name, []).append((_labels(labels or b""), value))
+    wanted = None if model is None else model.encode("utf-8", "replace")
+    fields: dict[str, float | None] = {field: _total(_chosen(found, names, wanted)) for field, names in _SUMMED.items()}
+    usages = [value for _, value in _chosen(found, _KV_USAGE, wanted) if value <= 1]
+    fields["kv_usage_ratio"] = sum(usages) / len(usages) if usages else None
+    if fields["kv_capacity_tokens"] is None:
+        fields["kv_capacity_tokens"] = _capacity(_chosen(found, (_CACHE_CONFIG,), wanted))
+    if all(fields[name] is None for name in _GAUGES_OF_LOAD):
+        return None
+    return ServerLoad(**fields)
+
+
+def _labels(text: bytes) -> dict[bytes, bytes]:
+    return {name: _ESCAPED.sub(rb"\1", value) if b"\\" in value else value for name, value in _LABEL.findall(text)}
+
+
+def _chosen(
+    found: dict[bytes, list[tuple[dict[bytes, bytes], float]]], names: tuple[bytes, ...], model: bytes | None
+) -> list[tuple[dict[bytes, bytes], float]]:
+    """The samples of the first of the names that is there: of one rank each, and of the model if it is there."""
+    samples = next((found[name] for name in names if name in found), [])
+    samples = [
+        sample
+        for sample in samples
+        if sample[0].get(b"tp_rank", b"0") == b"0" and sample[0].get(b"pp_rank", b"0") == b"0"
+    ]
+    of_model = [sample for sample in samples if sample[0].get(b"model_name") == model]
+    return of_model if model is not None and of_model else samples
+
+
+def _total(samples: list[tuple[dict[bytes, bytes], float]]) -> float | None:
+    total = sum(value for _, value in samples)
+    return total if samples and math.isfinite(total) else None
+
+
+def _capacity(samples: list[tuple[dict[bytes, bytes], float]]) -> float | None:
+    """The tokens that vLLM's caches hold together, from the labels of its configuration."""
+    total = 0.0
+    for labels, _ in samples:
+        # Where layers differ in kind, blocks times their size is not what the cache holds; newer versions say what is.
+        tokens = _whole(labels.get(b"kv_cache_size_tokens"))
+        if tokens is None:
+            blocks, size = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
+            if blocks is None or size is None:
+                return None
+            tokens = blocks * size
+        total += tokens
+    return total or None
+
+
+def _whole(text: bytes | None) -> float | None:
+    # A number of more digits than any cache has tokens is none.
+    return float(text) if text is not None and re.fullmatch(rb"[0-9]{1,15}", text) else None
