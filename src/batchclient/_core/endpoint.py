@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+from batchclient._core.choice import Pace
 from batchclient._core.limits import Limit, LimitChange, Sample
 
 __all__ = ["Endpoint"]
@@ -26,7 +27,7 @@ class Endpoint:
     """Permits, health and abilities of one server.
 
     Args:
-        index: its place in the client's list of base URLs.
+        number: its id, unique within a scheduler and never given again; of the first endpoints, the place in the list of base URLs.
         limit: the algorithm that says how many sequences may be in flight.
         max_list: prompts per request, at most.
     """
@@ -42,21 +43,23 @@ class Endpoint:
         "answered_once",
         "blocked_until",
         "held_since",
+        "id",
         "in_flight",
-        "index",
         "limit",
         "lists_proven",
         "lists_refused",
         "max_list",
+        "pace",
         "refusals",
         "streams_refused",
     )
 
-    def __init__(self, index: int, limit: Limit, max_list: int) -> None:
-        self.index = index
+    def __init__(self, number: int, limit: Limit, max_list: int) -> None:
+        self.id = number
         self.limit = limit
         self.max_list = max_list
         self.in_flight = 0
+        self.pace = Pace()
         self._area = 0.0
         self._area_at = 0.0
         self.abandoned = 0
@@ -76,7 +79,7 @@ class Endpoint:
         self._learnt_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Endpoint {self.index}: {self.in_flight} of {self.limit.limit} in flight>"
+        return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
 
     @property
     def free(self) -> int:

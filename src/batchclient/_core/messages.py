@@ -108,6 +108,8 @@ class Request:
         "batch",
         "bucket",
         "deadline",
+        "failed_on",
+        "family",
         "group",
         "prompt",
         "prompt_tokens",
@@ -139,6 +141,10 @@ class Request:
         self.queued_at = 0.0
         self.attempts = 0
         self.bucket = 0
+        self.family = 0
+        """Which other calls share a long prefix with it; 0: none."""
+        self.failed_on = -1
+        """Id of the endpoint where it failed last; -1: nowhere."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
@@ -166,7 +172,7 @@ class Batch:
 
     Args:
         id: unique within a scheduler.
-        endpoint: index of the endpoint it was granted on.
+        endpoint: id of the endpoint it was granted on.
         shape: the requests' common shape.
         requests: in the order of the prompts on the wire.
         streamed: whether the reply is asked for as a stream.

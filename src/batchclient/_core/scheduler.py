@@ -29,8 +29,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchclient._core.batching import BatchingRule
+from batchclient._core.choice import work
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
 from batchclient._core.lengths import OutputLengths, bucket_of
 from batchclient._core.limits import Limit, LimitControl, Outcome, Sample
@@ -70,6 +72,10 @@ __all__ = ["Scheduler"]
 
 _SMALLEST_SWEEP = 1024
 _REMEMBERED_ADJUSTMENTS = 256
+_OF_THE_ENDPOINT = frozenset(
+    {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
+)
+"""Failures that another endpoint may not have."""
 
 
 class Scheduler:
@@ -84,7 +90,8 @@ class Scheduler:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
-        self._endpoints = [Endpoint(index, limit, settings.max_list) for index, limit in enumerate(limits)]
+        self._endpoints = Endpoints(Endpoint(number, limit, settings.max_list) for number, limit in enumerate(limits))
+        self._by_id = self._endpoints.by_id
         self._queue = Queue()
         self._outside: deque[Request] = deque()
         self._outside_size = 0
@@ -94,7 +101,9 @@ class Scheduler:
         self._commands: list[Command] = []
         self._counters = Counters()
         rule = BatchingRule(settings, self._lengths)
-        self._granting = Granting(self._endpoints, self._queue, rule, settings.length_reach, self._counters)
+        self._granting = Granting(
+            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._counters
+        )
         self._recovery = Recovery(self._queue, self._counters)
         self._adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED_ADJUSTMENTS)
         self._submitted = 0
@@ -243,7 +252,7 @@ class Scheduler:
             batch = request.batch
             assert batch is not None, "a request in flight is in a batch"
             request.state = RequestState.ABANDONED
-            self._endpoints[batch.endpoint].abandoned += batch.shape.weight
+            self._by_id[batch.endpoint].abandoned += batch.shape.weight
             batch.callers -= 1
             if not batch.callers and not batch.aborting:
                 batch.aborting = True
@@ -261,7 +270,7 @@ class Scheduler:
 
     def _on_answered(self, event: Answered) -> None:
         batch = event.batch
-        endpoint = self._endpoints[batch.endpoint]
+        endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         resolved: list[tuple[Request, Completion]] = []
         prompt_tokens = made_tokens = used_tokens = 0
@@ -322,7 +331,7 @@ class Scheduler:
 
     def _on_failed(self, event: Failed) -> None:
         batch, failure = event.batch, event.failure
-        endpoint = self._endpoints[batch.endpoint]
+        endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         del self._batches[batch.id]
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
@@ -347,6 +356,9 @@ class Scheduler:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
             self._observe(batch, in_flight, len(left) - len(alive), Outcome.WASTED)
+        if failure.kind in _OF_THE_ENDPOINT:
+            for request in alive:
+                request.failed_on = endpoint.id
         elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
         list_cap = endpoint.list_cap(self._now)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
@@ -365,10 +377,13 @@ class Scheduler:
         first_tokens_s: float = 0.0,
     ) -> None:
         """Tell the endpoint's limit that some requests of a batch have ended."""
-        endpoint, now = self._endpoints[batch.endpoint], self._now
+        endpoint, now = self._by_id[batch.endpoint], self._now
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
+        if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
+            units = work(self._lengths.expected(batch.shape.key, batch.shape.max_output_tokens))
+            endpoint.pace.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(
                 now,
@@ -389,7 +404,7 @@ class Scheduler:
     def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
         after = endpoint.list_cap(self._now)
         if after != before:
-            self._adjusted(endpoint.index, "max_list", before, after, reason)
+            self._adjusted(endpoint.id, "max_list", before, after, reason)
 
     def _adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str) -> None:
         adjustment = Adjustment(self._now, endpoint, setting, old, new, reason)
@@ -421,16 +436,16 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
-        for endpoint in self._endpoints:
+        for place, endpoint in enumerate(self._endpoints):
             before = endpoint.limit.limit
             if event.settings is not None:
                 endpoint.max_list = event.settings.max_list
             if event.limits is not None:
-                endpoint.limit = event.limits[endpoint.index]
+                endpoint.limit = event.limits[place]
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
                 endpoint.limit.pin(event.pin or None, self._now)
             if endpoint.limit.limit != before:
-                self._adjusted(endpoint.index, "limit", before, endpoint.limit.limit, "set by the caller")
+                self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
 
     def _on_drain(self, event: DrainRequested) -> None:
