@@ -139,8 +139,7 @@ class BatchClient:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        # A query may hold a key.
-        urls = ", ".join(url.partition("?")[0] for url in self._settings.base_url)
+        urls = ", ".join(map(_shown, self._settings.base_url))
         return f"<BatchClient for {urls}: {state}>"
 
     # Calls ---------------------------------------------------------------------------------------------------------
@@ -408,7 +407,8 @@ class BatchClient:
 
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
-        return Scheduler(settings, [FixedLimit(self._settings.limit) for _ in self._settings.base_url])
+        urls = self._settings.base_url
+        return Scheduler(settings, [FixedLimit(self._settings.limit) for _ in urls], [_shown(url) for url in urls])
 
     def _make_transport(self, base_url: str) -> Transport:
         from batchclient.transport._httpx import HttpxTransport
@@ -435,6 +435,11 @@ class BatchClient:
         self._keeper = None
         self._loop = None
         self._nursery = None
+
+
+def _shown(base_url: str) -> str:
+    # A query may hold a key.
+    return base_url.partition("?")[0]
 
 
 def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """Several servers behind one client: engines in virtual time, so that throughput is a number and no guess."""
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from batchclient import BatchClient
+from batchclient import BatchClient, ConnectFailed
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.profiles import Profile
 
@@ -88,3 +89,84 @@ async def test_a_replica_that_becomes_three_times_slower_is_given_less(callers):
     else:
         ideal = await throughput(make_fleet(server()), callers, 20.0)
     assert both >= 0.9 * ideal
+
+
+class Killable:
+    """A simulated server that can be killed and started anew."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self.down = False
+        self.refused = 0
+        self.requests = []
+
+    async def send(self, request, timeouts):
+        if self.down:
+            self.refused += 1
+            await anyio.lowlevel.checkpoint()
+            raise ConnectFailed("the connection was refused")
+        self.requests.append(anyio.current_time())
+        return await self._transport.send(request, timeouts)
+
+    async def kill(self):
+        self.down = True
+        await self._transport.aclose()
+
+    async def aclose(self):
+        await self._transport.aclose()
+
+
+def make_killable(*servers, **arguments):
+    client = make_fleet(*servers, **arguments)
+    transports = [Killable(client._make_transport(url)) for url in client._settings.base_url]
+    table = dict(zip(client._settings.base_url, transports, strict=True))
+    client._make_transport = table.__getitem__
+    return client, transports
+
+
+@pytest.mark.parametrize("preset", ["latency", "balanced", "throughput"])
+async def test_no_call_fails_when_a_replica_is_killed_and_started_anew(preset):
+    client, (first, second) = make_killable(server(), server(), preset=preset)
+    states = set()
+    async with client, anyio.create_task_group() as group:
+
+        async def kill_and_start():
+            await anyio.sleep(1.0)
+            await first.kill()
+            for _ in range(30):
+                await anyio.sleep(0.25)
+                states.add(client.statistics().endpoints[0].state)
+            first.down = False
+            first.requests.clear()
+
+        group.start_soon(kill_and_start)
+        answers = await client.batch_map([f"document {number}" for number in range(4000)], "{}", max_tokens=64)
+    assert len(answers) == 4000
+    # Broken once by the kill, and perhaps once more as a probe.
+    assert max(answer.attempts for answer in answers) <= 4
+    assert "ejected" in states
+    # Refused when it died, and then one probe at a time with growing pauses.
+    assert first.refused < 12
+    assert len(first.requests) > 5
+    assert client.statistics().endpoints[0].state == "healthy"
+
+
+async def test_a_replica_that_accepts_and_never_answers_is_left_alone():
+    silent = SimulatedServer(COSTS, faults=["stall"])
+    client, (first, second) = make_killable(silent, server(), read_timeout_s=2.0)
+    async with client:
+        answers = await client.batch_map([f"document {number}" for number in range(3000)], "{}", max_tokens=32)
+    assert len(answers) == 3000
+    endpoint = client.statistics().endpoints[0]
+    assert endpoint.state in ("ejected", "probing")
+    assert "silence" in endpoint.reason
+
+
+async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_work():
+    faulty = SimulatedServer(COSTS, faults=["status=500"])
+    client, (first, second) = make_killable(faulty, server(), preset="latency")
+    async with client:
+        answers = await client.batch_map([f"document {number}" for number in range(2000)], "{}", max_tokens=32)
+    assert len(answers) == 2000
+    assert client.statistics().endpoints[0].state in ("ejected", "probing")
+    assert len(first.requests) < 80

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.health import HealthState, Sign
 
 __all__ = ["Endpoints"]
 
@@ -32,6 +33,18 @@ class Endpoints:
 
     def __len__(self) -> int:
         return len(self.by_id)
+
+    def others_in_use(self, endpoint: Endpoint) -> bool:
+        """Whether another endpoint is given calls as they come."""
+        return any(other is not endpoint and other.health.in_use for other in self.serving)
+
+    def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float) -> None:
+        """One of an endpoint's batches has failed for a reason that is the endpoint's."""
+        others = self.others_in_use(endpoint)
+        if endpoint.health.fail(sign, batch, now, others=others) and not others:
+            for other in self.serving:
+                if other.health.state is HealthState.EJECTED and not other.health.refuses:
+                    other.health.open_now()
 
     def __repr__(self) -> str:
         return f"<Endpoints {list(self.by_id)}>"

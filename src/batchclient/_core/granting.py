@@ -3,6 +3,7 @@
 Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the oldest call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
+- An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
 - Groups are looked at oldest first. One that waits for company or for more permits is passed over, unless the batching
   rule says that nothing younger may be granted before it.
@@ -15,6 +16,7 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.choice import choose, expected_waits, work
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
+from batchclient._core.health import HealthState
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import Group, Queue
@@ -76,7 +78,7 @@ class Granting:
         serving = self._endpoints.serving
         if len(serving) == 1:
             if self._is_open(serving[0], now, lone=True):
-                self._grant_on(serving[0], now, batches)
+                self._grant_on(serving[0], now, batches, lone=True)
         else:
             self._share_out(serving, now, batches)
         if not self._queue.size:
@@ -86,12 +88,21 @@ class Granting:
 
     def _is_open(self, endpoint: Endpoint, now: float, *, lone: bool = False) -> bool:
         """Whether it may be granted on; if not, note when it may."""
+        health = endpoint.health
+        if endpoint.blocked_until is None and not health.ailing:
+            return True
         # A lone endpoint that is a wrong address is not waited for: its calls find out at once, and fail.
-        if endpoint.is_blocked(now) and not (lone and endpoint.is_wrong_address):
+        if lone and health.is_wrong_address:
+            return True
+        if endpoint.is_blocked(now):
             assert endpoint.blocked_until is not None
             self._wake(endpoint.blocked_until)
             return False
-        return True
+        if health.is_closed(now):
+            assert health.closed_until is not None
+            self._wake(health.closed_until)
+            return False
+        return health.probe is None
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
         """Grant batch by batch, each on the endpoint that is the best for the oldest call."""
@@ -103,7 +114,7 @@ class Granting:
             endpoint = choose(choices, head.family, head.failed_on, now)
             free, wake_at = endpoint.free, self.wake_at
             self.wake_at = None
-            if not self._grant_on(endpoint, now, batches, most, once=True):
+            if not self._grant_on(endpoint, now, batches, most):
                 choices.remove(endpoint)
                 if self.wake_at is not None and self._queue.size <= free:
                     # It could take all of them, and soon will.
@@ -130,17 +141,19 @@ class Granting:
         return [other for other, its in zip(others, waits, strict=True) if its <= longest]
 
     def _grant_on(
-        self, endpoint: Endpoint, now: float, batches: list[Batch], most: int | None = None, *, once: bool = False
+        self, endpoint: Endpoint, now: float, batches: list[Batch], most: int | None = None, *, lone: bool = False
     ) -> bool:
-        """Grant what can be granted on one endpoint, or with ``once`` one batch; return whether there may be more to grant.
+        """Grant what can be granted on a lone endpoint, else one batch; return whether there may be more to grant.
 
         Args:
             endpoint: where.
             now: the time.
             batches: what is granted joins them.
             most: a fresh list is no longer than this.
-            once: stop after the first batch.
+            lone: there is no other.
         """
+        probe = endpoint.health.state is HealthState.EJECTED and not (lone and endpoint.health.is_wrong_address)
+        sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
@@ -150,13 +163,23 @@ class Granting:
             if found is None:
                 break
             group, oldest = found
+            if sheltered >= 0 and oldest.failed_on == sheltered:
+                # What failed here is no probe: an outage must not use up one call's attempts.
+                passed_over.append(group)
+                continue
             count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, now, held_since)
             if count:
-                if most is not None and count > most and not group.whole:
+                if probe:
+                    count = 1
+                elif most is not None and count > most and not group.whole:
                     count = most
-                batches.append(self._make_batch(group, count, endpoint, now))
+                batch = self._make_batch(group, count, endpoint, now)
+                batches.append(batch)
                 self._queue.restore(group)
-                if once:
+                if probe:
+                    endpoint.health.begin_probe(batch.id)
+                    break
+                if not lone:
                     more = endpoint.free > 0 and self._queue.size > 0
                     break
                 continue

@@ -37,6 +37,7 @@ __all__ = [
     "Failed",
     "Failure",
     "FailureKind",
+    "HealthChanged",
     "Isolation",
     "Paused",
     "Reject",
@@ -195,6 +196,8 @@ class Batch:
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
+    expired: bool = False
+    """Whether a caller's deadline passed while the server worked on it."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
     area_at_sent: float = 0.0
@@ -416,10 +419,27 @@ class Drained:
 
 
 @dataclass(slots=True, eq=False)
+class HealthChanged:
+    """An endpoint's state has changed: to be told to whoever wants to know; nothing is to be done.
+
+    Args:
+        endpoint: its id.
+        name: its base URL as it may be shown.
+        state: its new state, in a word.
+        reason: why.
+    """
+
+    endpoint: int
+    name: str
+    state: str
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
 class Adjusted:
     """A limit or a list cap has changed: to be told to whoever wants to know; nothing is to be done."""
 
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted | HealthChanged

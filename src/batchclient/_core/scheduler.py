@@ -34,8 +34,9 @@ from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
+from batchclient._core.health import Sign, sign_of
 from batchclient._core.lengths import OutputLengths, bucket_of
-from batchclient._core.limits import Limit, LimitControl, Outcome, Sample
+from batchclient._core.limits import Limit, LimitChange, LimitControl, Outcome, Sample
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -49,7 +50,9 @@ from batchclient._core.messages import (
     DrainRequested,
     Event,
     Failed,
+    Failure,
     FailureKind,
+    HealthChanged,
     Paused,
     Reject,
     Request,
@@ -64,7 +67,7 @@ from batchclient._core.messages import (
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment, Counters, EndpointStatistics, Statistics
+from batchclient._core.statistics import Adjustment, Counters, Statistics
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 from batchclient.types import Completion
 
@@ -84,13 +87,17 @@ class Scheduler:
     Args:
         settings: the numbers of the batching rule.
         limits: one limit algorithm per endpoint.
+        names: the endpoints' base URLs as they may be shown; none, or one each.
     """
 
-    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit]) -> None:
+    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit], names: Sequence[str] = ()) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
-        self._endpoints = Endpoints(Endpoint(number, limit, settings.max_list) for number, limit in enumerate(limits))
+        self._endpoints = Endpoints(
+            Endpoint(number, limit, settings.max_list, names[number] if names else "")
+            for number, limit in enumerate(limits)
+        )
         self._by_id = self._endpoints.by_id
         self._queue = Queue()
         self._outside: deque[Request] = deque()
@@ -171,19 +178,7 @@ class Scheduler:
             alone=dict(counters.alone),
             prompt_tokens=counters.prompt_tokens,
             completion_tokens=counters.completion_tokens,
-            endpoints=tuple(
-                EndpointStatistics(
-                    limit=endpoint.limit.limit,
-                    limit_reason=getattr(endpoint.limit, "reason", "fixed"),
-                    in_flight=endpoint.in_flight,
-                    abandoned=endpoint.abandoned,
-                    list_cap=endpoint.list_cap(self._now),
-                    lists_refused=endpoint.lists_refused,
-                    streams_refused=endpoint.streams_refused,
-                    blocked_until=endpoint.blocked_until,
-                )
-                for endpoint in self._endpoints
-            ),
+            endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             adjustments=tuple(self._adjustments),
         )
 
@@ -298,7 +293,10 @@ class Scheduler:
             request.batch = None
         count = len(event.answers)
         if count:
-            endpoint.answer()
+            if endpoint.health.ailing:
+                self._welcome(endpoint, count * weight)
+            else:
+                endpoint.answer(count * weight, self._now)
             if len(batch.requests) > 1:
                 endpoint.lists_proven = True
         batch.unanswered -= count
@@ -348,10 +346,7 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
-        elif failure.kind is FailureKind.NOT_SENT:
-            endpoint.refuse_connection(self._now)
-        elif failure.status is not None:
-            endpoint.answered_once = True
+        self._judge(batch, failure)
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
@@ -359,7 +354,7 @@ class Scheduler:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
+        elsewhere = self._endpoints.others_in_use(endpoint)
         list_cap = endpoint.list_cap(self._now)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
@@ -400,6 +395,36 @@ class Scheduler:
         )
         if change is not None:
             self._adjusted(batch.endpoint, "limit", before, change.limit, change.reason)
+
+    def _judge(self, batch: Batch, failure: Failure) -> None:
+        """Let the endpoint's health know of a failure."""
+        endpoint, now = self._by_id[batch.endpoint], self._now
+        limit, state, change = endpoint.limit.limit, endpoint.health.state, None
+        sign = sign_of(failure)
+        if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
+            # Its callers' deadlines passed, and in all their time nobody had an answer from there.
+            sign = Sign.SILENT
+        if sign is Sign.ALIVE:
+            change = endpoint.live(0, now)
+        elif sign is not Sign.NOTHING:
+            endpoint.health.answered_once |= failure.status is not None
+            self._endpoints.fail(endpoint, sign, batch.id, now)
+        endpoint.health.end_probe(batch.id)
+        if endpoint.health.state is not state:
+            self._health_changed(endpoint, limit, change)
+
+    def _welcome(self, endpoint: Endpoint, sequences: int) -> None:
+        """An endpoint that was failing has answered."""
+        limit, state = endpoint.limit.limit, endpoint.health.state
+        change = endpoint.answer(sequences, self._now)
+        if endpoint.health.state is not state:
+            self._health_changed(endpoint, limit, change)
+
+    def _health_changed(self, endpoint: Endpoint, limit: int, change: LimitChange | None) -> None:
+        health = endpoint.health
+        self._commands.append(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
+        if change is not None:
+            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason)
 
     def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
         after = endpoint.list_cap(self._now)
@@ -487,6 +512,9 @@ class Scheduler:
         """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
         now = self._now
         if expired := self._deadlines.expired(now):
+            for request in expired:
+                if request.batch is not None:
+                    request.batch.expired = True
             self._end(expired, _too_late)
         self._recovery.requeue(now)
         self._admit()
