@@ -37,6 +37,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    HealthChanged,
     Reject,
     Request,
     Resolve,
@@ -249,6 +250,8 @@ class Runner:
                     self._drained.set()
                 case Adjusted(adjustment):
                     self._tell_adjustment(adjustment)
+                case HealthChanged(endpoint, name, state, reason):
+                    _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
 
     def _tell_adjustment(self, adjustment: Adjustment) -> None:
         _log.debug(

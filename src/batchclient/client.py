@@ -156,8 +156,7 @@ class BatchClient:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        # A query may hold a key.
-        urls = ", ".join(url.partition("?")[0] for url in self._settings.base_url)
+        urls = ", ".join(map(_shown, self._settings.base_url))
         return f"<BatchClient for {urls}: {state}>"
 
     # Calls ---------------------------------------------------------------------------------------------------------
@@ -466,7 +465,8 @@ class BatchClient:
 
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
-        core = Scheduler(settings, [make_limit(self._settings) for _ in self._settings.base_url])
+        urls = self._settings.base_url
+        core = Scheduler(settings, [make_limit(self._settings) for _ in urls], [_shown(url) for url in urls])
         if self._pinned is not None:
             core.handle(Retuned(pin=self._pinned), 0.0)
         return core
@@ -496,6 +496,11 @@ class BatchClient:
         self._keeper = None
         self._loop = None
         self._nursery = None
+
+
+def _shown(base_url: str) -> str:
+    # A query may hold a key.
+    return base_url.partition("?")[0]
 
 
 def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:

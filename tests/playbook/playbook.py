@@ -25,6 +25,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    HealthChanged,
     Reject,
     Request,
     RequestState,
@@ -124,7 +125,7 @@ class Playbook:
             f"{one.setting} {one.old} -> {one.new}: {one.reason}"
             for one in (command.adjustment for command in commands if isinstance(command, Adjusted))
         ]
-        self.seen = [self._word(command) for command in commands if not isinstance(command, Adjusted)]
+        self.seen = [self._word(command) for command in commands if not isinstance(command, Adjusted | HealthChanged)]
         self._check()
         return self
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchclient._core.messages import FailureKind, Woke
+from batchclient._core.messages import Failed, Failure, FailureKind, Woke
+from batchclient.errors import CallAborted
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 
@@ -60,3 +61,144 @@ def test_a_smaller_wish_does_not_shorten_a_longer_one():
     play.at(2.0) >> failed(b, FailureKind.REJECTED, retry_after_s=1.0)
     play.at(3.0).submit(c) >> Woke() << []
     assert play.wakes_at == 31.0
+
+
+def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
+    play = Playbook(limit=[4, 1], max_list=1)
+    a, b, c, d, e, f = calls("a b c d e f")
+    play.submit(a, b, c) >> Woke() << ["send a @0", "send b @0", "send c @0"]
+    for call in (a, b):
+        play >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
+        assert play.endpoints[0].state == "healthy"
+    play >> failed(c, FailureKind.MAYBE_PROCESSED, delay=60.0) << []
+    assert (play.endpoints[0].state, play.endpoints[0].reason) == (
+        "ejected",
+        "3 failures in a row, the last: a broken connection",
+    )
+    play.at(0.5).submit(d, e, f) >> Woke() << ["send d @1"]
+    assert play.wakes_at == 1.0
+    # One call finds out, not a list, though there are four permits.
+    play.at(1.0) >> Woke() << ["send e @0"]
+    assert play.endpoints[0].state == "probing"
+    play.at(1.5) >> answered(e) << ["resolve e", "send f @0"]
+    assert play.endpoints[0].state == "recovering"
+
+
+def test_a_probe_is_one_call_even_of_a_list():
+    play = Playbook(limit=[8, 1])
+    play.submit(*calls(1)) >> Woke() << ["send c0 @0"]
+    play >> failed(play.last.requests[0], FailureKind.NOT_SENT, delay=0.0) << ["send c0 @1"]
+    a, b, c = calls("a b c")
+    play.at(0.4).submit(a, b, c) >> Woke() << []
+    play.at(0.5) >> Woke() << ["send a @0"]
+    play.at(0.6) >> failed(a, FailureKind.NOT_SENT, delay=0.0) << []
+    assert play.wakes_at == 1.6
+
+
+def test_a_call_that_failed_on_an_endpoint_is_not_its_probe_while_another_is_in_use():
+    play = Playbook(limit=[4, 1], max_list=1)
+    a, b, c, d = calls("a b c d")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.NOT_SENT, delay=0.0) << ["send a @1"]
+    play.submit(b) >> Woke() << []
+    play.at(0.5) >> Woke() << ["send b @0"]
+    play.at(0.6) >> failed(b, FailureKind.NOT_SENT, delay=0.0) << []
+    # The pause is over and the other is full: b stays out of harm's way, c finds out.
+    play.at(1.7) >> Woke() << []
+    play.submit(c) >> Woke() << ["send c @0"]
+    play.at(1.8) >> answered(c) << ["resolve c", "send b @0"]
+
+
+def test_calls_do_not_run_out_of_attempts_while_an_endpoint_is_down_and_another_lives():
+    play = Playbook(limit=[2, 1], max_list=1)
+    (long,) = calls("long")
+    play.submit(long) >> Woke() << ["send long @0"]
+    play >> failed(long, FailureKind.NOT_SENT, delay=0.0) << ["send long @1"]
+    waiting = calls(6)
+    play.submit(*waiting) >> Woke()
+    for _ in range(40):
+        play.at(max(play.now, play.wakes_at or play.now)) >> Woke()
+        if play.last.endpoint == 0 and play.last.unanswered and play.endpoints[0].state == "probing":
+            # A policy that never tries again is not asked: nothing was sent.
+            play >> failed(play.last.requests[0], FailureKind.NOT_SENT, delay=None)
+    play >> answered(long)
+    while play.endpoints[1].in_flight:
+        play >> answered(play.last.requests[0])
+    assert play.failed == 0
+    assert play.succeeded == 7
+
+
+def test_the_last_healthy_endpoint_stays_in_use_whatever_it_answers():
+    play = Playbook(limit=[4, 4], max_list=1)
+    everyone = calls(12)
+    play.submit(*everyone) >> Woke()
+    assert len(play.sent) == 8
+    for batch in list(play.sent):
+        play >> failed(batch.requests[0], FailureKind.MAYBE_PROCESSED, delay=60.0, status=500)
+    while any(batch.unanswered for batch in play.sent[8:] if batch.requests[0].batch is batch):
+        open_batch = next(batch for batch in play.sent[8:] if batch.requests[0].batch is batch)
+        play >> failed(open_batch.requests[0], FailureKind.MAYBE_PROCESSED, delay=60.0, status=500)
+    states = sorted(endpoint.state for endpoint in play.endpoints)
+    assert states == ["ejected", "healthy"]
+    (left,) = [endpoint.reason for endpoint in play.endpoints if endpoint.state == "healthy"]
+    assert left.startswith("in use because no other is")
+
+
+def test_an_answer_of_any_kind_shows_that_it_lives():
+    play = Playbook(limit=[4, 4], max_list=1)
+    for call in calls(12):
+        call.failed_on = 1
+        play.submit(call) >> Woke()
+        kind = FailureKind.REFUSED if call.waiter in ("c2", "c6", "c10") else FailureKind.MAYBE_PROCESSED
+        play >> failed(call, kind, status=404 if kind is FailureKind.REFUSED else 500)
+    assert {batch.endpoint for batch in play.sent} == {0}
+    assert play.endpoints[0].state == "healthy"
+
+
+def test_deadlines_that_pass_without_any_answer_are_silence():
+    play = Playbook(limit=[4, 4], max_list=1)
+    for second in range(3):
+        (call,) = calls("x" * (second + 1), deadline=second + 1.0)
+        call.failed_on = 1
+        play.at(float(second)).submit(call) >> Woke()
+        play.at(second + 1.0) >> Woke()
+        play >> failed_batch(play.last)
+    assert (play.endpoints[0].state, play.endpoints[0].reason) == ("ejected", "3 failures in a row, the last: silence")
+
+
+def test_deadlines_that_pass_while_others_are_answered_are_no_silence():
+    play = Playbook(limit=[8, 8], max_list=1)
+    for second in range(5):
+        (call,), (other,) = calls("x" * (second + 1), deadline=second + 1.0), calls("y" * (second + 1))
+        call.failed_on = other.failed_on = 1
+        play.at(float(second)).submit(call, other) >> Woke()
+        late = call.batch
+        play >> answered(other)
+        play.at(second + 1.0) >> Woke()
+        play >> failed_batch(late)
+    # Answered in the same instant as it was sent: since then, nothing.
+    assert play.endpoints[0].state == "healthy"
+
+
+def failed_batch(batch):
+    """A batch whose callers have all gone was closed."""
+    return Failed(batch, Failure(FailureKind.REFUSED, CallAborted, "cancelled"))
+
+
+def test_a_restarted_endpoint_starts_slowly():
+    play = Playbook(limit=[16, 1], max_list=1)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
+    play >> answered(a) << ["resolve a"]
+    play >> failed(b, FailureKind.NOT_SENT, delay=0.0) << ["send b @1"]
+    play.at(0.4).submit(*calls(40)) >> Woke()
+    sent = len(play.sent)
+    play.at(0.5) >> Woke() << ["send c0 @0"]
+    play.at(0.6) >> answered(play.last.requests[0])
+    # An eighth of the limit, and one more for each answer.
+    assert len(play.sent) == sent + 1 + 2
+    for in_flight in (3, 4, 5):
+        batch = next(batch for batch in play.sent[sent + 1 :] if batch.endpoint == 0 and batch.unanswered)
+        play >> answered(batch.requests[0])
+        assert play.endpoints[0].in_flight == in_flight
+    assert play.endpoints[0].state == "recovering"

@@ -46,7 +46,7 @@ def test_each_endpoint_has_permits_of_its_own():
     play >> answered(c) << ["resolve c", "send e @1"]
 
 
-def test_the_endpoint_with_the_most_free_permits_is_filled_first():
+def test_the_least_loaded_endpoint_is_filled_first():
     play = Playbook(limit=[2, 5])
     a, b, c = calls("a b c")
     play.submit(a, b, c) >> Woke() << ["send a b c @1"]
@@ -69,17 +69,18 @@ def test_a_blocked_endpoint_wakes_nobody_once_the_others_took_the_calls():
 
 
 def test_what_one_endpoint_refuses_another_may_take():
-    play = Playbook(limit=[4, 3])
-    a, b, c, d, e, f = calls("a b c d e f")
-    play.submit(a, b) >> Woke() << ["send a b @0"]
-    play >> failed(a, FailureKind.LIST_REFUSED) << ["send a @0", "send b @0"]
-    assert [endpoint.lists_refused for endpoint in play.endpoints] == [True, False]
-    play.submit(c, d) >> Woke() << ["send c d @1"]
+    play = Playbook(limit=[2, 3])
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b) >> Woke() << ["send a b @1"]
+    play >> failed(a, FailureKind.LIST_REFUSED) << ["send a @1", "send b @0"]
+    assert [endpoint.lists_refused for endpoint in play.endpoints] == [False, True]
+    play >> answered(b) << ["resolve b"]
+    play.submit(c, d) >> Woke() << ["send c d @0"]
     assert play.last.streamed
-    play >> failed(c, FailureKind.STREAM_REFUSED) << ["send c d @1"]
-    play >> failed(c, FailureKind.LIST_TOO_LONG) << ["send c @1", "send d @1"]
+    play >> failed(c, FailureKind.STREAM_REFUSED) << ["send c d @0"]
+    play >> failed(c, FailureKind.LIST_TOO_LONG) << ["send c @0", "send d @1"]
     assert [endpoint.list_cap for endpoint in play.endpoints] == [1, 1]
-    assert [endpoint.streams_refused for endpoint in play.endpoints] == [False, True]
+    assert [endpoint.streams_refused for endpoint in play.endpoints] == [True, False]
 
 
 def test_a_call_is_bound_to_an_endpoint_when_it_is_granted_not_before():
@@ -132,3 +133,91 @@ def test_limits_of_endpoints_may_differ():
     limits = [FixedLimit(1), FixedLimit(7)]
     statistics = Scheduler(SchedulerSettings(), limits).statistics()
     assert [endpoint.limit for endpoint in statistics.endpoints] == [1, 7]
+
+
+def measured(play, fast, slow):
+    """Let one answer come from each endpoint, so that one is known to be three times slower."""
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << [f"send a @{fast}"]
+    play.submit(b) >> Woke() << [f"send b @{slow}"]
+    play.at(1.0) >> answered(a) << ["resolve a"]
+    play.at(3.0) >> answered(b) << ["resolve b"]
+
+
+def test_a_slow_endpoint_gets_nothing_while_the_fast_one_has_permits():
+    play = Playbook(limit=[4, 4], max_list=1)
+    measured(play, 0, 1)
+    c, d, e, f, g = calls("c d e f g")
+    play.at(3.1).submit(c, d) >> Woke() << ["send c @0", "send d @0"]
+    play.submit(e, f, g) >> Woke() << ["send e @0", "send f @0", "send g @1"]
+
+
+def test_what_a_fast_endpoint_holds_for_a_moment_is_not_given_to_a_slow_one():
+    play = Playbook(limit=[4, 4], linger_s=0.1)
+    measured(play, 0, 1)
+    c, d = calls("c d")
+    play.at(3.1).submit(c) >> Woke() << ["send c @0"]
+    # It waits for company on the fast one, though the slow one is idle.
+    play.submit(d) >> Woke() << []
+    assert play.wakes_at == pytest.approx(3.2)
+    play.at(3.2) >> Woke() << ["send d @0"]
+
+
+def test_an_idle_endpoint_that_is_as_fast_takes_what_the_other_would_hold():
+    play = Playbook(limit=[4, 4], linger_s=0.1)
+    a, b, c, d = calls("a b c d")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play.submit(b) >> Woke() << ["send b @1"]
+    play.at(1.0) >> answered(a) << ["resolve a"]
+    play >> answered(b) << ["resolve b"]
+    play.submit(c) >> Woke() << ["send c @0"]
+    play.submit(d) >> Woke() << ["send d @1"]
+
+
+def test_a_shallow_queue_is_shared_between_endpoints_that_are_idle():
+    play = Playbook(limit=[64, 64])
+    play.submit(*calls(40)) >> Woke()
+    assert [len(batch.requests) for batch in play.sent] == [20, 20]
+    assert [batch.endpoint for batch in play.sent] == [0, 1]
+
+
+def test_a_deep_queue_makes_lists_as_long_as_permits_allow():
+    play = Playbook(limit=[64, 64])
+    play.submit(*calls(400)) >> Woke()
+    assert [len(batch.requests) for batch in play.sent] == [64, 64]
+
+
+def test_a_hold_lasts_no_longer_because_another_batch_was_granted_meanwhile():
+    play = Playbook(limit=[8, 1], refill_s=1.0, refill_ratio=0.5)
+    everyone = calls(24)
+    play.submit(*everyone) >> Woke()
+    assert sorted(len(batch.requests) for batch in play.sent) == [1, 8]
+    first = next(batch for batch in play.sent if batch.endpoint == 0)
+    other = next(batch for batch in play.sent if batch.endpoint == 1)
+    play.at(1.0) >> answered(first.requests[0])
+    assert play.wakes_at == 2.0
+    play.at(1.5) >> answered(other.requests[0])
+    assert play.last.endpoint == 1
+    assert play.wakes_at == 2.0
+
+
+def test_a_retry_prefers_an_endpoint_where_it_did_not_fail():
+    play = Playbook(limit=[9, 2])
+    a, b, c = calls("a b c")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send a @1"]
+    # Preferred, not required: the other has no permit left.
+    play.submit(b) >> Woke() << ["send b @0"]
+    play >> failed(a, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send a @0"]
+
+
+def test_calls_of_one_family_go_to_one_endpoint():
+    play = Playbook(limit=[16, 16], max_list=1)
+    families = {}
+    for number, call in enumerate(calls(24)):
+        call.family = 1 + number % 6
+        play.submit(call) >> Woke()
+        families.setdefault(call.family, set()).add(play.last.endpoint)
+        play >> answered(call)
+    assert all(len(places) == 1 for places in families.values())
+    assert len(set.union(*families.values())) == 2

@@ -6,6 +6,8 @@ What is checked, after every event:
   nothing is left after a drain;
 - a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
+- an ejected endpoint is left alone for its pause and then gets one call; one that recovers, no more than it is allowed; and
+  one is in use, unless all refuse connections or may be probed now;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
 """
@@ -16,6 +18,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from batchclient._core.health import HealthState
 from batchclient._core.limits import FixedLimit, LimitChange, Outcome
 from batchclient._core.messages import (
     AbortBatch,
@@ -91,7 +94,7 @@ class World:
         self.not_before = {}
 
     def tell(self, name, *arguments):
-        before = {index: endpoint.in_flight for index, endpoint in enumerate(self.core._endpoints)}
+        before = {endpoint.id: endpoint.in_flight for endpoint in self.core._endpoints}
         event = getattr(self, f"make_{name}")(*arguments)
         self.core.handle(event, self.now)
         for command in self.core.commands():
@@ -157,6 +160,7 @@ class World:
             case SendBatch(batch):
                 self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
                 self.check_grant(batch)
+                self.check_health(batch)
                 self.open[batch.id] = (batch, list(range(len(batch.requests))))
             case AbortBatch(batch):
                 self.transcript.append(("abort", batch.id))
@@ -187,10 +191,10 @@ class World:
                 self.drained += 1
 
     def check_grant(self, batch):
-        endpoint = self.core._endpoints[batch.endpoint]
+        endpoint = self.core._by_id[batch.endpoint]
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
-        assert batch.endpoint == endpoint.index
+        assert batch.endpoint == endpoint.id
         assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
         assert {request.shape for request in requests} == {batch.shape}, "one shape per batch"
@@ -203,6 +207,21 @@ class World:
         limit = endpoint.limit.limit
         assert held + len(requests) * weight <= max(limit, weight), "more in flight than the limit"
         assert len(requests) * weight <= limit or held == 0, "a heavy call runs alone"
+
+    def check_health(self, batch):
+        endpoint = self.core._by_id[batch.endpoint]
+        health = endpoint.health
+        if len(self.core._endpoints) == 1 and health.is_wrong_address:
+            return
+        assert health.state is not HealthState.EJECTED, "an ejected endpoint gets a probe, nothing else"
+        if health.state is HealthState.PROBING:
+            assert len(batch.requests) == 1, "a probe is one call"
+            assert health.probe == batch.id, "one probe at a time"
+            assert health.closed_until is None
+        if health.allowed is not None:
+            held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
+            weight = batch.shape.weight
+            assert held + len(batch.requests) * weight <= max(health.allowed, weight), "slow start"
 
     def open_on(self, index):
         return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
@@ -299,7 +318,10 @@ class Machine(RuleBasedStateMachine):
     def check(self):
         world = self.world
         core, statistics = world.core, world.core.statistics()
-        for index, endpoint in enumerate(statistics.endpoints):
+        for endpoint in core._endpoints:
+            assert endpoint.health.probe is None or endpoint.health.probe in world.open
+        for endpoint in statistics.endpoints:
+            index = endpoint.id
             batches = world.open_on(index)
             assert endpoint.in_flight == sum(len(left) * batch.shape.weight for batch, left in batches)
             gone = sum(
@@ -309,6 +331,9 @@ class Machine(RuleBasedStateMachine):
                 if batch.requests[position].state is RequestState.ABANDONED
             )
             assert endpoint.abandoned == gone
+        healths = [endpoint.health for endpoint in core._endpoints]
+        in_use = any(health.in_use for health in healths)
+        assert in_use or all(health.refuses or health.closed_until is None for health in healths), "the panic rule"
         for number, (batch, left) in world.open.items():
             states = {batch.requests[position].state for position in left}
             assert number in world.aborted or states != {RequestState.ABANDONED}, "nobody waits for it any more"
@@ -346,15 +371,20 @@ class Machine(RuleBasedStateMachine):
             return
         still = {}
         for endpoint in world.core._endpoints:
-            if world.paused or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until):
+            if (
+                world.paused
+                or not endpoint.health.in_use
+                or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
+            ):
                 continue
             for request in queued:
                 together = min(request.group.size, endpoint.list_cap(world.now)) if request.group.whole else 1
                 if endpoint.free >= together * request.shape.weight or not endpoint.in_flight:
-                    place = (endpoint.index, request.waiter)
+                    place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
-                    assert endpoint.in_flight, "an idle endpoint sends"
+                    # Of several, a slow one may leave calls to a fast one that holds them for a moment.
+                    assert endpoint.in_flight or len(world.core._endpoints) > 1, "an idle endpoint sends"
                     assert world.now < since + setting.linger_s + setting.refill_s + 1e-9, f"{request!r} waits too long"
         self.waiting_since = still
 
@@ -438,6 +468,17 @@ class AnyOrder(Machine):
     def fail(self, number, kind, delay, status, cap, retry_after):
         identity = self.pick(sorted(self.world.open), number)
         self.tell("fail", identity, kind, delay, status, cap, retry_after)
+
+    @rule(which=st.integers(0, 3), kind=st.sampled_from(["NOT_SENT", "MAYBE_PROCESSED"]), then=WAITS)
+    @precondition(lambda self: self.world.open)
+    def lose_an_endpoint(self, which, kind, then):
+        """All that is in flight on one endpoint fails, and what is sent there after it, for a while."""
+        place = self.pick(sorted({batch.endpoint for batch, _ in self.world.open.values()}), which)
+        for _ in range(6):
+            failing = [number for number, (batch, _) in self.world.open.items() if batch.endpoint == place]
+            if failing:
+                self.tell("fail", min(failing), kind, 0.3, None, None, None)
+        self.advance_by(then)
 
     @rule(really=ONE_IN_FOUR)
     @precondition(lambda self: not self.world.paused)

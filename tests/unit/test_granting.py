@@ -4,6 +4,7 @@ import pytest
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import FixedLimit
@@ -22,8 +23,11 @@ class Scene:
         setting = SchedulerSettings(**settings)
         self.endpoints = [Endpoint(index, FixedLimit(limit), 64) for index, limit in enumerate(limits)]
         self.queue, self.counters = Queue(), Counters()
-        rule = BatchingRule(setting, OutputLengths())
-        self.granting = Granting(self.endpoints, self.queue, rule, setting.length_reach, self.counters)
+        lengths = OutputLengths()
+        rule = BatchingRule(setting, lengths)
+        self.granting = Granting(
+            Endpoints(self.endpoints), self.queue, rule, setting.length_reach, lengths, self.counters
+        )
         self.made = 0
 
     def add(self, count, shape=SHAPE, *, queued_at=0.0, bucket=1):

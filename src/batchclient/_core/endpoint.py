@@ -3,12 +3,16 @@
 Rules:
 - Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
   connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
+- ``blocked_until`` is the server's own wish (``Retry-After``); what its failures mean is in ``health``.
 - What a server refused is tried again after a while: a learnt cap doubles every minute, a refusal is forgotten.
 """
 
 from __future__ import annotations
 
+from batchclient._core.choice import Pace
+from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
+from batchclient._core.statistics import EndpointStatistics
 
 __all__ = ["Endpoint"]
 
@@ -16,19 +20,16 @@ _FORGET_AFTER_S = 300.0
 _CAP_GROWS_AFTER_S = 60.0
 _LONGEST_BLOCK_S = 60.0
 """A server may ask for more rest than this; the calls that were refused then fail, and others find out for themselves."""
-_FIRST_REFUSAL_BLOCK_S = 0.5
-_LONGEST_REFUSAL_BLOCK_S = 8.0
-_REFUSALS_OF_A_STRANGER = 3
-"""An endpoint that never answered fails its calls after this many refused connections."""
 
 
 class Endpoint:
     """Permits, health and abilities of one server.
 
     Args:
-        index: its place in the client's list of base URLs.
+        number: its id, unique within a scheduler and never given again; of the first endpoints, the place in the list of base URLs.
         limit: the algorithm that says how many sequences may be in flight.
         max_list: prompts per request, at most.
+        name: its base URL as it may be shown.
     """
 
     __slots__ = (
@@ -39,33 +40,38 @@ class Endpoint:
         "_lists_again_at",
         "_streams_again_at",
         "abandoned",
-        "answered_once",
+        "answered_at",
         "blocked_until",
+        "health",
         "held_since",
+        "id",
         "in_flight",
-        "index",
         "limit",
         "lists_proven",
         "lists_refused",
         "max_list",
-        "refusals",
+        "name",
+        "pace",
         "streams_refused",
     )
 
-    def __init__(self, index: int, limit: Limit, max_list: int) -> None:
-        self.index = index
+    def __init__(self, number: int, limit: Limit, max_list: int, name: str = "") -> None:
+        self.id = number
+        self.name = name
         self.limit = limit
         self.max_list = max_list
         self.in_flight = 0
+        self.pace = Pace()
         self._area = 0.0
         self._area_at = 0.0
         self.abandoned = 0
         self.held_since: float | None = None
         """Since when free permits have been held back to be granted together; ``None``: none are."""
         self.blocked_until: float | None = None
-        self.answered_once = False
-        self.refusals = 0
-        """Refused connections since the last answer."""
+        """Until when the server wishes to be left alone."""
+        self.health = Health()
+        self.answered_at = float("-inf")
+        """When it last answered anything."""
         self.lists_proven = False
         """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
         self.lists_refused = False
@@ -76,12 +82,13 @@ class Endpoint:
         self._learnt_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Endpoint {self.index}: {self.in_flight} of {self.limit.limit} in flight>"
+        return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
 
     @property
     def free(self) -> int:
         """Permits free now."""
-        return self.limit.limit - self.in_flight
+        limit, allowed = self.limit.limit, self.health.allowed
+        return (limit if allowed is None or allowed > limit else allowed) - self.in_flight
 
     def take(self, sequences: int, now: float) -> None:
         """Take permits for a batch that is sent in this step."""
@@ -111,21 +118,21 @@ class Endpoint:
         until = now + min(seconds, _LONGEST_BLOCK_S)
         self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
 
-    def refuse_connection(self, now: float) -> None:
-        """A connection was refused: others are tried before it, and it is left alone for a growing while."""
-        self.refusals += 1
-        self.block(min(_FIRST_REFUSAL_BLOCK_S * 2.0 ** min(self.refusals - 1, 10), _LONGEST_REFUSAL_BLOCK_S), now)
-
-    @property
-    def is_wrong_address(self) -> bool:
-        """Whether it refused every connection and never answered."""
-        return not self.answered_once and self.refusals >= _REFUSALS_OF_A_STRANGER
-
-    def answer(self) -> None:
-        """It answered."""
-        self.answered_once = True
-        self.refusals = 0
+    def answer(self, sequences: int, now: float) -> LimitChange | None:
+        """It answered some sequences; return the change of the limit if it comes back from an outage."""
         self.blocked_until = None
+        return self.live(sequences, now)
+
+    def live(self, sequences: int, now: float) -> LimitChange | None:
+        """It is there, whatever it said; ``sequences`` of its work are done."""
+        health, change = self.health, None
+        self.answered_at = now
+        if health.ailing and health.answer(sequences, self.limit.limit, now):
+            self.pace.forget()
+            restart = getattr(self.limit, "on_restart", None)
+            change = restart(now) if restart is not None else None
+        health.answered_once = True
+        return change
 
     def list_cap(self, now: float) -> int:
         """The longest list to send now."""
@@ -163,6 +170,23 @@ class Endpoint:
         cap = stated if stated is not None and 0 < stated < failed else max(1, failed // 2)
         self._learnt_cap = min(cap, self._grown_cap(now))
         self._learnt_at = now
+
+    def statistics(self, now: float) -> EndpointStatistics:
+        """Return a snapshot."""
+        return EndpointStatistics(
+            limit=self.limit.limit,
+            limit_reason=getattr(self.limit, "reason", "fixed"),
+            in_flight=self.in_flight,
+            abandoned=self.abandoned,
+            list_cap=self.list_cap(now),
+            lists_refused=self.lists_refused,
+            streams_refused=self.streams_refused,
+            blocked_until=self.blocked_until,
+            id=self.id,
+            base_url=self.name,
+            state=self.health.state.value,
+            reason=self.health.reason,
+        )
 
     def observe(self, sample: Sample) -> LimitChange | None:
         """Feed the limit algorithm; return the change it caused, if any."""

@@ -1,7 +1,10 @@
 """Granting: which groups get the free permits, in which order, as which batches. Rules 3, 5 and 9 of the scheduler.
 
 Rules:
-- The endpoint with most free permits is served first; a call is bound to an endpoint here, not when it is queued.
+- A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the oldest call gets one batch
+  (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
+- An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
+- What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
 - Groups are looked at oldest first. One that waits for company or for more permits is passed over, unless the batching
   rule says that nothing younger may be granted before it.
 - Permits are taken in the very step that makes the batch.
@@ -10,8 +13,12 @@ Rules:
 from __future__ import annotations
 
 from batchclient._core.batching import BatchingRule
+from batchclient._core.choice import choose, expected_waits, work
 from batchclient._core.endpoint import Endpoint
-from batchclient._core.messages import Batch, RequestState
+from batchclient._core.endpoints import Endpoints
+from batchclient._core.health import HealthState
+from batchclient._core.lengths import OutputLengths
+from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import Group, Queue
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
@@ -20,6 +27,8 @@ __all__ = ["Granting"]
 
 _GROUPS_LOOKED_AT = 16
 """How many groups one step passes over for want of permits or company before it stops looking."""
+_SHORTEST_SHARE = 8
+"""A list is not cut below this to keep another endpoint busy: singles cost the client and the server more than they bring."""
 
 
 class Granting:
@@ -30,23 +39,26 @@ class Granting:
         queue: what waits.
         rule: how many of a group to send.
         length_reach: how many length buckets a batch may span.
+        lengths: expected output lengths.
         counters: what is counted.
     """
 
-    __slots__ = ("_counters", "_endpoints", "_length_reach", "_queue", "_rule", "_sent", "wake_at")
+    __slots__ = ("_counters", "_endpoints", "_length_reach", "_lengths", "_queue", "_rule", "_sent", "wake_at")
 
     def __init__(
         self,
-        endpoints: list[Endpoint],
+        endpoints: Endpoints,
         queue: Queue,
         rule: BatchingRule,
         length_reach: int | None,
+        lengths: OutputLengths,
         counters: Counters,
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
         self._rule = rule
         self._length_reach = length_reach
+        self._lengths = lengths
         self._counters = counters
         self._sent = 0
         self.wake_at: float | None = None
@@ -63,32 +75,113 @@ class Granting:
         batches: list[Batch] = []
         if not self._queue.size:
             return batches
-        lone = len(self._endpoints) == 1
-        for endpoint in sorted(self._endpoints, key=lambda endpoint: -endpoint.free):
-            # A lone endpoint that is a wrong address is not waited for: its calls find out at once, and fail.
-            if endpoint.is_blocked(now) and not (lone and endpoint.is_wrong_address):
-                assert endpoint.blocked_until is not None
-                self._wake(endpoint.blocked_until)
-            else:
-                self._grant_on(endpoint, now, batches)
+        serving = self._endpoints.serving
+        if len(serving) == 1:
+            if self._is_open(serving[0], now, lone=True):
+                self._grant_on(serving[0], now, batches, lone=True)
+        else:
+            self._share_out(serving, now, batches)
         if not self._queue.size:
             # What one endpoint would have kept waiting, another took.
             self.wake_at = None
         return batches
 
-    def _grant_on(self, endpoint: Endpoint, now: float, batches: list[Batch]) -> None:
+    def _is_open(self, endpoint: Endpoint, now: float, *, lone: bool = False) -> bool:
+        """Whether it may be granted on; if not, note when it may."""
+        health = endpoint.health
+        if endpoint.blocked_until is None and not health.ailing:
+            return True
+        # A lone endpoint that is a wrong address is not waited for: its calls find out at once, and fail.
+        if lone and health.is_wrong_address:
+            return True
+        if endpoint.is_blocked(now):
+            assert endpoint.blocked_until is not None
+            self._wake(endpoint.blocked_until)
+            return False
+        if health.is_closed(now):
+            assert health.closed_until is not None
+            self._wake(health.closed_until)
+            return False
+        return health.probe is None
+
+    def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
+        """Grant batch by batch, each on the endpoint that is the best for the oldest call."""
+        choices = [endpoint for endpoint in serving if self._is_open(endpoint, now)]
+        queued, most = self._queue.size, None
+        if queued < sum(endpoint.free for endpoint in choices):
+            most = max(_SHORTEST_SHARE, -(-queued // len(choices)))
+        while choices and (head := self._head()) is not None:
+            endpoint = choose(choices, head.family, head.failed_on, now)
+            free, wake_at = endpoint.free, self.wake_at
+            self.wake_at = None
+            if not self._grant_on(endpoint, now, batches, most):
+                choices.remove(endpoint)
+                if self.wake_at is not None and self._queue.size <= free:
+                    # It could take all of them, and soon will.
+                    choices = self._not_slower(choices, endpoint, head, self.wake_at, now)
+            if wake_at is not None:
+                self._wake(wake_at)
+
+    def _head(self) -> Request | None:
+        found = self._queue.pop()
+        if found is None:
+            return None
+        self._queue.restore(found[0])
+        return found[1]
+
+    def _not_slower(
+        self, others: list[Endpoint], held: Endpoint, head: Request, until: float, now: float
+    ) -> list[Endpoint]:
+        """Those that answer the call no later than one that holds it back for a while would."""
+        if not all(endpoint.pace.is_known for endpoint in (held, *others)):
+            return others
+        units = work(self._lengths.expected(head.shape.key, head.shape.max_output_tokens))
+        *waits, wait = expected_waits([*others, held], now)
+        longest = wait + (until - now) / units
+        return [other for other, its in zip(others, waits, strict=True) if its <= longest]
+
+    def _grant_on(
+        self, endpoint: Endpoint, now: float, batches: list[Batch], most: int | None = None, *, lone: bool = False
+    ) -> bool:
+        """Grant what can be granted on a lone endpoint, else one batch; return whether there may be more to grant.
+
+        Args:
+            endpoint: where.
+            now: the time.
+            batches: what is granted joins them.
+            most: a fresh list is no longer than this.
+            lone: there is no other.
+        """
+        probe = endpoint.health.state is HealthState.EJECTED and not (lone and endpoint.health.is_wrong_address)
+        sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
+        more = False
         while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
             found = self._queue.pop()
             if found is None:
                 break
             group, oldest = found
+            if sheltered >= 0 and oldest.failed_on == sheltered:
+                # What failed here is no probe: an outage must not use up one call's attempts.
+                passed_over.append(group)
+                continue
             count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, now, held_since)
             if count:
-                batches.append(self._make_batch(group, count, endpoint, now))
+                if probe:
+                    count = 1
+                elif most is not None and count > most and not group.whole:
+                    count = most
+                batch = self._make_batch(group, count, endpoint, now)
+                batches.append(batch)
                 self._queue.restore(group)
+                if probe:
+                    endpoint.health.begin_probe(batch.id)
+                    break
+                if not lone:
+                    more = endpoint.free > 0 and self._queue.size > 0
+                    break
                 continue
             passed_over.append(group)
             if wait_until is not None:
@@ -96,9 +189,12 @@ class Granting:
             if blocks:
                 held = wait_until is not None
                 break
-        endpoint.held_since = (now if held_since is None else held_since) if held else None
+        if not more:
+            # Else it is looked at again in this step.
+            endpoint.held_since = (now if held_since is None else held_since) if held else None
         for group in passed_over:
             self._queue.restore(group)
+        return more
 
     def _make_batch(self, group: Group, count: int, endpoint: Endpoint, now: float) -> Batch:
         shape = group.shape
@@ -113,7 +209,7 @@ class Granting:
         self._sent += 1
         batch = Batch(
             id=self._sent,
-            endpoint=endpoint.index,
+            endpoint=endpoint.id,
             shape=shape,
             requests=requests,
             streamed=self._rule.streamed(shape, endpoint, now),

@@ -36,6 +36,7 @@ __all__ = [
     "Failed",
     "Failure",
     "FailureKind",
+    "HealthChanged",
     "Isolation",
     "LoadReported",
     "Paused",
@@ -108,6 +109,8 @@ class Request:
         "batch",
         "bucket",
         "deadline",
+        "failed_on",
+        "family",
         "group",
         "prompt",
         "prompt_tokens",
@@ -139,6 +142,10 @@ class Request:
         self.queued_at = 0.0
         self.attempts = 0
         self.bucket = 0
+        self.family = 0
+        """Which other calls share a long prefix with it; 0: none."""
+        self.failed_on = -1
+        """Id of the endpoint where it failed last; -1: nowhere."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
@@ -166,7 +173,7 @@ class Batch:
 
     Args:
         id: unique within a scheduler.
-        endpoint: index of the endpoint it was granted on.
+        endpoint: id of the endpoint it was granted on.
         shape: the requests' common shape.
         requests: in the order of the prompts on the wire.
         streamed: whether the reply is asked for as a stream.
@@ -189,6 +196,8 @@ class Batch:
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
+    expired: bool = False
+    """Whether a caller's deadline passed while the server worked on it."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
     area_at_sent: float = 0.0
@@ -426,10 +435,27 @@ class Drained:
 
 
 @dataclass(slots=True, eq=False)
+class HealthChanged:
+    """An endpoint's state has changed: to be told to whoever wants to know; nothing is to be done.
+
+    Args:
+        endpoint: its id.
+        name: its base URL as it may be shown.
+        state: its new state, in a word.
+        reason: why.
+    """
+
+    endpoint: int
+    name: str
+    state: str
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
 class Adjusted:
     """A limit or a list cap has changed: to be told to whoever wants to know; nothing is to be done."""
 
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted | HealthChanged

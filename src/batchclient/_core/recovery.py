@@ -75,7 +75,7 @@ class Recovery:
             alive: the requests whose callers still wait.
             endpoint: where it failed.
             now: the time.
-            elsewhere: whether another endpoint is there that refuses no connections.
+            elsewhere: whether another endpoint is in use.
 
         Returns:
             False if they are not to be sent again.
@@ -86,7 +86,7 @@ class Recovery:
             # Nothing was lost but time: another endpoint may have it at once.
             self._counters.retries += 1
             self._resend(alive, batch.failures, batch.isolation)
-        elif kind is FailureKind.NOT_SENT and endpoint.is_wrong_address:
+        elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
             return False
         elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
             endpoint.refuse_streams(now)

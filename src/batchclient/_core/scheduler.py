@@ -29,11 +29,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchclient._core.batching import BatchingRule
+from batchclient._core.choice import work
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
+from batchclient._core.health import Sign, sign_of
 from batchclient._core.lengths import OutputLengths, bucket_of
-from batchclient._core.limits import Limit, LimitControl, Outcome, Sample
+from batchclient._core.limits import Limit, LimitChange, LimitControl, Outcome, Sample
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -47,7 +50,9 @@ from batchclient._core.messages import (
     DrainRequested,
     Event,
     Failed,
+    Failure,
     FailureKind,
+    HealthChanged,
     LoadReported,
     Paused,
     Reject,
@@ -63,7 +68,7 @@ from batchclient._core.messages import (
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment, Counters, EndpointStatistics, Statistics
+from batchclient._core.statistics import Adjustment, Counters, Statistics
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 from batchclient.types import Completion
 
@@ -71,6 +76,10 @@ __all__ = ["Scheduler"]
 
 _SMALLEST_SWEEP = 1024
 _REMEMBERED_ADJUSTMENTS = 256
+_OF_THE_ENDPOINT = frozenset(
+    {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
+)
+"""Failures that another endpoint may not have."""
 
 
 class Scheduler:
@@ -79,13 +88,18 @@ class Scheduler:
     Args:
         settings: the numbers of the batching rule.
         limits: one limit algorithm per endpoint.
+        names: the endpoints' base URLs as they may be shown; none, or one each.
     """
 
-    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit]) -> None:
+    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit], names: Sequence[str] = ()) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
-        self._endpoints = [Endpoint(index, limit, settings.max_list) for index, limit in enumerate(limits)]
+        self._endpoints = Endpoints(
+            Endpoint(number, limit, settings.max_list, names[number] if names else "")
+            for number, limit in enumerate(limits)
+        )
+        self._by_id = self._endpoints.by_id
         self._queue = Queue()
         self._outside: deque[Request] = deque()
         self._outside_size = 0
@@ -95,7 +109,9 @@ class Scheduler:
         self._commands: list[Command] = []
         self._counters = Counters()
         rule = BatchingRule(settings, self._lengths)
-        self._granting = Granting(self._endpoints, self._queue, rule, settings.length_reach, self._counters)
+        self._granting = Granting(
+            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._counters
+        )
         self._recovery = Recovery(self._queue, self._counters)
         self._adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED_ADJUSTMENTS)
         self._submitted = 0
@@ -164,19 +180,7 @@ class Scheduler:
             alone=dict(counters.alone),
             prompt_tokens=counters.prompt_tokens,
             completion_tokens=counters.completion_tokens,
-            endpoints=tuple(
-                EndpointStatistics(
-                    limit=endpoint.limit.limit,
-                    limit_reason=getattr(endpoint.limit, "reason", "fixed"),
-                    in_flight=endpoint.in_flight,
-                    abandoned=endpoint.abandoned,
-                    list_cap=endpoint.list_cap(self._now),
-                    lists_refused=endpoint.lists_refused,
-                    streams_refused=endpoint.streams_refused,
-                    blocked_until=endpoint.blocked_until,
-                )
-                for endpoint in self._endpoints
-            ),
+            endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             adjustments=tuple(self._adjustments),
         )
 
@@ -187,7 +191,8 @@ class Scheduler:
 
     def asks_for_load(self, endpoint: int) -> bool:
         """Whether a report of this endpoint's load could change anything now: no limit is below one."""
-        return self._endpoints[endpoint].in_flight > 1 and hasattr(self._endpoints[endpoint].limit, "on_load")
+        it = self._by_id.get(endpoint)
+        return it is not None and it.in_flight > 1 and hasattr(it.limit, "on_load")
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -249,7 +254,7 @@ class Scheduler:
             batch = request.batch
             assert batch is not None, "a request in flight is in a batch"
             request.state = RequestState.ABANDONED
-            self._endpoints[batch.endpoint].abandoned += batch.shape.weight
+            self._by_id[batch.endpoint].abandoned += batch.shape.weight
             batch.callers -= 1
             if not batch.callers and not batch.aborting:
                 batch.aborting = True
@@ -267,7 +272,7 @@ class Scheduler:
 
     def _on_answered(self, event: Answered) -> None:
         batch = event.batch
-        endpoint = self._endpoints[batch.endpoint]
+        endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         resolved: list[tuple[Request, Completion]] = []
         prompt_tokens = made_tokens = used_tokens = 0
@@ -295,7 +300,10 @@ class Scheduler:
             request.batch = None
         count = len(event.answers)
         if count:
-            endpoint.answer()
+            if endpoint.health.ailing:
+                self._welcome(endpoint, count * weight)
+            else:
+                endpoint.answer(count * weight, self._now)
             if len(batch.requests) > 1:
                 endpoint.lists_proven = True
         batch.unanswered -= count
@@ -328,7 +336,7 @@ class Scheduler:
 
     def _on_failed(self, event: Failed) -> None:
         batch, failure = event.batch, event.failure
-        endpoint = self._endpoints[batch.endpoint]
+        endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         del self._batches[batch.id]
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
@@ -345,10 +353,7 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
-        elif failure.kind is FailureKind.NOT_SENT:
-            endpoint.refuse_connection(self._now)
-        elif failure.status is not None:
-            endpoint.answered_once = True
+        self._judge(batch, failure)
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
@@ -358,7 +363,10 @@ class Scheduler:
                 self._observe(batch, in_flight, late, Outcome.LATE)
             if late < len(gone):
                 self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED)
-        elsewhere = any(other is not endpoint and not other.refusals for other in self._endpoints)
+        if failure.kind in _OF_THE_ENDPOINT:
+            for request in alive:
+                request.failed_on = endpoint.id
+        elsewhere = self._endpoints.others_in_use(endpoint)
         list_cap = endpoint.list_cap(self._now)
         if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
@@ -381,10 +389,13 @@ class Scheduler:
         first_tokens_s: float = 0.0,
     ) -> None:
         """Tell the endpoint's limit that some requests of a batch have ended."""
-        endpoint, now = self._endpoints[batch.endpoint], self._now
+        endpoint, now = self._by_id[batch.endpoint], self._now
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
+        if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
+            units = work(self._lengths.expected(batch.shape.key, batch.shape.max_output_tokens))
+            endpoint.pace.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(
                 now,
@@ -404,7 +415,9 @@ class Scheduler:
             self._adjusted(batch.endpoint, "limit", before, change.limit, change.reason)
 
     def _on_load(self, event: LoadReported) -> None:
-        endpoint = self._endpoints[event.endpoint]
+        endpoint = self._by_id.get(event.endpoint)
+        if endpoint is None:
+            return
         listen = getattr(endpoint.limit, "on_load", None)
         if listen is None:
             return
@@ -414,10 +427,40 @@ class Scheduler:
             self._adjusted(event.endpoint, "limit", before, change.limit, change.reason)
             self._settle()
 
+    def _judge(self, batch: Batch, failure: Failure) -> None:
+        """Let the endpoint's health know of a failure."""
+        endpoint, now = self._by_id[batch.endpoint], self._now
+        limit, state, change = endpoint.limit.limit, endpoint.health.state, None
+        sign = sign_of(failure)
+        if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
+            # Its callers' deadlines passed, and in all their time nobody had an answer from there.
+            sign = Sign.SILENT
+        if sign is Sign.ALIVE:
+            change = endpoint.live(0, now)
+        elif sign is not Sign.NOTHING:
+            endpoint.health.answered_once |= failure.status is not None
+            self._endpoints.fail(endpoint, sign, batch.id, now)
+        endpoint.health.end_probe(batch.id)
+        if endpoint.health.state is not state:
+            self._health_changed(endpoint, limit, change)
+
+    def _welcome(self, endpoint: Endpoint, sequences: int) -> None:
+        """An endpoint that was failing has answered."""
+        limit, state = endpoint.limit.limit, endpoint.health.state
+        change = endpoint.answer(sequences, self._now)
+        if endpoint.health.state is not state:
+            self._health_changed(endpoint, limit, change)
+
+    def _health_changed(self, endpoint: Endpoint, limit: int, change: LimitChange | None) -> None:
+        health = endpoint.health
+        self._commands.append(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
+        if change is not None:
+            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason)
+
     def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
         after = endpoint.list_cap(self._now)
         if after != before:
-            self._adjusted(endpoint.index, "max_list", before, after, reason)
+            self._adjusted(endpoint.id, "max_list", before, after, reason)
 
     def _adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str) -> None:
         adjustment = Adjustment(self._now, endpoint, setting, old, new, reason)
@@ -449,16 +492,16 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
-        for endpoint in self._endpoints:
+        for place, endpoint in enumerate(self._endpoints):
             before = endpoint.limit.limit
             if event.settings is not None:
                 endpoint.max_list = event.settings.max_list
             if event.limits is not None:
-                endpoint.limit = event.limits[endpoint.index]
+                endpoint.limit = event.limits[place]
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
                 endpoint.limit.pin(event.pin or None, self._now)
             if endpoint.limit.limit != before:
-                self._adjusted(endpoint.index, "limit", before, endpoint.limit.limit, "set by the caller")
+                self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
 
     def _on_drain(self, event: DrainRequested) -> None:
@@ -500,6 +543,9 @@ class Scheduler:
         """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
         now = self._now
         if expired := self._deadlines.expired(now):
+            for request in expired:
+                if request.batch is not None:
+                    request.batch.expired = True
             self._end(expired, _too_late)
         self._recovery.requeue(now)
         self._admit()

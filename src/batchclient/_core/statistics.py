@@ -43,6 +43,11 @@ class EndpointStatistics:
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
         blocked_until: the scheduler's time until which it asked for rest (``Retry-After``).
+        id: a number that no other endpoint of the client ever has.
+        base_url: without its query, which may hold a key.
+        state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
+            ``"recovering"``: it is back, and gets a growing share.
+        reason: why it is in that state; empty while nothing happened.
     """
 
     limit: int
@@ -53,6 +58,10 @@ class EndpointStatistics:
     lists_refused: bool
     streams_refused: bool
     blocked_until: float | None
+    id: int
+    base_url: str
+    state: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,172 @@
+"""Several servers behind one client: engines in virtual time, so that throughput is a number and no guess."""
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from batchclient import BatchClient, ConnectFailed
+from batchclient.simulator import SimulatedServer, SimulatorTransport
+from batchclient.simulator.profiles import Profile
+
+LIBRARIES = ("asyncio",)
+"""How a call is placed has nothing to do with the event loop."""
+
+# 64 sequences: 10 ms for the memory and 0.1 ms each for the arithmetic, so that the knee is at 100.
+COSTS = Profile("t", "", step_s=0.010, sequence_s=0.0001, prefill_token_s=5e-6, max_num_seqs=256, kv_tokens=1_000_000)
+LIMIT = 64
+SECONDS = 40.0
+WARM_UP_S = 4.0
+
+
+def make_fleet(*servers, **arguments):
+    """A client whose endpoints are these simulated servers."""
+    urls = [f"http://server-{number}/v1" for number in range(len(servers))]
+    arguments = {"limit": LIMIT, "model": "simulated", **arguments}
+    client = BatchClient(urls, **arguments)
+    transports = {url: SimulatorTransport(server) for url, server in zip(urls, servers, strict=True)}
+    client._make_transport = transports.__getitem__
+    return client
+
+
+def server(speed=1.0, **arguments):
+    return SimulatedServer(COSTS, speed=speed, output_lengths="lognormal:24:0.5", **arguments)
+
+
+async def throughput(client, callers, seconds=SECONDS, meanwhile=None):
+    """Answers per second of so many callers, each of whom calls again and again."""
+    answers = []
+
+    async def caller(number):
+        for turn in range(1_000_000):
+            await client.complete(f"caller {number}, turn {turn}", max_tokens=64)
+            answers.append(anyio.current_time())
+
+    async with client, anyio.create_task_group() as group:
+        start = anyio.current_time()
+        for number in range(callers):
+            group.start_soon(caller, number)
+        if meanwhile is not None:
+            group.start_soon(meanwhile)
+        await anyio.sleep_until(start + seconds)
+        group.cancel_scope.cancel()
+    counted = [at for at in answers if at >= start + WARM_UP_S]
+    return len(counted) / (seconds - WARM_UP_S)
+
+
+@pytest.mark.parametrize("preset", ["latency", "balanced"])
+async def test_a_replica_three_times_slower_takes_its_share_of_a_deep_queue(preset):
+    fast, slow = [await throughput(make_fleet(server(speed), preset=preset), 200, 20.0) for speed in (1.0, 1 / 3)]
+    assert fast == pytest.approx(3 * slow, rel=0.1)
+    both = await throughput(make_fleet(server(1 / 3), server(), preset=preset), 200, 20.0)
+    assert both >= 0.9 * (fast + slow)
+
+
+@pytest.mark.parametrize("callers", [4, 16, 48])
+async def test_a_shallow_queue_stays_on_the_fast_replica(callers):
+    """The ideal split is the best of all fixed ones: for these servers it is to leave the slow one alone."""
+    ideal = 0.0
+    for on_slow in (0, callers // 8, callers // 4, callers // 2):
+        parts = [await throughput(make_fleet(server()), callers - on_slow, 20.0)]
+        if on_slow:
+            parts.append(await throughput(make_fleet(server(1 / 3)), on_slow, 20.0))
+        ideal = max(ideal, sum(parts))
+    both = await throughput(make_fleet(server(1 / 3), server()), callers)
+    assert both >= 0.9 * ideal
+
+
+@pytest.mark.parametrize("callers", [16, 200])
+async def test_a_replica_that_becomes_three_times_slower_is_given_less(callers):
+    first, second = server(), server()
+
+    async def degrade():
+        await anyio.sleep(WARM_UP_S)
+        first.engine.slowdown = 3.0
+
+    both = await throughput(make_fleet(first, second), callers, meanwhile=degrade)
+    if callers > 2 * LIMIT:
+        fast, slow = [await throughput(make_fleet(server(speed)), 100, 20.0) for speed in (1.0, 1 / 3)]
+        ideal = fast + slow
+    else:
+        ideal = await throughput(make_fleet(server()), callers, 20.0)
+    assert both >= 0.9 * ideal
+
+
+class Killable:
+    """A simulated server that can be killed and started anew."""
+
+    def __init__(self, transport):
+        self._transport = transport
+        self.down = False
+        self.refused = 0
+        self.requests = []
+
+    async def send(self, request, timeouts):
+        if self.down:
+            self.refused += 1
+            await anyio.lowlevel.checkpoint()
+            raise ConnectFailed("the connection was refused")
+        self.requests.append(anyio.current_time())
+        return await self._transport.send(request, timeouts)
+
+    async def kill(self):
+        self.down = True
+        await self._transport.aclose()
+
+    async def aclose(self):
+        await self._transport.aclose()
+
+
+def make_killable(*servers, **arguments):
+    client = make_fleet(*servers, **arguments)
+    transports = [Killable(client._make_transport(url)) for url in client._settings.base_url]
+    table = dict(zip(client._settings.base_url, transports, strict=True))
+    client._make_transport = table.__getitem__
+    return client, transports
+
+
+@pytest.mark.parametrize("preset", ["latency", "balanced", "throughput"])
+async def test_no_call_fails_when_a_replica_is_killed_and_started_anew(preset):
+    client, (first, second) = make_killable(server(), server(), preset=preset)
+    states = set()
+    async with client, anyio.create_task_group() as group:
+
+        async def kill_and_start():
+            await anyio.sleep(1.0)
+            await first.kill()
+            for _ in range(30):
+                await anyio.sleep(0.25)
+                states.add(client.statistics().endpoints[0].state)
+            first.down = False
+            first.requests.clear()
+
+        group.start_soon(kill_and_start)
+        answers = await client.batch_map([f"document {number}" for number in range(4000)], "{}", max_tokens=64)
+    assert len(answers) == 4000
+    # Broken once by the kill, and perhaps once more as a probe.
+    assert max(answer.attempts for answer in answers) <= 4
+    assert "ejected" in states
+    # Refused when it died, and then one probe at a time with growing pauses.
+    assert first.refused < 12
+    assert len(first.requests) > 5
+    assert client.statistics().endpoints[0].state == "healthy"
+
+
+async def test_a_replica_that_accepts_and_never_answers_is_left_alone():
+    silent = SimulatedServer(COSTS, faults=["stall"])
+    client, (first, second) = make_killable(silent, server(), read_timeout_s=2.0)
+    async with client:
+        answers = await client.batch_map([f"document {number}" for number in range(3000)], "{}", max_tokens=32)
+    assert len(answers) == 3000
+    endpoint = client.statistics().endpoints[0]
+    assert endpoint.state in ("ejected", "probing")
+    assert "silence" in endpoint.reason
+
+
+async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_work():
+    faulty = SimulatedServer(COSTS, faults=["status=500"])
+    client, (first, second) = make_killable(faulty, server(), preset="latency")
+    async with client:
+        answers = await client.batch_map([f"document {number}" for number in range(2000)], "{}", max_tokens=32)
+    assert len(answers) == 2000
+    assert client.statistics().endpoints[0].state in ("ejected", "probing")
+    assert len(first.requests) < 80

@@ -1,0 +1,102 @@
+"""Which of several endpoints the next call goes to."""
+
+import pytest
+
+from batchclient._core.choice import Pace, choose, expected_waits, work
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.limits import FixedLimit
+
+
+def endpoint(number, limit=10, in_flight=0, pace=None, measured_at=0.0):
+    one = Endpoint(number, FixedLimit(limit), 64)
+    one.take(in_flight, 0.0)
+    if pace is not None:
+        one.pace.measure(pace, 1, 0.0, 1, measured_at)
+    return one
+
+
+def chosen(*endpoints, family=0, failed_on=-1, now=0.0):
+    return choose(endpoints, family, failed_on, now).id
+
+
+def test_a_pace_is_that_of_an_idle_server():
+    pace = Pace()
+    assert not pace.is_known
+    pace.measure(3.0, work(14), 0.5, 1, 7.0)
+    assert pace.seconds(7.0, idle=False) == pytest.approx(3.0 / 30 / 1.5)
+    assert pace.is_known
+
+
+def test_a_pace_follows_what_is_seen_by_at_most_a_half_at_once():
+    pace = Pace()
+    pace.measure(1.0, 1, 0.0, 1, 0.0)
+    pace.measure(3.0, 1, 0.0, 1, 0.0)
+    assert pace.seconds(0.0, idle=False) == pytest.approx(1.2)
+    pace.measure(3.2, 1, 0.0, 64, 0.0)
+    assert pace.seconds(0.0, idle=False) == pytest.approx(2.2)
+
+
+def test_an_old_pace_of_an_idle_endpoint_is_found_out_again():
+    pace = Pace()
+    pace.measure(1.0, 1, 0.0, 1, 10.0)
+    assert pace.seconds(40.0, idle=True) == 1.0
+    assert pace.seconds(40.1, idle=True) is None
+    assert pace.seconds(40.1, idle=False) == 1.0
+    pace.forget()
+    assert pace.seconds(10.0, idle=False) is None
+
+
+def test_without_a_measure_the_least_loaded_is_chosen_and_then_the_one_with_most_room():
+    assert chosen(endpoint(0, in_flight=5), endpoint(1, in_flight=3), endpoint(2, in_flight=4)) == 1
+    assert chosen(endpoint(0, limit=4), endpoint(1, limit=10, in_flight=1)) == 1
+    assert chosen(endpoint(0, limit=2), endpoint(1, limit=4, in_flight=1)) == 1
+    assert chosen(endpoint(7), endpoint(3)) == 7
+
+
+def test_one_three_times_slower_is_not_chosen_while_the_fast_one_has_permits():
+    slow = endpoint(0, pace=3.0)
+    for in_flight in range(10):
+        assert chosen(slow, endpoint(1, in_flight=in_flight, pace=1.0)) == 1
+
+
+def test_one_a_little_slower_is_chosen_when_the_other_is_so_much_fuller():
+    assert chosen(endpoint(0, pace=1.2), endpoint(1, in_flight=2, pace=1.0)) == 1
+    assert chosen(endpoint(0, pace=1.2), endpoint(1, in_flight=4, pace=1.0)) == 0
+
+
+def test_one_that_was_not_measured_counts_as_the_fastest_that_was():
+    assert expected_waits([endpoint(0, pace=2.0), endpoint(1), endpoint(2, pace=4.0)], 0.0) == pytest.approx(
+        [2.2, 2.2, 4.4]
+    )
+
+
+def test_a_call_goes_elsewhere_than_where_it_failed_if_it_can():
+    full = endpoint(1, in_flight=9)
+    assert chosen(endpoint(0), full, failed_on=0) == 1
+    assert chosen(endpoint(0), failed_on=0) == 0
+    assert chosen(endpoint(0), full, failed_on=5) == 0
+
+
+def test_a_family_stays_on_one_endpoint_while_that_is_not_much_more_loaded():
+    places = {family: chosen(endpoint(0), endpoint(1), endpoint(2), family=family) for family in range(1, 301)}
+    share = [list(places.values()).count(number) for number in range(3)]
+    assert min(share) > 70, share
+    for family, home in places.items():
+        # (1 + (in_flight + 1) / 10) is 1.1 for the idle ones and 1.3 for the home: within a quarter.
+        loaded = [endpoint(number, in_flight=2 if number == home else 0) for number in range(3)]
+        assert chosen(*loaded, family=family) == home
+        loaded = [endpoint(number, in_flight=3 if number == home else 0) for number in range(3)]
+        assert chosen(*loaded, family=family) != home
+
+
+def test_families_move_only_where_they_must_when_an_endpoint_goes_or_comes():
+    three = [endpoint(number) for number in (0, 1, 2)]
+    for family in range(1, 301):
+        home = chosen(*three, family=family)
+        assert home == 1 or chosen(three[0], three[2], family=family) == home
+        assert chosen(*three, endpoint(3), family=family) in (home, 3)
+
+
+def test_a_familys_endpoint_does_not_depend_on_the_order_they_are_listed_in():
+    three = [endpoint(number) for number in (0, 1, 2)]
+    assert all(chosen(*three, family=family) == chosen(*three[::-1], family=family) for family in range(1, 50))
