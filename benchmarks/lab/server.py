@@ -16,12 +16,12 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.lab.workloads import Call, Lengths
+
 from batchclient._core.messages import Batch, Failure, RequestState
 from batchclient.dialects._status import failure_of
 from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage
-
-from benchmarks.lab.workloads import Call, Lengths
 
 if TYPE_CHECKING:
     from benchmarks.lab.profiles import Cache, Change, Scenario
@@ -55,7 +55,7 @@ class Reply:
         at: float,
         batch: Batch,
         answers: list[tuple[int, Completion]],
-        ended: bool,
+        ended: bool,  # noqa: FBT001
         failure: Failure | None = None,
     ) -> None:
         self.at = at
@@ -136,7 +136,7 @@ class LabServer:
         if exchange is None:
             return
         exchange.gone = True
-        self.outstanding -= len(batch.requests) * batch.shape.weight
+        self.outstanding -= sum(exchange.unfinished)
         self._forget(exchange, now)
 
     def advance(self, until: float) -> list[Reply]:
@@ -226,6 +226,7 @@ class LabServer:
         """One choice has ended."""
         exchange.tokens[position] += tokens
         exchange.unfinished[position] -= 1
+        self.outstanding -= 1
         if exchange.unfinished[position]:
             return
         batch = exchange.batch
@@ -236,7 +237,6 @@ class LabServer:
         answer = (position, Completion(_CHOICES, usage, 1, exchange.first_s[position]))
         if ended:
             del self._exchanges[batch.id]
-            self.outstanding -= len(batch.requests) * batch.shape.weight
         if exchange.plain is None:
             self._outbox.append(Reply(self._spend(self.profile.event_s, at), batch, [answer], ended))
             return
