@@ -1,6 +1,6 @@
 """Merge ``benchmarks/results`` into the documentation: tables between markers, pictures beside them.
 
-    python benchmarks/report.py                    # writes docs/benchmarks.md and docs/images/benchmark_*.png
+    python benchmarks/report.py                    # writes docs/benchmarks.md, docs/laboratory.md, docs/images/benchmark_*
     python benchmarks/report.py --docs out/docs    # somewhere else
 
 Text outside the markers is left as it is; a section without markers is added at the end. A result that was not measured is left out.
@@ -123,11 +123,42 @@ def vllm_ratios(vllm: dict[str, Any], path: Path) -> None:
     saved(figure, path)
 
 
+def lab_series(lab: dict[str, Any], path: Path) -> None:
+    runs = [run for run in lab["runs"] if run["series"]]
+    if not runs:
+        return
+    columns = 3
+    figure = Figure(figsize=(4 * columns, 2.2 * -(-len(runs) // columns)))
+    for place, run in enumerate(runs):
+        axes = figure.add_subplot(-(-len(runs) // columns), columns, place + 1)
+        seconds = [point[0] for point in run["series"]]
+        axes.plot(seconds, [point[2] / run["best_tokens_per_s"] for point in run["series"]], color=OURS, linewidth=1)
+        axes.axhline(1, color=OURS, linewidth=0.5, linestyle=":")
+        axes.set_ylim(0, 1.6)
+        axes.set_title(f"{run['scenario']}: {lab['summaries'][run['scenario']]}", fontsize=6, loc="left")
+        axes.tick_params(labelsize=6)
+        limits = axes.twinx()
+        limits.plot(seconds, [point[1] for point in run["series"]], color=THEIRS, linewidth=1)
+        limits.axhline(run["best_limit"], color=THEIRS, linewidth=0.5, linestyle=":")
+        limits.set_yscale("log")
+        limits.set_ylim(1, 1100)
+        limits.tick_params(labelsize=6)
+    figure.supylabel("tokens/s, as a share of the best fixed limit's in the last phase (blue)", fontsize=8)
+    figure.supxlabel("seconds; on the right and in orange the limit; dotted: the best fixed limit", fontsize=8)
+    figure.tight_layout()
+    # Text as text and fixed names, so that the file is small and the same figures make the same file.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "batchclient"}):
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
+
+
 SECTIONS: dict[str, dict[str, Draw]] = {
-    "overhead": {"cpu_per_call": cpu_per_call, "list_sizes": list_sizes},
-    "million": {"million_memory": million_memory},
-    "vllm_cpu": {"vllm_ratios": vllm_ratios},
+    "overhead": {"cpu_per_call.png": cpu_per_call, "list_sizes.png": list_sizes},
+    "million": {"million_memory.png": million_memory},
+    "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
+    "lab": {"lab_series.svg": lab_series},
 }
+PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu"), "laboratory.md": ("lab",)}
+INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 
 def section(name: str, images: Path) -> str | None:
@@ -140,11 +171,11 @@ def section(name: str, images: Path) -> str | None:
     text = re.sub(r"^#", "##", (RESULTS / f"{name}.md").read_text(), flags=re.MULTILINE).rstrip()
     pictures = []
     for picture, draw in SECTIONS[name].items():
-        path = images / f"benchmark_{picture}.png"
+        path = images / f"benchmark_{picture}"
         path.unlink(missing_ok=True)
         draw(data, path)
         if path.exists():
-            pictures.append(f"![{picture.replace('_', ' ')}](images/{path.name})")
+            pictures.append(f"![{Path(picture).stem.replace('_', ' ')}](images/{path.name})")
     return "\n\n".join([text, *pictures])
 
 
@@ -158,19 +189,20 @@ def merged(page: str, name: str, text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="folder of benchmarks.md and images/")
+    parser.add_argument("--docs", type=Path, default=HERE.parent / "docs", help="folder of the pages and of images/")
     docs: Path = parser.parse_args().docs
     (docs / "images").mkdir(parents=True, exist_ok=True)
-    page_path = docs / "benchmarks.md"
-    page = page_path.read_text() if page_path.exists() else INTRODUCTION
-    for name in SECTIONS:
-        text = section(name, docs / "images")
-        if text is None:
-            print(f"{name}: not measured")
-            continue
-        page = merged(page, name, text)
-        print(f"{name}: merged")
-    page_path.write_text(page)
+    for page_name, names in PAGES.items():
+        page_path = docs / page_name
+        page = page_path.read_text() if page_path.exists() else INTRODUCTIONS[page_name]
+        for name in names:
+            text = section(name, docs / "images")
+            if text is None:
+                print(f"{name}: not measured")
+                continue
+            page = merged(page, name, text)
+            print(f"{name}: merged")
+        page_path.write_text(page)
 
 
 if __name__ == "__main__":

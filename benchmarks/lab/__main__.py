@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import sweep
+from benchmarks.lab import results, sweep
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.profiles import SCENARIOS
 
@@ -30,9 +30,12 @@ def main() -> None:
     parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results (see report.py)")
     parser.add_argument("--fresh", action="store_true", help="do not use fixed limits' figures of an earlier run")
     options = parser.parse_args()
     names = _chosen(options.profiles, SCENARIOS)
+    if options.write and options.set:
+        parser.error("--write keeps figures of the code as it is, without --set")
     if options.fresh:
         _CACHE.unlink(missing_ok=True)
     began = time.perf_counter()
@@ -46,6 +49,8 @@ def main() -> None:
     _print_runs(names, chosen, static_runs, runs)
     if options.series:
         _print_series(runs)
+    if options.write:
+        results.write(runs)
     print(f"{time.perf_counter() - began:.0f} s")
 
 
@@ -79,17 +84,16 @@ def _print_runs(
     print("share of the best fixed limit's tokens/s over the last half: mean (worst); then limit, latency ratio, t90")
     for name in names:
         best = sweep.best(static_runs, name)
-        last = best[-1]
         print(
             f"{name} {SCENARIOS[name].summary}: best fixed"
             f" {', '.join(f'{run.limit} ({run.tokens_per_s:.0f} tok/s, {run.mean_s:.2f} s)' for run in best)}"
         )
         for algorithm in chosen:
             of_it = [run for run in runs if (run.scenario, run.algorithm) == (name, algorithm)]
-            shares = [run.tokens_per_s / last.tokens_per_s for run in of_it]
-            latency = statistics.mean(run.mean_s / last.mean_s for run in of_it)
+            shares = [run.share for run in of_it]
+            latency = statistics.mean(run.latency_ratio for run in of_it)
             limit = statistics.mean(run.mean_limit for run in of_it)
-            reached = "/".join(f"{sweep.worst(values):.0f}" for values in zip(*(run.reached_s for run in of_it)))
+            reached = results.reached(of_it)
             print(
                 f"  {algorithm:16} {statistics.mean(shares):5.2f} ({min(shares):.2f})  limit {limit:6.0f}"
                 f"  latency x{latency:5.2f}  t90 {reached:>8} s  lists of {of_it[0].mean_list:4.1f}"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+
+from benchmarks.lab.classic import FailsafeLimit, Gradient2Limit, VectorLimit, VegasLimit
 
 from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, Limit
 
 ALGORITHMS: dict[str, Callable[[], Limit]] = {
     "knee": KneeLimit,
-    "knee-throughput": lambda: KneeLimit(target=0.05),
-    "knee-latency": lambda: KneeLimit(target=0.5),
+    "knee-throughput": partial(KneeLimit, target=0.05),
+    "knee-latency": partial(KneeLimit, target=0.5),
     "aimd": AimdLimit,
+    "vegas": VegasLimit,
+    "gradient2": Gradient2Limit,
+    "gradient2-tokens": partial(Gradient2Limit, per_token=True),
+    "vector": VectorLimit,
+    "failsafe": FailsafeLimit,
+    "fixed-64": partial(FixedLimit, 64),
 }
-for _limit in (32, 64, 1024):
-    ALGORITHMS[f"fixed-{_limit}"] = lambda limit=_limit: FixedLimit(limit)  # type: ignore[misc]
+"""``fixed-64`` is the limit of the ``balanced`` preset. One with ``on_load`` is given the server's load once a second (``server.Load``)."""

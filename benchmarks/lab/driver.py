@@ -61,6 +61,8 @@ class Trace:
     submitted: int = 0
     resolved: int = 0
     failed: int = 0
+    left: int = 0
+    """Calls that had not ended when the run did."""
     requests: int = 0
     prompts: int = 0
     over_limit: int = 0
@@ -177,6 +179,10 @@ class _Run:
                 core.handle(Woke(), now)
         self.look_at_load(end)
         trace = self.trace
+        left = core.statistics()
+        trace.left = (
+            left.queued + left.waiting + left.backing_off + (left.in_flight - left.abandoned) // workload.shape.weight
+        )
         trace.rejected = server.rejected
         trace.preemptions = server.preemptions
         trace.generated_tokens = server.generated_tokens
@@ -212,6 +218,7 @@ class _Run:
                 kind = type(command)
                 if kind is Resolve:
                     for request, completion in command.answers:
+                        self.end(request)
                         trace.resolved += 1
                         trace.ends.append(now)
                         trace.tokens.append(completion.usage.completion_tokens)
@@ -226,6 +233,7 @@ class _Run:
                         self.note_limit(adjustment.at, adjustment.new, adjustment.reason)
                 elif kind is Reject:
                     for request, _ in command.errors:
+                        self.end(request)
                         trace.failed += 1
                         workload.ended(request.waiter, now)
                 elif kind is AbortBatch:
@@ -245,6 +253,12 @@ class _Run:
         for request in batch.requests:
             request.waiter.sent_at = now
         self.server.send(batch, now)
+
+    def end(self, request: Request) -> None:
+        """A caller is told; it is told once."""
+        if request.waiter.ended:
+            raise AssertionError(f"{request!r} ended twice")
+        request.waiter.ended = True
 
     def note_limit(self, now: float, limit: int, reason: str) -> None:
         self.trace.limits.append((now, limit))

@@ -55,7 +55,7 @@ class Reply:
         at: float,
         batch: Batch,
         answers: list[tuple[int, Completion]],
-        ended: bool,
+        ended: bool,  # noqa: FBT001
         failure: Failure | None = None,
     ) -> None:
         self.at = at

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -43,7 +42,11 @@ class StaticRun:
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmRun:
-    """One algorithm on one scenario; ``per_phase`` and ``reached_s`` are filled in against the statics."""
+    """One algorithm on one scenario, over the last half of the run unless it says otherwise.
+
+    Args:
+        reached_s: for each phase, how long until 90 % of its best fixed limit's throughput was reached.
+    """
 
     scenario: str
     algorithm: str
@@ -61,7 +64,21 @@ class AlgorithmRun:
     reached_s: tuple[float, ...]
     series: tuple[tuple[float, float, float], ...]
     """(second, limit, tokens/s of the last four seconds)."""
+    best_limit: int
+    best_tokens_per_s: float
+    best_mean_s: float
+    """Of the best fixed limit in the last phase."""
     wall_s: float
+
+    @property
+    def share(self) -> float:
+        """Of the best fixed limit's throughput."""
+        return self.tokens_per_s / self.best_tokens_per_s
+
+    @property
+    def latency_ratio(self) -> float:
+        """To the best fixed limit's mean latency."""
+        return self.mean_s / self.best_mean_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +112,8 @@ class AlgorithmJob:
     scenario: str
     algorithm: str
     seed: int
-    best: tuple[float, ...]
-    """The best static throughput of each phase."""
+    best: tuple[StaticRun, ...]
+    """The best fixed limit of each phase."""
     constants: tuple[tuple[str, float], ...] = ()
     """Constants of ``_core.limits.knee`` to be tried, such as ("_GAIN", 0.5)."""
 
@@ -126,8 +143,11 @@ class AlgorithmJob:
             trace.failed,
             trace.rejected,
             trace.preemptions,
-            tuple(trace.reached_s(0.9 * best, at) for best, at in zip(self.best, phases, strict=False)),
+            tuple(trace.reached_s(0.9 * run.tokens_per_s, at) for run, at in zip(self.best, phases, strict=False)),
             tuple(series(trace)),
+            self.best[-1].limit,
+            self.best[-1].tokens_per_s,
+            self.best[-1].mean_s,
             time.perf_counter() - began,
         )
 
@@ -211,13 +231,9 @@ def algorithms(
 ) -> list[AlgorithmRun]:
     chosen = list(chosen)
     jobs = [
-        AlgorithmJob(name, algorithm, seed, tuple(run.tokens_per_s for run in best(static_runs, name)), constants)
+        AlgorithmJob(name, algorithm, seed, best(static_runs, name), constants)
         for name in names
         for algorithm in chosen
         for seed in range(seeds)
     ]
     return run_all(jobs, processes)
-
-
-def worst(values: Iterable[float]) -> float:
-    return max(values, default=math.nan)

@@ -47,7 +47,7 @@ class Lengths:
 class Call:
     """What a request carries for the laboratory (it is the request's waiter)."""
 
-    __slots__ = ("conversation", "outputs", "prompt_tokens", "sent_at", "turn")
+    __slots__ = ("conversation", "ended", "outputs", "prompt_tokens", "sent_at", "turn")
 
     def __init__(self, prompt_tokens: int, outputs: tuple[int, ...], conversation: int = -1, turn: int = 0) -> None:
         self.prompt_tokens = prompt_tokens
@@ -55,6 +55,7 @@ class Call:
         self.conversation = conversation
         self.turn = turn
         self.sent_at = 0.0
+        self.ended = False
 
 
 @dataclass(frozen=True, slots=True)

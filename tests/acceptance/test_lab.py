@@ -1,0 +1,240 @@
+"""The laboratory (``benchmarks/lab``): that it simulates what it says, and what the knee is worth on its servers.
+
+Every run here is in virtual time and takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.lab.algorithms import ALGORITHMS
+from benchmarks.lab.driver import Trace, simulate
+from benchmarks.lab.profiles import SCENARIOS, Cache, Change, Scenario
+from benchmarks.lab.results import reached
+from benchmarks.lab.server import PrefixCache
+from benchmarks.lab.sweep import AlgorithmJob, StaticJob, best
+from benchmarks.lab.workloads import Call, Calls, Closed, Lengths, Sessions
+
+from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LimitChange
+from batchclient.simulator.profiles import Profile
+
+SHORT_S = 20.0
+
+
+def short(name: str, **changes: object) -> Scenario:
+    return replace(SCENARIOS[name], duration_s=SHORT_S, **changes)
+
+
+def settled(trace: Trace) -> float:
+    return trace.throughput(trace.duration_s / 2, trace.duration_s)
+
+
+# --- the driver ---
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_call_ends_once_and_none_is_lost(name):
+    trace = simulate(short(name), KneeLimit(), seed=1)
+    assert trace.submitted == trace.resolved + trace.failed + trace.left
+    assert len(trace.ends) == trace.resolved
+    assert trace.resolved
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("name", ["A", "rejecting", "timeouts"])
+def test_nothing_is_sent_above_the_limit(name, algorithm):
+    trace = simulate(short(name), ALGORITHMS[algorithm](), seed=1)
+    assert trace.over_limit == 0
+    assert trace.requests
+
+
+def test_the_same_seed_gives_the_same_run():
+    first, same, other = (simulate(short("B"), KneeLimit(), seed) for seed in (3, 3, 4))
+    assert first == same
+    assert first.ends != other.ends
+
+
+def test_choices_are_counted_as_sequences():
+    calls = Calls(Lengths(50), Lengths(100, 0.5), n=4)
+    trace = simulate(short("A", workload=Closed(calls)), FixedLimit(32), seed=1)
+    assert max(trace.in_flight) == 32
+    assert trace.submitted == trace.resolved + trace.failed + trace.left
+    assert sum(trace.tokens) / trace.resolved == pytest.approx(400, rel=0.1)
+
+
+# --- the server ---
+
+
+@pytest.mark.parametrize(
+    ("limit", "step_s"),
+    [
+        # max(12 ms + 12 ns · 32 · (100 + 150/2), 32 · 60 µs) + 32/150 · 100 · 20 µs
+        (32, 0.0120672 + 0.00042667),
+        # max(12 ms + 12 ns · 300 · 175, 300 · 60 µs) + 300/150 · 100 · 20 µs
+        (300, 0.018 + 0.004),
+    ],
+)
+def test_a_fixed_limit_has_the_throughput_of_the_engines_formula(limit, step_s):
+    engine = Profile("test", "", 0.012, 12e-9, 60e-6, prefill_token_s=20e-6, max_num_seqs=1024)
+    # Resident tokens of spread outputs would be more than p + o/2; sigma 0.3 is enough to keep them from running in step.
+    calls = Calls(Lengths(100), Lengths(150, 0.3), max_tokens=1024)
+    settings = {"refill_s": 0.0, "refill_ratio": 0.0, "linger_s": 0.0}
+    scenario = Scenario("test", "", engine, Closed(calls), duration_s=60.0, settings=settings)
+    assert settled(simulate(scenario, FixedLimit(limit))) == pytest.approx(limit / step_s, rel=0.03)
+
+
+@pytest.mark.parametrize(("limit", "measured"), [(8, 2461), (16, 3927), (32, 5563), (64, 6525)])
+def test_the_fitted_server_gives_what_the_real_one_gave(limit, measured):
+    assert settled(simulate(short("tiny-cpu"), FixedLimit(limit))) == pytest.approx(measured, rel=0.06)
+
+
+@pytest.mark.parametrize(("limit", "measured"), [(1, 62), (8, 176), (12, 66), (48, 65)])
+def test_the_prefix_cache_thrashes_where_the_real_one_did(limit, measured):
+    # Prompts/s; four tokens each. The real figures are medians of up to five runs, 6 to 7 % apart.
+    assert settled(simulate(short("prefix"), FixedLimit(limit))) / 4 == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(("limit", "useful"), [(64, True), (128, False)])
+def test_callers_that_wait_too_little_get_nothing_from_a_busy_server(limit, useful):
+    # The real one: 86 useful answers/s at 64, none at 128.
+    trace = simulate(short("timeouts"), FixedLimit(limit))
+    assert (trace.resolved / SHORT_S > 80) is useful
+    assert (trace.resolved == 0) is not useful
+    assert trace.failed or useful
+
+
+def test_the_oldest_prefix_is_dropped_first():
+    cache = PrefixCache(Cache(tokens=100, held_tokens=50, found_tokens=40))
+
+    def uncached(conversation: int) -> int:
+        return cache.uncached(Call(45, (1,), conversation))
+
+    assert [uncached(1), uncached(2), uncached(1)] == [45, 45, 5]
+    assert uncached(3) == 45  # the second leaves
+    assert [uncached(1), uncached(2)] == [5, 45]
+    assert (cache.hits, cache.queries) == (80, 270)
+
+
+def test_a_static_batch_takes_as_long_as_its_longest():
+    server = replace(SCENARIOS["padding"].server, request_s=0.0, prompt_s=0.0, event_s=0.0)
+    calls = Calls(Lengths(100), Lengths(50), max_tokens=64)
+    trace = simulate(short("padding", server=server, workload=Closed(calls)), FixedLimit(1))
+    # One at a time: 100 · 20 µs of prefill, 50 · 12 ms of decoding.
+    assert trace.ends[0] == pytest.approx(0.602, rel=1e-6)
+    assert trace.ends[9] == pytest.approx(6.02, rel=1e-6)
+    mixed = replace(calls, outputs=Lengths(50, 1.0, 64))
+    padded = simulate(short("padding", server=server, workload=Closed(mixed)), FixedLimit(64))
+    # Somebody among the 64 needs all 64 tokens, and everybody waits for it.
+    assert padded.latencies_s[0] >= 64 * 0.012
+
+
+def test_a_list_that_is_too_long_is_learnt_and_a_refusal_is_no_answer():
+    trace = simulate(short("rejecting"), FixedLimit(90), seed=1)
+    assert 0 < trace.rejected < 200, "a list of 64 at the start, its halves after it"
+    over = simulate(replace(short("rejecting"), duration_s=3.0), FixedLimit(128), seed=1)
+    assert over.rejected > 1000
+    assert max(over.in_flight) <= 128
+
+
+def test_another_tenant_takes_its_part():
+    alone = simulate(short("F"), FixedLimit(256))
+    beside = simulate(short("F", changes=(Change(0, tenant_sequences=256),)), FixedLimit(256))
+    assert settled(beside) == pytest.approx(settled(alone) / 2, rel=0.06)
+
+
+@pytest.mark.parametrize("slowdown", [2.0, 1 / 3])
+def test_a_change_of_speed_is_felt(slowdown):
+    trace = simulate(short("A", changes=(Change(10, slowdown=slowdown),)), FixedLimit(32))
+    assert trace.throughput(3, 10) / trace.throughput(11, 20) == pytest.approx(slowdown, rel=0.04)
+
+
+def test_sessions_are_as_many_as_the_limit_and_take_turns():
+    workload = Sessions(Calls(Lengths(20), Lengths(10), max_tokens=64), turns=3)
+    trace = simulate(short("A", workload=workload), FixedLimit(5))
+    assert trace.left == 5
+    assert max(trace.in_flight) == 5
+
+
+def test_the_servers_load_reaches_an_algorithm_that_listens():
+    class Listener(FixedLimit):
+        def __init__(self) -> None:
+            super().__init__(64)
+            self.loads = []
+
+        def on_load(self, load, in_flight, now):
+            self.loads.append((now, in_flight, load))
+            if now == 10.0:
+                self._limit = 16
+                return LimitChange(16, "enough")
+            return None
+
+    limit = Listener()
+    trace = simulate(short("C"), limit)
+    assert [now for now, _, _ in limit.loads] == [float(second) for second in range(21)]
+    assert trace.limits == [(0.0, 64), (10.0, 16)]
+    now, in_flight, load = limit.loads[5]
+    assert load.running == in_flight == 64
+    assert limit.loads[20][2].running <= 16
+
+
+def test_useful_tokens_are_counted_as_they_are_made():
+    trace = simulate(short("A"), FixedLimit(64))
+    assert trace.useful[-1] > sum(trace.tokens)
+    assert trace.useful[-1] == pytest.approx(trace.generated_tokens, rel=0.01)
+
+
+# --- the sweep ---
+
+
+def test_the_best_fixed_limit_is_the_smallest_that_is_enough():
+    runs = [StaticJob("C", 0, limit)() for limit in (16, 64, 96, 512)]
+    (found,) = best(runs, "C")
+    assert found.limit == 96
+    run = AlgorithmJob("C", "fixed-64", 0, (found,))()
+    assert run.share == pytest.approx(0.98, abs=0.02)
+    assert run.latency_ratio < 0.75
+    assert reached([run]) == "5"
+    assert reached([replace(run, reached_s=(float("inf"),))]) == "–"
+
+
+def test_a_constant_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="_NONSENSE"):
+        AlgorithmJob("C", "knee", 0, (StaticJob("C", 0, 64)(),), (("_NONSENSE", 1.0),))()
+
+
+# --- what the algorithms are worth ---
+
+# Scenario: the best fixed limit of its last phase (docs/laboratory.md), then what the knee must reach: a share of its
+# throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start.
+KNEE = {
+    "A": (256, 0.95, 3.0, 30),
+    "B": (128, 0.90, 9.0, 20),
+    "C": (96, 0.95, 10.0, 20),
+    "D": (64, 0.90, 5.0, 30),
+    "F": (1024, 0.65, 2.0, 60),
+    "G": (256, 0.90, 4.0, 30),
+    "slower": (256, 0.90, 4.0, 30),
+    "faster": (256, 0.90, 5.0, 30),
+    "api": (256, 0.95, 2.0, 10),
+    "padding": (128, 0.90, 2.0, 30),
+    "rejecting": (96, 0.90, 1.5, 20),
+    "open": (128, 0.97, 1.1, 30),
+}
+
+
+@pytest.mark.parametrize("name", KNEE)
+def test_the_knee_comes_near_the_best_fixed_limit(name):
+    limit, share, latency_ratio, seconds = KNEE[name]
+    phase = len(SCENARIOS[name].phases()) - 1
+    fixed = StaticJob(name, phase, limit)()
+    run = AlgorithmJob(name, "knee", 0, (*(fixed,) * (phase + 1),))()
+    assert run.share >= share
+    assert run.latency_ratio <= latency_ratio
+    assert run.reached_s[-1] <= seconds
+
+
+def test_aimd_runs_to_its_ceiling_where_nothing_is_refused():
+    assert simulate(SCENARIOS["A"], AimdLimit()).limits[-1][1] == 1024
+    refused = simulate(SCENARIOS["rejecting"], AimdLimit())
+    assert refused.mean_limit(45, 90) < 128
