@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from batchclient._core.lanes import Account, Lane
 from batchclient._core.limits import LimitChange
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
@@ -61,6 +62,9 @@ class Shape:
         plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
         wants_token_ids: the caller asked for token ids, so that they stay in the answer.
         echo: the answer begins with the prompt.
+        priority: the class; the higher, the earlier. Part of the key.
+        tenant: whom the calls are for; part of the key.
+        answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
     """
 
     key: bytes
@@ -72,6 +76,13 @@ class Shape:
     plain_only: bool = False
     wants_token_ids: bool = False
     echo: bool = False
+    priority: int = 0
+    tenant: str | None = None
+    answer_key: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not self.answer_key:
+            object.__setattr__(self, "answer_key", self.key)
 
 
 class RequestState(Enum):
@@ -103,6 +114,7 @@ class Request:
         "batch",
         "bucket",
         "deadline",
+        "family",
         "group",
         "prompt",
         "prompt_tokens",
@@ -134,6 +146,8 @@ class Request:
         self.queued_at = 0.0
         self.attempts = 0
         self.bucket = 0
+        self.family = 0
+        """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
@@ -141,6 +155,10 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
+
+
+_NO_LANE = Lane(0, Account(None))
+"""Of batches that no scheduler made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +208,10 @@ class Batch:
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
     admitted_at: int = 0
     """The endpoint's limit when it was granted."""
+    lane: Lane = field(default_factory=lambda: _NO_LANE)
+    """Whom it is for."""
+    expected_tokens: int = 0
+    """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"
