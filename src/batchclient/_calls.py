@@ -131,10 +131,7 @@ class CallMaker:
         body = shape.body
         if priority and self._settings.send_priority:
             body = body[:-1] + b"," + self._dialect.priority_field(priority) + b"}"
-        try:
-            lane = dumps([priority, tenant]).encode()
-        except UnicodeEncodeError:
-            raise ConfigError("tenant holds a lone surrogate, which no UTF-8 can carry", field="tenant") from None
+        lane = dumps([priority, tenant]).encode()
         made = replace(
             shape,
             key=lane + shape.key,

@@ -51,7 +51,7 @@ def test_a_wrong_priority_is_refused(priority):
         maker().check(None, None, {}, priority)
 
 
-@pytest.mark.parametrize("tenant", ["", 1, b"a", "x" * 257, "\ud800"])
+@pytest.mark.parametrize("tenant", ["", 1, b"a", "x" * 257])
 def test_a_wrong_tenant_is_refused(tenant):
     with pytest.raises(ConfigError) as caught:
         shape(maker(), 0, tenant)
