@@ -16,7 +16,7 @@ EVERY = sorted(
     if not module.name.startswith(("batchclient.cli", "batchclient.simulator"))
 )
 PROMISED = """
-    BatchClient Completion Choice Usage MapResult Statistics EndpointStatistics Backoff RetryPolicy TenacityRetry
+    BatchClient Completion Choice Usage MapResult Statistics EndpointStatistics LaneStatistics Backoff RetryPolicy TenacityRetry
 """.split()
 
 

@@ -5,7 +5,7 @@ and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport
 test against.
 """
 
-from batchclient._core.statistics import Adjustment, EndpointStatistics, Statistics
+from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
     AuthenticationFailed,
@@ -52,6 +52,7 @@ __all__ = [
     "DemuxError",
     "DialectError",
     "EndpointStatistics",
+    "LaneStatistics",
     "LocalError",
     "MapResult",
     "NotFound",

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from json import dumps
 from json.encoder import encode_basestring
 from typing import Any
 
 from batchclient._backend import Waiter
-from batchclient._core.messages import Batch, Request
+from batchclient._core.messages import Batch, Request, Shape
 from batchclient.config import Settings
 from batchclient.dialects import Dialect
 from batchclient.errors import BadRequest, BatchClientError, ConfigError
@@ -24,6 +26,10 @@ __all__ = ["CallMaker"]
 
 _FORGET_AFTER_S = 300.0
 _LONGEST_TIMEOUT_S = 1e9
+_HIGHEST_PRIORITY = 100
+"""Classes are few: each has its own bound in the queue."""
+_LONGEST_TENANT = 256
+_SHAPES_REMEMBERED = 4096
 _BYTES_PER_TOKEN = 4
 """A rough mean for English text; only length groups rest on it."""
 
@@ -40,6 +46,7 @@ class CallMaker:
         self._settings = settings
         self._dialect = dialect
         self._learnt_len: dict[str, tuple[int, float]] = {}
+        self._of_lanes: dict[tuple[Shape, int, str | None], Shape] = {}
 
     def make(
         self,
@@ -49,6 +56,8 @@ class CallMaker:
         params: Mapping[str, Any],
         waiter: Waiter,
         now: float,
+        priority: int = 0,
+        tenant: str | None = None,
     ) -> Request:
         """Return the request of one call.
 
@@ -63,16 +72,26 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(prompt, name, now)
             shape, solo = self._dialect.shape(params, name, token_ids=True)
+        if priority or type(priority) is not int or tenant is not None:
+            shape = self._in_lane(shape, priority, tenant)
         deadline = self.deadline(timeout_s, now)
         return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
 
-    def check(self, model: str | None, timeout_s: float | None, params: Mapping[str, Any]) -> None:
+    def check(
+        self,
+        model: str | None,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        priority: int = 0,
+        tenant: str | None = None,
+    ) -> None:
         """Check what all calls of a map share.
 
         Raises:
             ConfigError: an argument is wrong.
         """
-        self._dialect.shape(params, self.model(model), token_ids=False)
+        shape, _ = self._dialect.shape(params, self.model(model), token_ids=False)
+        self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
 
     def model(self, model: str | None) -> str:
@@ -93,6 +112,38 @@ class CallMaker:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST_TIMEOUT_S:
             raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
         return now + seconds
+
+    def _in_lane(self, shape: Shape, priority: int, tenant: str | None) -> Shape:
+        """Return the shape of the same calls made with a priority or for a tenant: another key, so that they never mix."""
+        if type(priority) is not int or abs(priority) > _HIGHEST_PRIORITY:
+            message = (
+                f"priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}, not {priority!r:.40}"
+            )
+            raise ConfigError(message, field="priority")
+        if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
+            message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
+            raise ConfigError(message, field="tenant")
+        if priority == 0 and tenant is None:
+            return shape
+        known = self._of_lanes.get((shape, priority, tenant))
+        if known is not None:
+            return known
+        body = shape.body
+        if priority and self._settings.send_priority:
+            body = body[:-1] + b"," + self._dialect.priority_field(priority) + b"}"
+        lane = dumps([priority, tenant]).encode()
+        made = replace(
+            shape,
+            key=lane + shape.key,
+            body=body,
+            priority=priority,
+            tenant=tenant,
+            answer_key=shape.key,
+        )
+        if len(self._of_lanes) >= _SHAPES_REMEMBERED:
+            self._of_lanes.clear()
+        self._of_lanes[shape, priority, tenant] = made
+        return made
 
     def learn(self, batch: Batch, error: BatchClientError) -> None:
         """Learn a model's length from the server's complaint."""

@@ -77,9 +77,16 @@ class BatchClient:
         refill_s: how long freed permits may be held back to be granted together, seconds.
         refill_ratio: how large a share of the limit is granted together; 0 grants each permit as it comes free.
         starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
-        max_queued: calls in the queue, at most; further ones wait their turn outside it.
+        max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
+            ``"deadline"`` (earliest ``timeout_s`` end).
+        aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
+        group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each other, so that the server's prefix
+            cache serves them; with ``order="fcfs"``.
+        send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
+        tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
         timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
         connect_timeout_s: for a connection, seconds.
         read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
@@ -120,6 +127,11 @@ class BatchClient:
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
+        order: str | None = None,
+        aging_s: float | None = None,
+        group_prefixes: bool | None = None,
+        send_priority: bool | None = None,
+        tenant_weights: Mapping[str, float] | None = None,
         timeout_s: float | None = None,
         connect_timeout_s: float | None = None,
         read_timeout_s: float | None = None,
@@ -162,7 +174,14 @@ class BatchClient:
     # Calls ---------------------------------------------------------------------------------------------------------
 
     async def complete(
-        self, prompt: Prompt, *, model: str | None = None, timeout_s: float | None = None, **params: Any
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Any,
     ) -> Completion:
         """Complete one prompt.
 
@@ -170,6 +189,8 @@ class BatchClient:
             prompt: a text, or a sequence of token ids.
             model: another model than the client's.
             timeout_s: this call's whole time; the client's by default.
+            priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
+            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
             params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
 
         Raises:
@@ -185,7 +206,7 @@ class BatchClient:
         if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
             runner = self._start()
         waiter = runner.backend.waiter()
-        request = self._calls.make(prompt, model, timeout_s, params, waiter, runner.backend.now())
+        request = self._calls.make(prompt, model, timeout_s, params, waiter, runner.backend.now(), priority, tenant)
         runner.submit(request)
         try:
             return await runner.backend.wait(waiter)  # type: ignore[no-any-return]
@@ -203,6 +224,8 @@ class BatchClient:
         return_exceptions: Literal[False] = False,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
         look_ahead: int | None = None,
         **params: Any,
     ) -> list[Completion]: ...
@@ -216,6 +239,8 @@ class BatchClient:
         return_exceptions: bool,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
         look_ahead: int | None = None,
         **params: Any,
     ) -> list[Completion | Exception]: ...
@@ -228,6 +253,8 @@ class BatchClient:
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
         look_ahead: int | None = None,
         **params: Any,
     ) -> list[Completion] | list[Completion | Exception]:
@@ -237,7 +264,7 @@ class BatchClient:
             docs: any iterable or async iterable; read lazily.
             prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document.
             return_exceptions: put errors into the list instead of raising the first one.
-            model: as for ``complete``.
+            model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
             look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
             params: as for ``complete``.
@@ -250,7 +277,15 @@ class BatchClient:
         """
         results: list[Any] = []
         rows = self.stream_map(
-            docs, prompt, ordered=True, model=model, timeout_s=timeout_s, look_ahead=look_ahead, **params
+            docs,
+            prompt,
+            ordered=True,
+            model=model,
+            timeout_s=timeout_s,
+            priority=priority,
+            tenant=tenant,
+            look_ahead=look_ahead,
+            **params,
         )
         try:
             async for row in rows:
@@ -273,6 +308,8 @@ class BatchClient:
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
         look_ahead: int | None = None,
         **params: Any,
     ) -> Map:
@@ -282,7 +319,7 @@ class BatchClient:
         results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
 
         Args:
-            docs, prompt, model, timeout_s, look_ahead, params: as for ``batch_map``.
+            docs, prompt, model, timeout_s, priority, tenant, look_ahead, params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -294,10 +331,11 @@ class BatchClient:
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
         render = make_prompt(prompt)
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params)
+        self._calls.check(model, timeout_s, params, priority, tenant)
 
         def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
-            return self._calls.make(render(document), model, timeout_s, params, waiter, runner.backend.now())
+            now = runner.backend.now()
+            return self._calls.make(render(document), model, timeout_s, params, waiter, now, priority, tenant)
 
         return Map(
             docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered

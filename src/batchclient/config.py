@@ -76,6 +76,11 @@ class Settings(BaseModel):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
+    order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
+    aging_s: PositiveSeconds = 300.0
+    group_prefixes: Annotated[bool, Field(strict=True)] = True
+    send_priority: Annotated[bool, Field(strict=True)] = False
+    tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     timeout_s: PositiveSeconds | None = None
     connect_timeout_s: PositiveSeconds = 5.0
     read_timeout_s: PositiveSeconds | None = 600.0
@@ -138,6 +143,10 @@ class Settings(BaseModel):
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
             length_reach=length_reach,
+            order=self.order,
+            aging_s=self.aging_s,
+            group_prefixes=self.group_prefixes,
+            tenant_weights=self.tenant_weights,
         )
 
 

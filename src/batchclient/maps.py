@@ -270,7 +270,7 @@ class Map(AsyncIterator[MapResult]):
 
     def _hash(self, request: Request) -> str:
         """Name a document by prompt and parameters, numbering repeats: the same input has the same ids in every run."""
-        digest = hashlib.sha256(request.shape.key)
+        digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
         name = digest.digest()[:8]
         number = self._seen.number(int.from_bytes(name, "big"))

@@ -116,7 +116,7 @@ def test_the_shown_reason_holds_no_value():
 
 
 def test_fields_that_are_not_in_the_table_join():
-    params = {"temperature": 0.5, "no_such_field": {"deep": [1]}, "seed": 7, "priority": 3, "cache_salt": "s"}
+    params = {"temperature": 0.5, "no_such_field": {"deep": [1]}, "seed": 7, "logit_bias": 3, "cache_salt": "s"}
     assert sort_fields(params) == (params, {}, None)
 
 

@@ -71,7 +71,7 @@ def test_a_group_that_was_put_back_comes_again():
 def test_a_group_that_was_taken_from_has_the_age_of_what_is_left():
     queue = fill(Queue(), request(0), request(1, OTHER), request(2))
     group, _ = queue.pop()
-    assert seqs(queue.take(group, 1, None)) == [0]
+    assert seqs(queue.take(group, 1, None, 0.0)) == [0]
     queue.restore(group)
     assert [queue.pop()[1].seq, queue.pop()[1].seq] == [1, 2]
 
@@ -79,7 +79,7 @@ def test_a_group_that_was_taken_from_has_the_age_of_what_is_left():
 def test_a_group_taken_whole_is_forgotten():
     queue = fill(Queue(), request(0))
     group, _ = queue.pop()
-    queue.take(group, 5, None)
+    queue.take(group, 5, None, 0.0)
     queue.restore(group)
     assert (queue.size, queue.pop()) == (0, None)
     assert queue.add(request(1)) is not group
@@ -108,14 +108,14 @@ def test_a_cancelled_call_is_never_taken():
     a, b, c = request(0), request(1), request(2)
     queue = fill(Queue(), a, b, c)
     end(queue, b)
-    assert seqs(queue.take(queue.pop()[0], 5, None)) == [0, 2]
+    assert seqs(queue.take(queue.pop()[0], 5, None, 0.0)) == [0, 2]
 
 
 def test_within_a_bucket_first_come_is_first_served():
     group = Group(ONE)
     for seq in (0, 1, 2, 3):
         group.add(request(seq))
-    assert seqs(group.take(3, None)) == [0, 1, 2]
+    assert seqs(group.take(3, None, 0.0)) == [0, 1, 2]
     assert group.size == 1
 
 
@@ -123,7 +123,7 @@ def test_a_batch_is_filled_from_the_oldests_bucket_then_from_the_nearest_the_sho
     group = Group(ONE)
     for seq, bucket in [(0, 5), (1, 9), (2, 4), (3, 5), (4, 6), (5, 1)]:
         group.add(request(seq, bucket=bucket))
-    assert seqs(group.take(9, None)) == [0, 3, 2, 4, 5, 1]
+    assert seqs(group.take(9, None, 0.0)) == [0, 3, 2, 4, 5, 1]
 
 
 @pytest.mark.parametrize(("reach", "taken"), [(0, [0]), (1, [0, 1]), (2, [0, 1, 2]), (None, [0, 1, 2, 3])])
@@ -131,7 +131,7 @@ def test_reach_says_how_far_a_companion_may_lie(reach, taken):
     group = Group(ONE)
     for seq, bucket in [(0, 3), (1, 4), (2, 5), (3, 30)]:
         group.add(request(seq, bucket=bucket))
-    assert seqs(group.take(9, reach)) == taken
+    assert seqs(group.take(9, reach, 0.0)) == taken
     assert group.size == 4 - len(taken)
 
 
@@ -139,7 +139,7 @@ def test_a_whole_group_reaches_everywhere():
     group = Group(ONE, sealed=True, whole=True)
     for seq, bucket in [(0, 3), (1, 30)]:
         group.add(request(seq, bucket=bucket))
-    assert seqs(group.take(2, 0)) == [0, 1]
+    assert seqs(group.take(2, 0, 0.0)) == [0, 1]
 
 
 def test_taking_from_a_group_of_the_dead_gives_nothing():
@@ -148,7 +148,7 @@ def test_taking_from_a_group_of_the_dead_gives_nothing():
     group.add(one)
     one.state = RequestState.DONE
     group.discard()
-    assert group.take(1, None) == []
+    assert group.take(1, None, 0.0) == []
     assert group.oldest() is None
 
 
@@ -199,7 +199,7 @@ def test_groups_of_the_dead_do_not_pile_up_while_nobody_looks():
         one = request(seq)
         queue.add(one)
         end(queue, one)
-    assert len(queue._heap) <= 130
+    assert len(queue.lane_of(OTHER).heap) <= 130
     late = request(10_000)
     queue.add(late)
     assert [queue.pop()[1], queue.pop()[1], queue.pop()] == [oldest, late, None]
@@ -228,7 +228,7 @@ def test_the_queue_does_as_a_plain_list_does(steps):
                 continue
             group, oldest = found
             assert oldest is live[0], "the oldest call of all comes first"
-            taken = queue.take(group, which + 1, None)
+            taken = queue.take(group, which + 1, None, 0.0)
             assert oldest in taken
             assert len(taken) == min(which + 1, sum(one.shape is group.shape for one in live))
             for one in taken:

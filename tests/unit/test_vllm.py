@@ -623,7 +623,7 @@ def test_every_other_field_is_sent_untouched_nested_order_included():
     params = {
         "temperature": 0.0, "top_p": 1, "stop": ["\n", "ü"], "seed": 2**62, "logit_bias": {"2": 5.5, "1": -1},
         "structured_outputs": {"json": {"properties": {"z": {"type": "string"}, "a": {"type": "null"}}, "required": ["z", "a"]}},
-        "no_such_field": {"deep": [{"b": 1, "a": None}]}, "priority": 3, "min_tokens": None, "echo": False,
+        "no_such_field": {"deep": [{"b": 1, "a": None}]}, "min_tokens": None, "echo": False,
     }  # fmt: skip
     body = sent(batch_of("a", "b", **params))
     assert {name: body[name] for name in params} == params
@@ -656,7 +656,7 @@ def same(one, other):
         ({"x": 1}, {"x": True}), ({"x": 1}, {"x": 1.0}), ({"x": 1}, {"x": "1"}), ({"x": 0}, {"x": False}), ({"x": 0.0}, {"x": -0.0}),
         ({"x": None}, {}), ({"x": None}, {"x": "None"}), ({"x": "a"}, {"y": "a"}), ({"x": "a", "y": "b"}, {"x": "b", "y": "a"}),
         ({"x": [1]}, {"x": [True]}), ({"x": {"a": 1, "b": 2}}, {"x": {"b": 2, "a": 1}}), ({"n": 1}, {"n": 2}),
-        ({"seed": 1}, {}), ({"max_tokens": 5}, {"max_tokens": 6}), ({"priority": 1}, {}), ({"cache_salt": "a"}, {"cache_salt": "b"}),
+        ({"seed": 1}, {}), ({"max_tokens": 5}, {"max_tokens": 6}), ({"cache_salt": "a"}, {"cache_salt": "b"}),
         ({"model": "a"}, {}), ({"return_token_ids": True}, {}),
     ],
 )  # fmt: skip

@@ -33,17 +33,37 @@ class BatchingRule:
         self._settings = settings
 
     def decide(
-        self, group: Group, oldest: Request, endpoint: Endpoint, now: float, held_since: float | None
+        self,
+        group: Group,
+        oldest: Request,
+        endpoint: Endpoint,
+        now: float,
+        held_since: float | None,
+        *,
+        room: int | None = None,
+        urgent: bool = False,
     ) -> tuple[int, float | None, bool]:
-        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too."""
+        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too.
+
+        Args:
+            group: what may be sent.
+            oldest: its oldest request.
+            endpoint: where.
+            now: the time.
+            held_since: since when free permits have been held there.
+            room: permits free to the group's priority class; ``None``: all that are free.
+            urgent: its class is above the lowest in use: it neither lingers nor is held.
+        """
         settings = self._settings
         weight = group.shape.weight
-        free = endpoint.free // weight
+        free = (endpoint.free if room is None else room) // weight
         want = min(group.size, self._longest_list(group, endpoint, now))
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), None, False
         if free < (want if group.whole else 1):
             return 0, None, now >= oldest.queued_at + settings.starvation_s
+        if urgent:
+            return min(want, free), None, False
         if not group.sealed and want < free and group.size < self._longest_list(group, endpoint, now):
             until = oldest.queued_at + settings.linger_s
             if now < until:
@@ -66,7 +86,7 @@ class BatchingRule:
             return shape.alone_reason
         if endpoint.list_cap(now) == 1:
             return "lists refused" if endpoint.lists_refused else "max_list is 1"
-        if self._lengths.expected(shape.key, shape.max_output_tokens) > self._settings.singles_above_tokens:
+        if self._lengths.expected(shape.answer_key, shape.max_output_tokens) > self._settings.singles_above_tokens:
             return "long output expected"
         return None
 

@@ -1,13 +1,16 @@
 """Granting: which groups get the free permits, in which order, as which batches. Rules 3, 5 and 9 of the scheduler.
 
 Rules:
-- A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the oldest call gets one batch
+- A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
-- Groups are looked at oldest first. One that waits for company or for more permits is passed over, unless the batching
+- Groups are looked at in the queue's order. One that waits for company or for more permits is passed over, unless the batching
   rule says that nothing younger may be granted before it.
 - Permits are taken in the very step that makes the batch.
+- Once two priority classes are in use, the lowest leaves a reserve of permits to the others, which neither linger nor are held. A group of
+  the lowest class that keeps younger ones waiting does not keep higher classes waiting.
+- A call that cannot make its deadline is taken out here, before it costs anything.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ from batchclient._core.choice import choose, expected_waits, work
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import HealthState
+from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import Group, Queue
+from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 
@@ -41,9 +46,21 @@ class Granting:
         length_reach: how many length buckets a batch may span.
         lengths: expected output lengths.
         counters: what is counted.
+        times: how long calls take.
     """
 
-    __slots__ = ("_counters", "_endpoints", "_length_reach", "_lengths", "_queue", "_rule", "_sent", "wake_at")
+    __slots__ = (
+        "_counters",
+        "_endpoints",
+        "_length_reach",
+        "_lengths",
+        "_queue",
+        "_rule",
+        "_sent",
+        "_times",
+        "hopeless",
+        "wake_at",
+    )
 
     def __init__(
         self,
@@ -53,6 +70,7 @@ class Granting:
         length_reach: int | None,
         lengths: OutputLengths,
         counters: Counters,
+        times: ServiceTimes | None = None,
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
@@ -60,9 +78,12 @@ class Granting:
         self._length_reach = length_reach
         self._lengths = lengths
         self._counters = counters
+        self._times = times or ServiceTimes()
         self._sent = 0
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
+        self.hopeless: list[Request] = []
+        """Calls that were taken out because they cannot make their deadlines; the scheduler ends and removes them."""
 
     def retune(self, settings: SchedulerSettings) -> None:
         """Go on with other numbers."""
@@ -157,9 +178,11 @@ class Granting:
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
+        reserve = self._reserve(endpoint, now)
+        above: int | None = None
         more = False
-        while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
-            found = self._queue.pop()
+        while (room := endpoint.free) > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
+            found = self._queue.pop(above)
             if found is None:
                 break
             group, oldest = found
@@ -167,28 +190,45 @@ class Granting:
                 # What failed here is no probe: an outage must not use up one call's attempts.
                 passed_over.append(group)
                 continue
-            count, wait_until, blocks = self._rule.decide(group, oldest, endpoint, now, held_since)
+            urgent = reserve is not None and group.shape.priority > reserve.lowest
+            if reserve is not None and not urgent:
+                room -= reserve.unused
+                if room <= 0:
+                    # Only the reserve is left: to this class the endpoint is full.
+                    passed_over.append(group)
+                    above = reserve.lowest
+                    continue
+            count, wait_until, blocks = self._rule.decide(
+                group, oldest, endpoint, now, held_since, room=room, urgent=urgent
+            )
             if count:
                 if probe:
                     count = 1
                 elif most is not None and count > most and not group.whole:
                     count = most
-                batch = self._make_batch(group, count, endpoint, now)
-                batches.append(batch)
+                requests = self._sort_out(self._queue.take(group, count, self._length_reach, now), now)
+                if requests:
+                    batch = self._make_batch(group, requests, endpoint, now)
+                    batches.append(batch)
+                    if probe:
+                        endpoint.health.begin_probe(batch.id)
                 self._queue.restore(group)
-                if probe:
-                    endpoint.health.begin_probe(batch.id)
+                if probe and requests:
                     break
                 if not lone:
                     more = endpoint.free > 0 and self._queue.size > 0
                     break
+                if reserve is not None:
+                    reserve = self._reserve(endpoint, now)
                 continue
             passed_over.append(group)
             if wait_until is not None:
                 self._wake(wait_until)
             if blocks:
-                held = wait_until is not None
-                break
+                held = held or wait_until is not None
+                if reserve is None or urgent or (wait_until is None and not _may_pass(group, reserve, endpoint)):
+                    break
+                above = reserve.lowest
         if not more:
             # Else it is looked at again in this step.
             endpoint.held_since = (now if held_since is None else held_since) if held else None
@@ -196,16 +236,33 @@ class Granting:
             self._queue.restore(group)
         return more
 
-    def _make_batch(self, group: Group, count: int, endpoint: Endpoint, now: float) -> Batch:
-        shape = group.shape
-        if count == 1:
+    def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
+        return self._queue.lanes.reserve(endpoint.limit.limit, len(self._endpoints.serving), now)
+
+    def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
+        """Take out the calls that cannot be served before their deadlines; return the others."""
+        shortest_s = self._times.shortest(requests[0].shape.answer_key, now) if self._times.known else 0.0
+        if not shortest_s:
+            return requests
+        earliest = now + shortest_s
+        late = [request for request in requests if request.deadline is not None and request.deadline < earliest]
+        if not late:
+            return requests
+        for request in late:
+            request.group = None
+        self.hopeless += late
+        return [request for request in requests if request.deadline is None or request.deadline >= earliest]
+
+    def _make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
+        shape, lane = group.shape, group.lane
+        assert lane is not None, "a group in the queue has a lane"
+        size = len(requests)
+        if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
-        requests = self._queue.take(group, count, self._length_reach)
         for request in requests:
             request.state = RequestState.IN_FLIGHT
             request.attempts += 1
             request.group = None
-        size = len(requests)
         self._sent += 1
         batch = Batch(
             id=self._sent,
@@ -222,11 +279,15 @@ class Granting:
             answered=bytearray(size),
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,
+            lane=lane,
         )
         for request in requests:
             request.batch = batch
         endpoint.take(size * shape.weight, now)
         batch.in_flight_at_sent = endpoint.in_flight
+        self._queue.lanes.take(lane, size * shape.weight)
+        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        self._queue.lanes.charge(batch, shape.weight * expected)
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch
@@ -234,3 +295,8 @@ class Granting:
     def _wake(self, time: float) -> None:
         if self.wake_at is None or time < self.wake_at:
             self.wake_at = time
+
+
+def _may_pass(starving: Group, reserve: Reserve, endpoint: Endpoint) -> bool:
+    """Whether higher classes may pass a call of the lowest that waits for permits: up to their reserve, where it can run beside it."""
+    return starving.shape.weight <= endpoint.limit.limit - reserve.permits and reserve.unused > 0

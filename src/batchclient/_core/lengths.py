@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-__all__ = ["OutputLengths", "bucket_of"]
+__all__ = ["OutputLengths", "bucket_of", "weighted_tokens"]
 
 _REMEMBERED_KEYS = 4096
 _EWMA_WEIGHT = 0.1
@@ -19,6 +19,15 @@ _FIRST_GUESS_TOKENS = 256
 def bucket_of(tokens: int) -> int:
     """The geometric bucket of a length: 0 for none, 1 for 1, 2 for 2-3, 3 for 4-7, …"""
     return tokens.bit_length()
+
+
+def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
+    """What a call costs a server, in prompt tokens: an output token counts twice.
+
+    Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), w_p = 1 and w_q = 2, which follow the prices of
+    hosted models.
+    """
+    return prompt_tokens + 2 * output_tokens
 
 
 class OutputLengths:

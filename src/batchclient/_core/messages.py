@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from batchclient._core.lanes import Account, Lane
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
@@ -67,6 +68,9 @@ class Shape:
         plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
         wants_token_ids: the caller asked for token ids, so that they stay in the answer.
         echo: the answer begins with the prompt.
+        priority: the class; the higher, the earlier. Part of the key.
+        tenant: whom the calls are for; part of the key.
+        answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
     """
 
     key: bytes
@@ -78,6 +82,13 @@ class Shape:
     plain_only: bool = False
     wants_token_ids: bool = False
     echo: bool = False
+    priority: int = 0
+    tenant: str | None = None
+    answer_key: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not self.answer_key:
+            object.__setattr__(self, "answer_key", self.key)
 
 
 class RequestState(Enum):
@@ -143,7 +154,7 @@ class Request:
         self.attempts = 0
         self.bucket = 0
         self.family = 0
-        """Which other calls share a long prefix with it; 0: none."""
+        """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
         self.failed_on = -1
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.batch: Batch | None = None
@@ -153,6 +164,10 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
+
+
+_NO_LANE = Lane(0, Account(None))
+"""Of batches that no scheduler made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -206,6 +221,10 @@ class Batch:
     """The endpoint's sequences in flight just after it was granted."""
     admitted_at: int = 0
     """The endpoint's limit when it was granted."""
+    lane: Lane = field(default_factory=lambda: _NO_LANE)
+    """Whom it is for."""
+    expected_tokens: int = 0
+    """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

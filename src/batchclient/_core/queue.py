@@ -1,23 +1,22 @@
-"""What waits for a permit: groups of requests that may share a batch, oldest group first.
+"""What waits for a permit: groups of requests that may share a batch, in the order in which they are to be granted.
 
 Rules:
-- Within a group, requests lie in length buckets, first come first served in each.
-- A batch is filled from the bucket of the group's oldest request, then from the nearest buckets, as far as ``reach``.
-- A *sealed* group holds requests that failed together: they never mix with fresh ones. A *whole* group is one half of
-  a list under isolation and is not cut further than permits force.
-- A cancelled request stays in its deque until it reaches the front (its state says so): cancelling is O(1). When more
-  than half of a group is dead weight, the group is swept.
-- Groups are ordered by their oldest request in a heap whose stale entries are dropped when seen. All steps are O(log
-  groups) or amortised O(1); nothing grows with the number of requests queued.
+- A request waits in the group of its shape; ``groups`` says in which order there.
+- Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes`` says which lane is next.
+- The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log groups) or amortised O(1);
+  nothing grows with the number of requests queued.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Iterator
+from itertools import chain
 
-from batchclient._core.messages import Isolation, Request, RequestState, Shape
+from batchclient._core.families import SHORTEST_PREFIX, Families
+from batchclient._core.groups import FamilyGroup, Group, RankedGroup
+from batchclient._core.lanes import Lane, Lanes
+from batchclient._core.messages import Request, RequestState, Shape
+from batchclient._core.order import Order
 
 __all__ = ["Group", "Queue"]
 
@@ -25,199 +24,216 @@ _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
 
 
-class Group:
-    """Requests of one shape that may travel together."""
+class Queue:
+    """All groups that wait.
 
-    __slots__ = ("_buckets", "_dead", "failures", "isolation", "sealed", "shape", "size", "whole")
+    Args:
+        order: ranks requests.
+        lanes: whom calls are for.
+        longest_run_s: how long a prefix family may go before older calls, seconds; ``None``: prefixes are not looked at.
+    """
+
+    __slots__ = (
+        "_families",
+        "_fresh",
+        "_longest_run_s",
+        "_order",
+        "_ranked",
+        "_shortest",
+        "_sweep_at",
+        "_ticket",
+        "lanes",
+        "size",
+    )
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        sealed: bool = False,
-        whole: bool = False,
-        failures: int = 0,
-        isolation: Isolation | None = None,
+        self, order: Order | None = None, lanes: Lanes | None = None, longest_run_s: float | None = None
     ) -> None:
-        self.shape = shape
-        self.sealed = sealed
-        self.whole = whole
-        self.failures = failures
-        self.isolation = isolation
-        self.size = 0
-        self._dead = 0
-        self._buckets: dict[int, deque[Request]] = {}
-
-    def __repr__(self) -> str:
-        kind = "sealed " if self.sealed else ""
-        return f"<{kind}Group of {self.size}, failures {self.failures}>"
-
-    def add(self, request: Request) -> None:
-        """Put a request behind the others of its bucket."""
-        bucket = self._buckets.get(request.bucket)
-        if bucket is None:
-            self._buckets[request.bucket] = bucket = deque()
-        bucket.append(request)
-        self.size += 1
-
-    def discard(self) -> None:
-        """One of the group's requests has ended while queued."""
-        self.size -= 1
-        self._dead += 1
-        if self._dead > 64 and self._dead > self.size:
-            for index in list(self._buckets):
-                live = deque(request for request in self._buckets[index] if request.state is _QUEUED)
-                if live:
-                    self._buckets[index] = live
-                else:
-                    del self._buckets[index]
-            self._dead = 0
-
-    def oldest(self) -> Request | None:
-        """The live request that came first."""
-        first: Request | None = None
-        for bucket in self._buckets.values():
-            while bucket and bucket[0].state is not _QUEUED:
-                bucket.popleft()
-                self._dead -= 1
-            if bucket and (first is None or bucket[0].seq < first.seq):
-                first = bucket[0]
-        return first
-
-    def take(self, count: int, reach: int | None) -> list[Request]:
-        """Remove and return up to ``count`` requests: the oldest's bucket first, then the nearest.
-
-        Args:
-            count: at least 1.
-            reach: how many buckets away a companion may lie; ``None``: any.
-        """
-        first = self.oldest()
-        if first is None:
-            return []
-        if self.whole or len(self._buckets) == 1:
-            order = list(self._buckets)
-        else:
-            home = first.bucket
-            order = sorted(self._buckets, key=lambda index: (abs(index - home), index))
-            if reach is not None:
-                order = [index for index in order if abs(index - home) <= reach]
-        taken: list[Request] = []
-        for index in order:
-            bucket = self._buckets[index]
-            while bucket and len(taken) < count:
-                request = bucket.popleft()
-                if request.state is _QUEUED:
-                    taken.append(request)
-                else:
-                    self._dead -= 1
-            if not bucket:
-                del self._buckets[index]
-            if len(taken) == count:
-                break
-        self.size -= len(taken)
-        return taken
-
-    def __iter__(self) -> Iterator[Request]:
-        """The live requests, in no particular order."""
-        for bucket in self._buckets.values():
-            for request in bucket:
-                if request.state is _QUEUED:
-                    yield request
-
-
-class Queue:
-    """All groups that wait, oldest first."""
-
-    __slots__ = ("_fresh", "_heap", "_sweep_at", "_ticket", "size")
-
-    def __init__(self) -> None:
+        self.lanes = lanes or Lanes()
+        self._order = order or Order()
+        self._ranked = not self._order.is_arrival
+        self._families = Families()
+        self._longest_run_s = longest_run_s
+        # One comparison is all that a short prompt pays.
+        self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
-        self._heap: list[tuple[int, int, Group]] = []
         self._ticket = 0
         self._sweep_at = _SMALLEST_SWEEP
         self.size = 0
 
+    def lane_of(self, shape: Shape) -> Lane:
+        """The lane in which calls of this shape wait."""
+        return self.lanes.lane(shape.priority, shape.tenant)
+
     def add(self, request: Request) -> Group:
         """Queue a fresh request; return its group."""
-        key = request.shape.key
-        group = self._fresh.get(key)
+        group = self._fresh.get(request.shape.key)
         if group is None:
-            self._fresh[key] = group = Group(request.shape)
+            group = self._open(request)
         request.state = _QUEUED
-        request.group = group
-        was_empty = group.size == 0
-        group.add(request)
+        if len(request.prompt) >= self._shortest:
+            group = self._add_to_family(request, group)
+        else:
+            request.group = group
+            group.add(request)
         self.size += 1
-        if was_empty:
-            self._push(request.seq, group)
+        group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
+        if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
+            # The group was empty, or this request goes before all others of it.
+            self._push(group)
         return group
 
     def add_sealed(self, requests: list[Request], group: Group) -> None:
-        """Queue requests that failed together, under the age of the oldest of them."""
+        """Queue requests that failed together, under the rank of the oldest of them."""
+        self._enter_lane(group, requests[0].queued_at)
         for request in requests:
             request.state = _QUEUED
             request.group = group
             group.add(request)
         self.size += len(requests)
-        self._push(min(request.seq for request in requests), group)
+        assert group.lane is not None
+        group.lane.size += len(requests)
+        self._push(group)
 
     def discard(self, request: Request) -> None:
         """A queued request has ended; its state must already say so."""
         group = request.group
-        assert isinstance(group, Group), "only a queued request can be discarded"
+        assert isinstance(group, Group) and group.lane is not None, "only a queued request can be discarded"
         request.group = None
         group.discard()
+        group.lane.size -= 1
         self._drop_if_empty(group)
         self.size -= 1
 
-    def pop(self) -> tuple[Group, Request] | None:
-        """Remove the oldest group from the order; return it with its oldest request.
+    def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
+        """Remove the group that goes first from the order; return it with its oldest request.
 
         The caller puts it back with ``restore`` once it has looked at it.
+
+        Args:
+            above: look only at priority classes above this one.
         """
-        heap = self._heap
-        while heap:
-            seq, _, group = heapq.heappop(heap)
-            first = group.oldest() if group.size else None
-            if first is None:
-                self._drop_if_empty(group)
-                continue
-            if first.seq == seq:
-                return group, first
-            if seq < first.seq:
-                # Its oldest request was cancelled: it is younger than it looked.
-                self._push(first.seq, group)
-        return None
+        ready = self.lanes.ready
+        if above is None and len(ready) == 1:
+            lane = next(iter(ready))
+            if self._first(lane) is None:
+                del ready[lane]
+                return None
+        else:
+            ranks = {}
+            for lane in list(ready):
+                if above is not None and lane.priority <= above:
+                    continue
+                first = self._first(lane)
+                if first is None:
+                    del ready[lane]
+                else:
+                    ranks[lane] = first
+            if not ranks:
+                return None
+            lane = self.lanes.choose(ranks)
+        group = heapq.heappop(lane.heap)[3]
+        group.ticket = 0
+        oldest = group.oldest()
+        assert oldest is not None, "a group in the order is not empty"
+        return group, oldest
 
     def restore(self, group: Group) -> None:
         """Put a group back into the order, if anything of it is left."""
-        first = group.oldest() if group.size else None
-        if first is not None:
-            self._push(first.seq, group)
+        if group.size:
+            self._push(group)
         else:
             self._drop_if_empty(group)
 
-    def take(self, group: Group, count: int, reach: int | None) -> list[Request]:
+    def take(self, group: Group, count: int, reach: int | None, now: float) -> list[Request]:
         """Take up to ``count`` requests of a group for a batch (see ``Group.take``)."""
-        requests = group.take(count, reach)
+        requests = group.take(count, reach, now)
+        lane = group.lane
+        assert lane is not None
+        lane.size -= len(requests)
+        self.lanes.see(lane.priority, now)
         self.size -= len(requests)
         return requests
 
     def requests(self) -> list[Request]:
         """Every queued request, oldest first."""
-        groups = {id(group): group for _, _, group in self._heap}
+        entries = chain.from_iterable(lane.heap for lane in self.lanes.ready)
+        groups = {id(group): group for _, _, _, group in entries}
         return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
+
+    def _open(self, request: Request) -> Group:
+        """Begin the group of a shape."""
+        shape, order = request.shape, self._order
+        group: Group
+        if self._ranked:
+            group = RankedGroup(shape, order)
+        elif len(request.prompt) >= self._shortest:
+            assert self._longest_run_s is not None
+            group = FamilyGroup(shape, order, self._longest_run_s)
+        else:
+            group = Group(shape, order)
+        self._fresh[shape.key] = group
+        self._enter_lane(group, request.queued_at)
+        return group
+
+    def _enter_lane(self, group: Group, now: float) -> None:
+        group.lane = lane = self.lane_of(group.shape)
+        group.order = self._order
+        self.lanes.see(lane.priority, now)
+        if not lane.size:
+            self.lanes.come_back(lane)
+
+    def _add_to_family(self, request: Request, group: Group) -> Group:
+        path = self._families.join(request)
+        if not self._ranked and not isinstance(group, FamilyGroup):
+            group = self._regroup(group)
+        request.group = group
+        if isinstance(group, FamilyGroup):
+            group.add(request, path)
+        else:
+            group.add(request)
+        return group
+
+    def _regroup(self, old: Group) -> Group:
+        """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""
+        assert self._longest_run_s is not None
+        group = FamilyGroup(old.shape, self._order, self._longest_run_s)
+        group.lane = old.lane
+        for request in old.give_up():
+            group.add(request)
+        self._fresh[group.shape.key] = group
+        return group
 
     def _drop_if_empty(self, group: Group) -> None:
         if not group.size and not group.sealed and self._fresh.get(group.shape.key) is group:
             del self._fresh[group.shape.key]
 
-    def _push(self, seq: int, group: Group) -> None:
-        # The ticket breaks ties between a group's own stale entries: groups are not comparable.
+    def _first(self, lane: Lane) -> tuple[float, int] | None:
+        """The rank of the lane's first group, with stale entries dropped; ``None`` if no group waits."""
+        heap = lane.heap
+        while heap:
+            rank, seq, ticket, group = heap[0]
+            if group.ticket != ticket or not group.size:
+                heapq.heappop(heap)
+                continue
+            place = group.rank()
+            assert place is not None, "a group with requests has a first one"
+            if place == (rank, seq):
+                return place
+            # The request that went first was cancelled, or is ranked anew: so is its group.
+            heapq.heapreplace(heap, (*place, ticket, group))
+        return None
+
+    def _push(self, group: Group) -> None:
+        place, lane = group.rank(), group.lane
+        assert place is not None and lane is not None
+        # The ticket marks the group's one entry that counts, and breaks ties: groups are not comparable.
         self._ticket += 1
-        heapq.heappush(self._heap, (seq, self._ticket, group))
-        if len(self._heap) > self._sweep_at:
+        group.ticket = self._ticket
+        heapq.heappush(lane.heap, (*place, self._ticket, group))
+        self.lanes.ready[lane] = None
+        if len(lane.heap) > lane.sweep_at:
             # A full or paused endpoint looks at nobody; groups whose calls have all gone must not pile up meanwhile.
-            self._heap = [entry for entry in self._heap if entry[2].size]
-            heapq.heapify(self._heap)
-            self._sweep_at = max(_SMALLEST_SWEEP, 2 * len(self._heap))
+            lane.heap = [entry for entry in lane.heap if entry[3].ticket == entry[2] and entry[3].size]
+            heapq.heapify(lane.heap)
+            lane.sweep_at = max(_SMALLEST_SWEEP, 2 * len(lane.heap))

@@ -18,7 +18,8 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
-11. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
+11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families`` and ``granting``.
+12. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
     connection is closed when the last caller of a batch has gone.
 """
 
@@ -35,6 +36,7 @@ from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
 from batchclient._core.health import Sign, sign_of
+from batchclient._core.lanes import Lanes
 from batchclient._core.lengths import OutputLengths, bucket_of
 from batchclient._core.limits import Limit, LimitChange, LimitControl, Outcome, Sample
 from batchclient._core.messages import (
@@ -65,16 +67,18 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
+from batchclient._core.order import Order
+from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
+from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment, Counters, Statistics
+from batchclient._core.statistics import Adjustment, Counters, Statistics, by_priority, by_tenant
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 from batchclient.types import Completion
 
 __all__ = ["Scheduler"]
 
-_SMALLEST_SWEEP = 1024
 _REMEMBERED_ADJUSTMENTS = 256
 _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
@@ -100,17 +104,29 @@ class Scheduler:
             for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
-        self._queue = Queue()
-        self._outside: deque[Request] = deque()
-        self._outside_size = 0
-        self._deadlines = Deadlines()
         self._lengths = OutputLengths()
+        self._times = ServiceTimes()
+        self._lanes = Lanes(settings.tenant_weights)
+        families = settings.group_prefixes and settings.length_reach is None
+        self._queue = Queue(
+            Order(settings.order, settings.aging_s, self._lengths),
+            self._lanes,
+            settings.starvation_s if families else None,
+        )
+        self._outside = Outside(self._queue, settings.max_queued)
+        self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
-            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._counters
+            self._endpoints,
+            self._queue,
+            rule,
+            settings.length_reach,
+            self._lengths,
+            self._counters,
+            self._times,
         )
         self._recovery = Recovery(self._queue, self._counters)
         self._adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED_ADJUSTMENTS)
@@ -139,7 +155,7 @@ class Scheduler:
 
     def __repr__(self) -> str:
         in_flight = sum(endpoint.in_flight for endpoint in self._endpoints)
-        return f"<Scheduler: {self._queue.size} queued, {self._outside_size} waiting, {in_flight} in flight>"
+        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {in_flight} in flight>"
 
     # The contract ----------------------------------------------------------------------------------------------
 
@@ -165,7 +181,7 @@ class Scheduler:
         counters = self._counters
         return Statistics(
             queued=self._queue.size,
-            waiting=self._outside_size,
+            waiting=self._outside.size,
             backing_off=self._recovery.backing_off,
             in_flight=sum(endpoint.in_flight for endpoint in self._endpoints),
             abandoned=sum(endpoint.abandoned for endpoint in self._endpoints),
@@ -182,12 +198,14 @@ class Scheduler:
             completion_tokens=counters.completion_tokens,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             adjustments=tuple(self._adjustments),
+            priorities=by_priority(self._lanes.all()),
+            tenants=by_tenant(self._lanes.all()),
         )
 
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._queue.size or self._outside_size or self._recovery.backing_off or self._batches)
+        return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
 
     def asks_for_load(self, endpoint: int) -> bool:
         """Whether a report of this endpoint's load could change anything now: no limit is below one."""
@@ -208,23 +226,23 @@ class Scheduler:
         if request.deadline is not None and request.deadline <= self._now:
             self._reject([request], _too_late(request))
             return
-        full = self._queue.size >= self._settings.max_queued
+        # In a shallow queue a comparison is all that a call pays for the bound.
+        full = self._queue.size >= self._settings.max_queued and self._outside.is_full(request)
         if full and self._settings.raise_when_full and not event.may_wait:
-            message = f"{self._queue.size} calls are queued (max_queued={self._settings.max_queued})"
+            queued = self._queue.lane_of(request.shape).size
+            message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
             self._reject([request], QueueFull(message))
             return
         if request.deadline is not None:
             self._deadlines.add(request)
         if full:
-            request.state = RequestState.WAITING
-            self._outside.append(request)
-            self._outside_size += 1
+            self._outside.add(request)
             return
         self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:
         shape = request.shape
-        expected = self._lengths.expected(shape.key, shape.max_output_tokens)
+        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         request.bucket = bucket_of(request.prompt_tokens + expected)
         self._queue.add(request)
         self._fresh_calls = True
@@ -242,10 +260,7 @@ class Scheduler:
         state = request.state
         request.state = RequestState.DONE
         if state is RequestState.WAITING:
-            self._outside_size -= 1
-            if len(self._outside) > 2 * self._outside_size + _SMALLEST_SWEEP:
-                # Nobody is let in while the queue stands still, and those that gave up must not pile up meanwhile.
-                self._outside = deque(one for one in self._outside if one.state is RequestState.WAITING)
+            self._outside.discard(request)
         elif state is RequestState.QUEUED:
             self._queue.discard(request)
         elif state is RequestState.BACKING_OFF:
@@ -263,10 +278,15 @@ class Scheduler:
             self._deadlines.ended(1)
 
     def _reject(self, requests: list[Request], error: BatchClientError) -> None:
+        """End requests that are in no queue and no batch."""
+        errors = []
         for request in requests:
             request.state = RequestState.DONE
-        self._counters.failed += len(requests)
-        self._commands.append(Reject([(request, _copy(error)) for request in requests]))
+            own = _copy(error)
+            own.attempt = request.attempts
+            errors.append((request, own))
+        self._counters.failed += len(errors)
+        self._commands.append(Reject(errors))
 
     # Answers and failures ------------------------------------------------------------------------------------------
 
@@ -309,16 +329,21 @@ class Scheduler:
         batch.unanswered -= count
         batch.callers -= len(resolved)
         endpoint.give_back(count * weight, self._now)
+        self._lanes.give_back(batch.lane, count * weight)
         if with_deadline:
             self._deadlines.ended(with_deadline)
+            self._times.learn(batch.shape.answer_key, self._now - batch.sent_at, self._now)
         if resolved:
             self._counters.succeeded += len(resolved)
             self._commands.append(Resolve(resolved))
         if count:
             self._counters.prompt_tokens += prompt_tokens
             self._counters.completion_tokens += made_tokens
+            batch.lane.serve(prompt_tokens, made_tokens)
+            if batch.expected_tokens:
+                self._lanes.settle(batch, event.answers)
             if made_tokens:
-                self._lengths.learn(batch.shape.key, made_tokens / (count * weight))
+                self._lengths.learn(batch.shape.answer_key, made_tokens / (count * weight))
             outcome = Outcome.SUCCESS if resolved else self._why_unused(batch, event)
             # An answer that nobody waited for took its time and brought nothing.
             self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
@@ -350,6 +375,9 @@ class Scheduler:
                 endpoint.abandoned -= weight
         in_flight = endpoint.in_flight
         endpoint.give_back(len(left) * weight, self._now)
+        self._lanes.give_back(batch.lane, len(left) * weight)
+        if batch.expected_tokens:
+            self._lanes.refund(batch, left)
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
@@ -519,7 +547,7 @@ class Scheduler:
         self._settle()
 
     def _end_all(self, error: BatchClientError) -> None:
-        requests = [request for request in self._outside if request.state is RequestState.WAITING]
+        requests = self._outside.requests()
         requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
@@ -554,19 +582,24 @@ class Scheduler:
             for batch in self._granting.grant(now):
                 self._batches[batch.id] = batch
                 self._commands.append(SendBatch(batch))
-        if self._outside_size:
-            self._admit()
+            if self._granting.hopeless:
+                self._give_up_hopeless()
+        self._admit()
         if self._draining and not self._drained_said and self.idle:
             self._drained_said = True
             self._commands.append(Drained())
 
+    def _give_up_hopeless(self) -> None:
+        """End the calls that could only be answered too late."""
+        hopeless, self._granting.hopeless = self._granting.hopeless, []
+        message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
+        self._reject(hopeless, DeadlineExceeded(message))
+        self._deadlines.ended(len(hopeless))
+
     def _admit(self) -> None:
         """Let calls that wait outside into the queue, in order, while there is room."""
-        outside = self._outside
-        while outside and self._queue.size < self._settings.max_queued:
-            request = outside.popleft()
-            if request.state is RequestState.WAITING:
-                self._outside_size -= 1
+        if self._outside.size:
+            for request in self._outside.admit():
                 self._enqueue(request)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["SchedulerSettings"]
 
@@ -17,11 +18,15 @@ class SchedulerSettings:
         refill_ratio: the quantum as a share of the limit; 0 grants each permit as it comes free.
         starvation_s: after this long in the queue nothing younger passes a heavy call.
         max_list: prompts per request, at most.
-        max_queued: calls in the queue, at most; more of them wait outside, in order.
+        max_queued: calls in the queue, at most, per priority class and tenant; more of them wait outside, in order.
         raise_when_full: reject calls over ``max_queued`` instead.
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
+        order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
+        aging_s: the head start of one priority class over the next.
+        group_prefixes: let calls that share a long prefix go next to each other.
+        tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
     """
 
     linger_s: float = 0.0
@@ -34,3 +39,7 @@ class SchedulerSettings:
     plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
     length_reach: int | None = None
+    order: str = "fcfs"
+    aging_s: float = 300.0
+    group_prefixes: bool = True
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["Adjustment", "Counters", "EndpointStatistics", "Statistics"]
+from batchclient._core.lanes import Lane
+
+__all__ = [
+    "Adjustment",
+    "Counters",
+    "EndpointStatistics",
+    "LaneStatistics",
+    "Statistics",
+    "by_priority",
+    "by_tenant",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,51 @@ class EndpointStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneStatistics:
+    """The calls of one priority class, or of one tenant.
+
+    Args:
+        queued: calls that wait for a permit.
+        waiting: calls that wait for a place in the queue (``max_queued``).
+        in_flight: sequences the servers still work on.
+        prompt_tokens, completion_tokens: served, as the servers counted them.
+    """
+
+    queued: int = 0
+    waiting: int = 0
+    in_flight: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+def by_priority(lanes: Iterable[Lane]) -> dict[int, LaneStatistics]:
+    """Sum lanes by class, the highest first."""
+    groups: dict[int, list[Lane]] = {}
+    for lane in lanes:
+        groups.setdefault(lane.priority, []).append(lane)
+    return {priority: _sum(groups[priority]) for priority in sorted(groups, reverse=True)}
+
+
+def by_tenant(lanes: Iterable[Lane]) -> dict[str, LaneStatistics]:
+    """Sum lanes by tenant; calls without one are left out."""
+    groups: dict[str, list[Lane]] = {}
+    for lane in lanes:
+        if lane.account.tenant is not None:
+            groups.setdefault(lane.account.tenant, []).append(lane)
+    return {tenant: _sum(group) for tenant, group in groups.items()}
+
+
+def _sum(lanes: list[Lane]) -> LaneStatistics:
+    return LaneStatistics(
+        queued=sum(lane.size for lane in lanes),
+        waiting=sum(lane.waiting for lane in lanes),
+        in_flight=sum(lane.in_flight for lane in lanes),
+        prompt_tokens=sum(lane.prompt_tokens for lane in lanes),
+        completion_tokens=sum(lane.completion_tokens for lane in lanes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """What a client is doing and has done. Counts are since the first call in this event loop
     and process: with a new loop or a fork a client starts afresh.
@@ -83,6 +138,8 @@ class Statistics:
         alone: why calls went alone, by reason.
         prompt_tokens, completion_tokens: as the servers counted them.
         endpoints: one entry per base URL.
+        priorities: the same by priority class, the highest first.
+        tenants: the same by tenant; those idle for long are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
     """
 
@@ -103,6 +160,8 @@ class Statistics:
     prompt_tokens: int
     completion_tokens: int
     endpoints: tuple[EndpointStatistics, ...]
+    priorities: Mapping[int, LaneStatistics]
+    tenants: Mapping[str, LaneStatistics]
     adjustments: tuple[Adjustment, ...] = ()
 
 

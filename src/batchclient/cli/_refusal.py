@@ -36,6 +36,8 @@ _NOT_FIELDS = {
     "docs": "it is no field of the server's",
     "ordered": "it is no field of the server's; give --unordered",
     "look_ahead": "it is no field of the server's",
+    "priority": "it orders the calls of one client, and a job's calls are alike",
+    "tenant": "it is no field of the server's",
 }
 """Names that would be taken for arguments of ``stream_map``, or that a row has no place for."""
 

@@ -50,6 +50,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def priority_field(self, priority: int) -> bytes:
+        """The JSON member that tells the server a priority, where higher means earlier to the caller."""
+        ...
+
     def encode(self, batch: Batch) -> WireRequest:
         """Write the batch's request."""
         ...

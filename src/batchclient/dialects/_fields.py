@@ -41,6 +41,12 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "stream": (Role.OURS, "replies are streamed inside where that helps; complete() returns the whole answer"),
     "stream_options": (Role.OURS, "set where a reply is streamed inside"),
     "stream_interval": (Role.OURS, "set where a reply is streamed inside"),
+    # Ours, because it orders our own queue as well.
+    "priority": (
+        Role.OURS,
+        "give it to the call, priority=…; BatchClient(send_priority=True) passes it on to the server",
+    ),
+    "tenant": (Role.OURS, "give it to the call, tenant=…"),
     # Arguments of other libraries that would otherwise travel silently in the body.
     "prompt": (Role.OURS, "the prompt is the first argument"),
     "messages": (Role.OURS, "complete() takes a prompt"),

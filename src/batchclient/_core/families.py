@@ -1,0 +1,185 @@
+"""Prefix families: calls whose prompts begin alike, so that a server computes the common part once.
+
+A server keeps the KV of prefixes it has seen, until it needs the room. With more prefixes under way than fit, it computes each again
+and again; with calls of one prefix next to each other it computes each once.
+
+Rules:
+- A prompt is known by the checksums of its first 256, 512, 1,024, … 16,384 bytes (its *rungs*). A shorter prompt has none and pays
+  nothing. A call's family is its longest rung that some other call had, too; so families nest, and a header that everybody
+  shares hides none of the families under it.
+- A queued call is moved into a deeper family when that family's second member appears.
+- ``PrefixTree``: queued calls by their rungs. The next call is one that shares most with the call before; when its family is
+  exhausted, the rest of the next wider family, and so on; then the oldest call and its family. It stays with a family across batches.
+- A run through one oldest call's families ends ``longest_run_s`` after it began, if older calls wait.
+
+A checksum that is equal by accident (1 in 2^32 per pair) costs a cache miss and nothing else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from batchclient._core.messages import Request
+
+__all__ = ["Families", "PrefixTree", "path_of", "rungs"]
+
+SHORTEST_PREFIX = 256
+"""Bytes on the wire, about 64 tokens of a text or of token ids: below this a server saves next to nothing (vLLM's blocks are 16 tokens)."""
+_STEPS = tuple((256 << i >> 1 if i else 0, 256 << i) for i in range(7))
+"""From where to where each rung adds: 0 to 256, 256 to 512, … 8,192 to 16,384. Each doubles, so that a shared prefix is known by at
+least half of its length."""
+_REMEMBERED = 16_384
+
+
+def rungs(prompt: bytes, seed: int = 0) -> list[int]:
+    """Checksums of the prompt's first 256, 512, … bytes, as far as it goes; never 0."""
+    size = len(prompt)
+    view = memoryview(prompt)
+    sums: list[int] = []
+    checksum = seed
+    for start, end in _STEPS:
+        if size < end:
+            break
+        checksum = zlib.crc32(view[start:end], checksum)
+        # The length is part of it: a rung is never taken for another.
+        sums.append(checksum << 15 | end)
+    return sums
+
+
+def path_of(request: Request) -> list[int]:
+    """The request's rungs. Prompts of one model share them, whatever else is asked of them: so does a server's cache."""
+    return rungs(request.prompt, zlib.crc32(request.shape.model.encode()))
+
+
+class Families:
+    """Which rungs were seen lately. Bounded: the least recently seen are forgotten."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def join(self, request: Request) -> list[int]:
+        """Name the request's family; return its rungs."""
+        seen = self._seen
+        path = path_of(request)
+        for rung in path:
+            if rung in seen:
+                request.family = rung
+                seen.move_to_end(rung)
+            else:
+                seen[rung] = None
+        while len(seen) > _REMEMBERED:
+            seen.popitem(last=False)
+        return path
+
+
+class _Node:
+    """The queued calls with one rung: those that go no further, and those that do, by their next rung."""
+
+    __slots__ = ("children", "founder", "held", "requests", "rung")
+
+    def __init__(self, rung: int, founder: Request | None) -> None:
+        self.rung = rung
+        self.held = 0
+        """Requests in it and below, dead ones too."""
+        self.founder = founder
+        """Whoever came first, until somebody else comes."""
+        self.requests: deque[Request] | None = None
+        self.children: dict[int, _Node] = {}
+
+
+class PrefixTree:
+    """Queued calls of one group by their rungs.
+
+    Args:
+        longest_run_s: how long one oldest call's families may go before other, older calls, seconds.
+    """
+
+    __slots__ = ("_path", "_root", "_run_ends_at", "longest_run_s")
+
+    def __init__(self, longest_run_s: float) -> None:
+        self.longest_run_s = longest_run_s
+        self._root = _Node(0, None)
+        self._path: list[int] = []
+        """The rungs of the call taken last."""
+        self._run_ends_at = 0.0
+
+    @property
+    def held(self) -> int:
+        """Requests in it, dead ones too."""
+        return self._root.held
+
+    def add(self, request: Request, path: Iterable[int]) -> None:
+        """Put a request behind those with the same rungs."""
+        node = self._root
+        node.held += 1
+        for rung in path:
+            child = node.children.get(rung)
+            if child is None:
+                node.children[rung] = child = _Node(rung, request)
+            elif child.founder is not None:
+                if child.founder.group is request.group:
+                    # The path goes from short to long, so that the longest rung they share is set last.
+                    child.founder.family = max(child.founder.family, rung, key=_length)
+                child.founder = None
+            child.held += 1
+            node = child
+        if node.requests is None:
+            node.requests = deque()
+        node.requests.append(request)
+
+    def next(self, oldest: Request, now: float) -> Request:
+        """Remove and return the request that goes next; ``oldest`` is the live one that came first."""
+        trail = self._trail() if now < self._run_ends_at else [self._root]
+        while True:
+            if len(trail) == 1:
+                self._run_ends_at = now + self.longest_run_s
+                self._path = path_of(oldest)
+                trail = self._trail()
+            request = self._first(trail)
+            if request.group is oldest.group:
+                self._path = [node.rung for node in trail[1:]]
+                self._leave(trail)
+                return request
+            self._leave(trail)
+
+    def sweep(self, live: Iterable[Request]) -> None:
+        """Forget the dead."""
+        self._root = _Node(0, None)
+        for request in live:
+            self.add(request, path_of(request))
+
+    def _trail(self) -> list[_Node]:
+        """The nodes on the path of the call taken last, as far as any call with these rungs is left."""
+        trail = [self._root]
+        for rung in self._path:
+            child = trail[-1].children.get(rung)
+            if child is None:
+                break
+            trail.append(child)
+        return trail
+
+    @staticmethod
+    def _first(trail: list[_Node]) -> Request:
+        """Go down from the trail's end to the first request below it; its own before those with longer rungs."""
+        node = trail[-1]
+        while not node.requests:
+            node = next(iter(node.children.values()))
+            trail.append(node)
+        return node.requests.popleft()
+
+    @staticmethod
+    def _leave(trail: list[_Node]) -> None:
+        """A request was removed at the trail's end: shorten it to what still holds any."""
+        for node in trail:
+            node.held -= 1
+        while len(trail) > 1 and not trail[-1].held:
+            node = trail.pop()
+            del trail[-1].children[node.rung]
+
+
+def _length(family: int) -> int:
+    return family & 0x7FFF

@@ -1,0 +1,145 @@
+"""Which queued call goes first: ``order``, and what a deadline that cannot be met costs."""
+
+import pytest
+
+from batchclient._core.messages import Cancelled, FailureKind, Woke
+from batchclient._core.order import NO_DEADLINE_S, S_PER_TOKEN, Order
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+
+def full(limit=1, **settings):
+    """An endpoint whose permits are all taken by singles."""
+    play = Playbook(limit=limit, **settings)
+    holders = calls(limit, shape(alone_reason="alone"))
+    play.submit(*holders) >> Woke() << [f"send {holder.waiter}" for holder in holders]
+    return play, holders
+
+
+def test_first_come_is_first_served_whatever_the_length_and_the_deadline():
+    play, (held,) = full()
+    (long,), (urgent,) = calls("long", tokens=900), calls("urgent", deadline=9.0)
+    play.submit(long, urgent)
+    play.at(1.0) >> answered(held) << ["resolve c0", "send long"]
+    play.at(2.0) >> answered(long) << ["resolve long", "send urgent"]
+
+
+def test_the_shortest_call_goes_first_within_a_group_and_between_groups():
+    play, (held,) = full(order="shortest_first")
+    story, word = shape(max_output_tokens=200), shape(max_output_tokens=1)
+    calls_made = [*calls("a", story, tokens=50), *calls("b", story, tokens=5), *calls("c", word, tokens=30)]
+    play.submit(*calls_made)
+    play.at(1.0) >> answered(held) << ["resolve c0", "send c"]
+    play.at(2.0) >> answered(calls_made[2]) << ["resolve c", "send b"]
+    play.at(3.0) >> answered(calls_made[1]) << ["resolve b", "send a"]
+
+
+def test_a_long_call_ages_past_short_ones_that_come_later():
+    play, (held,) = full(order="shortest_first")
+    (long,) = calls("long", shape(max_output_tokens=250), tokens=100)
+    head_start = S_PER_TOKEN * (100 + 2 * 250 - 1 - 2 * 16)
+    play.submit(long)
+    early, late = calls("early late")
+    play.at(head_start - 0.01).submit(early)
+    play.at(head_start + 0.01).submit(late)
+    play.at(20.0) >> answered(held) << ["resolve c0", "send early"]
+    play.at(21.0) >> answered(early) << ["resolve early", "send long"]
+    play.at(22.0) >> answered(long) << ["resolve long", "send late"]
+
+
+def test_the_earliest_deadline_goes_first_and_calls_without_one_age_in():
+    play, (held,) = full(order="deadline")
+    (patient,), (later,), (sooner,) = calls("patient"), calls("later", deadline=500.0), calls("sooner", deadline=50.0)
+    play.submit(patient, later, sooner)
+    assert 50.0 < NO_DEADLINE_S < 500.0
+    play.at(1.0) >> answered(held) << ["resolve c0", "send sooner"]
+    play.at(2.0) >> answered(sooner) << ["resolve sooner", "send patient"]
+    play.at(3.0) >> answered(patient) << ["resolve patient", "send later"]
+
+
+@pytest.mark.parametrize("order", ["shortest_first", "deadline"])
+def test_a_list_takes_the_first_in_order_and_a_cancelled_call_is_not_among_them(order):
+    play, held = full(3, order=order)
+    made = [calls(f"t{n}", tokens=n, deadline=100.0 + n)[0] for n in (40, 10, 30, 20)]
+    play.submit(*made) >> Cancelled(made[1]) << []
+    play.at(1.0) >> answered(held[0]) << ["resolve c0", "send t20"]
+    assert play.queued == 2
+
+
+def test_a_failed_call_keeps_its_rank():
+    play, (held,) = full(order="deadline")
+    (first,), (second,) = calls("first", deadline=50.0), calls("second", deadline=60.0)
+    play.submit(first, second)
+    play.at(1.0) >> answered(held) << ["resolve c0", "send first"]
+    play.at(2.0) >> failed(first, FailureKind.MAYBE_PROCESSED, delay=0.0) << ["send first"]
+
+
+def test_ranks_are_times():
+    (call,) = calls("a", shape(priority=2), tokens=10)
+    call.queued_at = 1000.0
+    assert Order(aging_s=300.0).rank(call) == 1000.0 - 600.0
+    assert Order("shortest_first", aging_s=300.0).rank(call) == pytest.approx(400.0 + S_PER_TOKEN * (10 + 2 * 16))
+    assert Order("deadline", aging_s=300.0).rank(call) == 400.0 + NO_DEADLINE_S
+
+
+# Deadlines that cannot be met ------------------------------------------------------------------------------------------
+
+
+def learnt(seconds, of, count=30, **settings):
+    """An endpoint that has answered calls in exactly this time."""
+    play = Playbook(limit=1, **settings)
+    for i in range(count):
+        (call,) = calls(f"seen{i}", of, deadline=1e6)
+        play.submit(call) >> Woke() << [f"send seen{i}"]
+        play.at(play.now + seconds) >> answered(call) << [f"resolve seen{i}"]
+    return play
+
+
+def test_a_call_that_can_no_longer_make_it_is_refused_before_it_costs_anything():
+    of = shape()
+    play = learnt(2.0, of)
+    now = play.now
+    (doomed,), (well,) = calls("doomed", of, deadline=now + 1.0), calls("well", of, deadline=now + 3.0)
+    play.submit(doomed, well) >> Woke() << ["send well", "reject doomed: DeadlineExceeded"]
+    assert doomed.attempts == 0
+    assert play.scheduler.statistics().failed == 1
+    play.at(now + 2.0) >> answered(well) << ["resolve well"]
+    assert play.wakes_at is None
+
+
+def test_the_refusal_says_why():
+    of = shape()
+    play = learnt(2.0, of)
+    (doomed,) = calls("doomed", of, deadline=play.now + 1.0)
+    play.submit(doomed)
+    play.scheduler.handle(Woke(), play.now)
+    ((_, error),) = play.scheduler.commands()[0].errors
+    assert "cannot be met" in str(error)
+
+
+def test_nothing_is_refused_before_enough_was_seen_or_by_what_another_key_took():
+    of = shape()
+    play = learnt(2.0, of, count=5)
+    (call,) = calls("call", of, deadline=play.now + 0.1)
+    play.submit(call) >> Woke() << ["send call"]
+    play = learnt(2.0, shape())
+    (call,) = calls("call", of, deadline=play.now + 0.1)
+    play.submit(call) >> Woke() << ["send call"]
+
+
+def test_a_server_that_was_slow_is_asked_again_after_a_while():
+    of = shape()
+    play = learnt(2.0, of)
+    play.at(play.now + 10.5)
+    (call,) = calls("call", of, deadline=play.now + 0.1)
+    play.submit(call) >> Woke() << ["send call"]
+
+
+def test_where_times_vary_nothing_is_refused():
+    of = shape()
+    play = Playbook(limit=1)
+    for i in range(40):
+        (call,) = calls(f"seen{i}", of, deadline=1e6)
+        play.submit(call) >> Woke() << [f"send seen{i}"]
+        play.at(play.now + (0.2 if i % 2 else 2.0)) >> answered(call) << [f"resolve seen{i}"]
+    (call,) = calls("call", of, deadline=play.now + 0.1)
+    play.submit(call) >> Woke() << ["send call"]

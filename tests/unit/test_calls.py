@@ -1,0 +1,85 @@
+"""Priority and tenant on the way from a caller's arguments to a request."""
+
+import json
+
+import pytest
+
+from batchclient import ConfigError
+from batchclient._calls import CallMaker
+from batchclient.config import make_settings
+from batchclient.dialects.vllm import VllmDialect
+
+
+def maker(**settings):
+    return CallMaker(make_settings("balanced", {"base_url": "http://s/v1", "model": "m", **settings}), VllmDialect())
+
+
+def shape(made, priority=0, tenant=None, **params):
+    return made.make("p", None, None, params, None, 0.0, priority, tenant).shape
+
+
+def test_calls_of_two_classes_or_tenants_have_two_keys_and_one_answer_key():
+    made = maker()
+    lanes = [(0, None), (1, None), (-1, None), (0, "a"), (0, "b"), (1, "a")]
+    shapes = [shape(made, *lane) for lane in lanes]
+    assert len({one.key for one in shapes}) == len(lanes)
+    assert {one.answer_key for one in shapes} == {shapes[0].key}
+    assert [(one.priority, one.tenant) for one in shapes] == lanes
+    assert all(shape(made, *lane) is one for lane, one in zip(lanes, shapes, strict=True))
+
+
+def test_a_tenant_is_never_taken_for_another_ones_parameters():
+    made = maker()
+    keys = {shape(made, 0, tenant, stop=stop).key for tenant in ("a", 'a"]', "", None)[:2] for stop in ("x", "y")}
+    assert len(keys) == 4
+
+
+def test_the_server_is_told_of_a_priority_only_where_that_was_asked_for():
+    assert shape(maker(), 3).body == shape(maker()).body
+    made = maker(send_priority=True)
+    assert json.loads(shape(made, 3, seed=1).body) == {"model": "m", "seed": 1, "priority": -3}
+    assert json.loads(shape(made, -2).body) == {"model": "m", "priority": 2}
+    assert json.loads(shape(made, 0, "a").body) == {"model": "m"}
+
+
+@pytest.mark.parametrize("priority", [True, False, 1.0, 0.0, "1", None, 101, -101])
+def test_a_wrong_priority_is_refused(priority):
+    with pytest.raises(ConfigError) as caught:
+        shape(maker(), priority)
+    assert caught.value.field == "priority"
+    with pytest.raises(ConfigError):
+        maker().check(None, None, {}, priority)
+
+
+@pytest.mark.parametrize("tenant", ["", 1, b"a", "x" * 257])
+def test_a_wrong_tenant_is_refused(tenant):
+    with pytest.raises(ConfigError) as caught:
+        shape(maker(), 0, tenant)
+    assert caught.value.field == "tenant"
+
+
+@pytest.mark.parametrize("name", ["priority", "tenant"])
+def test_they_are_no_fields_of_the_body(name):
+    with pytest.raises(ConfigError) as caught:
+        shape(maker(), extra_body={name: 1})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("order", "lifo"), ("aging_s", 0), ("aging_s", float("inf")), ("group_prefixes", "yes"), ("send_priority", 1),
+        ("tenant_weights", {"a": 0}), ("tenant_weights", {"a": float("nan")}), ("tenant_weights", 3),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused(name, value):
+    with pytest.raises(ConfigError) as caught:
+        maker(**{name: value})
+    assert caught.value.field == name
+
+
+def test_many_keys_do_not_pile_up():
+    made = maker()
+    for seed in range(5000):
+        shape(made, 1, seed=seed)
+    assert len(made._of_lanes) <= 4096
