@@ -178,7 +178,7 @@ class _Sessions(Running):
             self._idle.append((call.conversation, call.turn + 1))
 
     def look(self, core: Scheduler, now: float) -> None:
-        wanted = core._endpoints[0].limit.limit - self._asking
+        wanted = next(iter(core._endpoints)).limit.limit - self._asking
         if wanted <= 0:
             return
         self._idle.sort()
