@@ -106,6 +106,7 @@ class Granting:
             if found is None:
                 break
             group, oldest = found
+            self._queue.lanes.see(group.shape.priority, now)
             urgent = reserve is not None and group.shape.priority > reserve.lowest
             if reserve is not None and not urgent:
                 room -= reserve.unused
