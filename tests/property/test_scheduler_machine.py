@@ -6,8 +6,7 @@ What is checked, after every event:
   nothing is left after a drain;
 - a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
-- the lowest priority class in use leaves the others' reserve alone, and a call of another class waits for nothing but a permit;
-- under families no call is passed over for longer than ``starvation_s`` once it is the oldest of its group;
+- the lowest priority class in use leaves the others' reserve alone ("free" above means free to the call's class);
 - counts by class and by tenant are those of the calls;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
