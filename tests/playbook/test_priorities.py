@@ -1,6 +1,6 @@
 """Priority classes: a head start, a reserve, no linger and no hold, and a place in the queue of their own. Rule 9."""
 
-from batchclient._core.messages import Submitted, Woke
+from batchclient._core.messages import Paused, Resumed, Submitted, Woke
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 HIGH = shape(priority=1)
@@ -159,3 +159,23 @@ def test_what_each_class_was_served_is_counted():
     play >> answered(high, tokens=7) << ["resolve high"]
     assert {p: (s.prompt_tokens, s.completion_tokens) for p, s in play.priorities.items()} == {1: (1, 7), 0: (0, 0)}
     assert play.tenants == {}
+
+
+def test_classes_that_waited_for_long_because_nobody_looked_are_in_use():
+    play = Playbook(limit=32)
+    play >> Paused() << []
+    play.submit(*calls("high", HIGH), *calls(40))
+    play.at(500.0) >> Resumed()
+    assert [len(batch.requests) for batch in play.sent] == [1, 30]
+
+
+def test_several_calls_of_a_higher_class_take_the_permits_there_are():
+    play, held = busy(8, refill_ratio=1.0, refill_s=10.0)
+    play.submit(*calls(20), *calls("x y z", HIGH)) >> Woke() << []
+    play.at(1.0) >> answered(held[0]) << ["resolve c0", "send x"]
+
+
+def test_a_lone_call_of_a_higher_class_does_not_linger():
+    play = Playbook(limit=8, linger_s=5.0)
+    play.submit(*calls("low")) >> Woke() << ["send low"]
+    play.at(1.0).submit(*calls("high", HIGH)) >> Woke() << ["send high"]

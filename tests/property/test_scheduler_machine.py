@@ -8,6 +8,8 @@ What is checked, after every event:
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
 - an ejected endpoint is left alone for its pause and then gets one call; one that recovers, no more than it is allowed; and
   one is in use, unless all refuse connections or may be probed now;
+- the lowest priority class in use leaves the others' reserve alone ("free" above means free to the call's class);
+- counts by class and by tenant are those of the calls;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
 """
@@ -53,7 +55,13 @@ SHAPES = [
     Shape(b"heavy", b"{}", weight=9, max_output_tokens=16),
     Shape(b"alone", b"{}", max_output_tokens=16, alone_reason="so it is"),
     Shape(b"long", b"{}", max_output_tokens=4000, plain_only=True),
+    Shape(b"urgent", b"{}", max_output_tokens=16, priority=1, answer_key=b"common"),
+    Shape(b"most urgent", b"{}", max_output_tokens=1, priority=2),
+    Shape(b"tenant a", b"{}", max_output_tokens=16, tenant="a", answer_key=b"common"),
+    Shape(b"tenant b", b"{}", weight=2, max_output_tokens=16, tenant="b"),
+    Shape(b"urgent a", b"{}", max_output_tokens=16, tenant="a", priority=1),
 ]
+PREFIXES = [b"", b"x" * 300, b"x" * 600, b"x" * 300 + b"y" * 300, b"z" * 300]
 OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
 NEVER_STARVES = 1e9
 
@@ -100,10 +108,11 @@ class World:
         for command in self.core.commands():
             self.obey(command, before)
 
-    def make_submit(self, shape, tokens, patience, may_wait):
+    def make_submit(self, shape, tokens, patience, may_wait, prefix=0):
         deadline = None if patience is None else self.now + patience
         name = str(len(self.calls))
-        request = Request(SHAPES[shape], name.encode(), prompt_tokens=tokens, deadline=deadline, waiter=name)
+        prompt = PREFIXES[prefix] + name.encode()
+        request = Request(SHAPES[shape], prompt, prompt_tokens=tokens, deadline=deadline, waiter=name)
         self.calls.append(request)
         self.cohorts[name] = "fresh"
         return Submitted(request, may_wait)
@@ -207,6 +216,23 @@ class World:
         limit = endpoint.limit.limit
         assert held + len(requests) * weight <= max(limit, weight), "more in flight than the limit"
         assert len(requests) * weight <= limit or held == 0, "a heavy call runs alone"
+        if held and (reserve := self.reserve(endpoint)) is not None and batch.shape.priority <= reserve.lowest:
+            # ``reserve`` is as it was after the step: what higher classes got in it, they got before or after this batch.
+            used = sum(
+                len(left) * other.shape.weight
+                for other, left in self.open.values()
+                if other.shape.priority > reserve.lowest
+            )
+            kept = max(0, reserve.permits - used // len(self.core._endpoints.serving))
+            assert held + len(requests) * weight <= max(limit - kept, 1), "the reserve is for others"
+
+    def reserve(self, endpoint):
+        return self.core._lanes.reserve(endpoint.limit.limit, len(self.core._endpoints.serving), self.now)
+
+    def room(self, endpoint, priority):
+        """Permits free to a class."""
+        reserve = self.reserve(endpoint)
+        return endpoint.free - (reserve.unused if reserve is not None and priority <= reserve.lowest else 0)
 
     def check_health(self, batch):
         endpoint = self.core._by_id[batch.endpoint]
@@ -342,10 +368,25 @@ class Machine(RuleBasedStateMachine):
         assert statistics.waiting == states[RequestState.WAITING]
         assert statistics.backing_off == states[RequestState.BACKING_OFF]
         assert statistics.submitted == len(world.calls)
+        self.check_lanes(statistics)
         ended = statistics.succeeded + statistics.failed + statistics.cancelled
         assert ended == world.ends.total() == sum(request.state not in OPEN for request in world.calls)
         assert core.idle == (not world.open and not any(states[state] for state in OPEN))
         self.check_deadline(core.next_deadline())
+
+    def check_lanes(self, statistics):
+        world = self.world
+        queued = Counter(request.shape.priority for request in world.calls if request.state is RequestState.QUEUED)
+        waiting = Counter(request.shape.tenant for request in world.calls if request.state is RequestState.WAITING)
+        in_flight = Counter()
+        for batch, left in world.open.values():
+            in_flight[batch.shape.priority] += len(left) * batch.shape.weight
+        for priority, lane in statistics.priorities.items():
+            assert (lane.queued, lane.in_flight) == (queued[priority], in_flight[priority])
+        assert sum(lane.queued for lane in statistics.priorities.values()) == statistics.queued
+        assert sum(lane.waiting for lane in statistics.priorities.values()) == statistics.waiting
+        for tenant, lane in statistics.tenants.items():
+            assert lane.waiting == waiting[tenant]
 
     def check_deadline(self, deadline):
         world = self.world
@@ -379,7 +420,8 @@ class Machine(RuleBasedStateMachine):
                 continue
             for request in queued:
                 together = min(request.group.size, endpoint.list_cap(world.now)) if request.group.whole else 1
-                if endpoint.free >= together * request.shape.weight or not endpoint.in_flight:
+                room = world.room(endpoint, request.shape.priority)
+                if room >= together * request.shape.weight or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
@@ -435,20 +477,23 @@ class AnyOrder(Machine):
         length_reach=st.sampled_from([None, None, 0, 1]),
         limits=st.sampled_from([[8], [4], [1], [6, 3], [4, 4]]),
         seesaw=st.booleans(),
+        order=st.sampled_from(["fcfs", "fcfs", "shortest_first", "deadline"]),
+        aging_s=st.sampled_from([300.0, 5.0]),
     )
     def begin(self, **beginning):
         self.open_world(**beginning)
 
     @rule(
-        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5]),
+        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10]),
         count=st.sampled_from([1, 1, 2, 5, 9]),
         tokens=st.sampled_from([1, 30, 5000]),
         patience=st.sampled_from([None, None, None, 0.05, 0.3, 5.0, 0.0]),
         may_wait=st.booleans(),
+        prefix=st.sampled_from([0, 0, 0, 1, 2, 3, 4]),
     )
-    def submit(self, shape, count, tokens, patience, may_wait):
+    def submit(self, shape, count, tokens, patience, may_wait, prefix):
         for _ in range(count):
-            self.tell("submit", shape, tokens, patience, may_wait)
+            self.tell("submit", shape, tokens, patience, may_wait, prefix)
 
     @rule(number=st.integers(0, 10_000), ended=st.booleans())
     @precondition(lambda self: self.world.open)

@@ -239,3 +239,10 @@ def test_every_call_is_taken_once_and_none_starves(steps, longest_run_s):
             oldest_since = (live[0], float(now))
         assert queue.size == len(live)
         assert queue.requests() == live
+
+
+def test_it_stays_with_the_sibling_it_went_on_to():
+    queue, _ = filled([text("h", "a"), text("h", "b"), text("h", "b")])
+    assert [served_one(queue), served_one(queue)] == [0, 1]
+    queue.add(request(3, text("h", "a") + b" late"))
+    assert [served_one(queue), served_one(queue)] == [2, 3]

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
+from batchclient._core.order import Order
 from batchclient._core.queue import Group, Queue
 
 ONE, OTHER = Shape(b"one", b"{}"), Shape(b"other", b"{}")
@@ -237,3 +238,29 @@ def test_the_queue_does_as_a_plain_list_does(steps):
             queue.restore(group)
         assert queue.size == len(live)
         assert queue.requests() == live
+
+
+def test_a_ranked_group_that_moved_forward_is_in_the_order_once():
+    queue = Queue(Order("deadline"))
+    late, soon = request(0), request(1)
+    late.deadline, soon.deadline = 90.0, 10.0
+    fill(queue, late, soon)
+    group, oldest = queue.pop()
+    assert oldest is late
+    assert queue.pop() is None
+    queue.restore(group)
+    assert queue.pop()[0] is group
+
+
+def test_a_ranked_list_leaves_out_the_dead_and_those_out_of_reach():
+    queue = Queue(Order("deadline"))
+    requests = [request(seq, bucket=bucket) for seq, bucket in enumerate((1, 1, 9, 1, 2))]
+    for one in requests:
+        one.deadline = 10.0 + one.seq
+    fill(queue, *requests)
+    end(queue, requests[1])
+    group, _ = queue.pop()
+    assert seqs(queue.take(group, 3, 1, 0.0)) == [0, 3, 4]
+    assert queue.size == 1
+    queue.restore(group)
+    assert queue.pop()[1] is requests[2]

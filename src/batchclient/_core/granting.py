@@ -190,6 +190,7 @@ class Granting:
                 # What failed here is no probe: an outage must not use up one call's attempts.
                 passed_over.append(group)
                 continue
+            self._queue.lanes.see(group.shape.priority, now)
             urgent = reserve is not None and group.shape.priority > reserve.lowest
             if reserve is not None and not urgent:
                 room -= reserve.unused

@@ -183,7 +183,9 @@ class Lanes:
         """
         if len(self._seen) < 2:
             return None
-        used = [priority for priority, seen_at in self._seen.items() if now < seen_at + _SEEN_FOR_S]
+        # A call that waits is in use however long nobody could look at it.
+        used = {lane.priority for lane in self.ready if lane.size}
+        used.update(priority for priority, seen_at in self._seen.items() if now < seen_at + _SEEN_FOR_S)
         if len(used) < 2 or limit < 2:
             return None
         lowest = min(used)

@@ -151,7 +151,6 @@ class Queue:
         lane = group.lane
         assert lane is not None
         lane.size -= len(requests)
-        self.lanes.see(lane.priority, now)
         self.size -= len(requests)
         return requests
 
