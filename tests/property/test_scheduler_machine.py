@@ -227,7 +227,8 @@ class World:
             assert held + len(requests) * weight <= max(limit - kept, 1), "the reserve is for others"
 
     def reserve(self, endpoint):
-        return self.core._lanes.reserve(endpoint.limit.limit, len(self.core._endpoints.serving), self.now)
+        most = endpoint.in_flight + endpoint.free
+        return self.core._lanes.reserve(most, len(self.core._endpoints.serving), self.now)
 
     def room(self, endpoint, priority):
         """Permits free to a class."""

@@ -238,7 +238,9 @@ class Granting:
         return more
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
-        return self._queue.lanes.reserve(endpoint.limit.limit, len(self._endpoints.serving), now)
+        # Of what it may have in flight now: while it recovers that is less than its limit.
+        most = endpoint.in_flight + endpoint.free
+        return self._queue.lanes.reserve(most, len(self._endpoints.serving), now)
 
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""
