@@ -15,8 +15,9 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from benchmarks.lab.padding import PaddingServer
 from benchmarks.lab.profiles import Scenario
-from benchmarks.lab.server import ContinuousServer, LabServer, PaddingServer, Reply
+from benchmarks.lab.server import ContinuousServer, LabServer, Reply
 
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
