@@ -135,7 +135,7 @@ def lab_series(lab: dict[str, Any], path: Path) -> None:
         axes.plot(seconds, [point[2] / run["best_tokens_per_s"] for point in run["series"]], color=OURS, linewidth=1)
         axes.axhline(1, color=OURS, linewidth=0.5, linestyle=":")
         axes.set_ylim(0, 1.6)
-        axes.set_title(f"{run['scenario']}: {lab['summaries'][run['scenario']]}", fontsize=6, loc="left")
+        axes.set_title(f"{run['scenario']}: {lab['summaries'][run['scenario']]}"[:64], fontsize=6, loc="left")
         axes.tick_params(labelsize=6)
         limits = axes.twinx()
         limits.plot(seconds, [point[1] for point in run["series"]], color=THEIRS, linewidth=1)

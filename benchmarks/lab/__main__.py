@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.lab import results, sweep
 from benchmarks.lab.algorithms import ALGORITHMS
+from benchmarks.lab.driver import simulate
 from benchmarks.lab.profiles import SCENARIOS
 
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "lab_statics.json"
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--static", action="store_true", help="only the fixed limits, each shown")
     parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
+    parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results (see report.py)")
@@ -49,8 +51,10 @@ def main() -> None:
     _print_runs(names, chosen, static_runs, runs)
     if options.series:
         _print_series(runs)
+    if options.changes:
+        _print_changes(names, chosen, constants)
     if options.write:
-        results.write(runs)
+        results.write(runs, static_runs + sweep.list_sizes(names, options.processes))
     print(f"{time.perf_counter() - began:.0f} s")
 
 
@@ -99,6 +103,15 @@ def _print_runs(
                 f"  latency x{latency:5.2f}  t90 {reached:>8} s  lists of {of_it[0].mean_list:4.1f}"
                 f"  failed {of_it[0].failed} rejected {of_it[0].rejected} preempted {of_it[0].preemptions}"
             )
+
+
+def _print_changes(names: Sequence[str], chosen: Sequence[str], constants: Sequence[tuple[str, float]]) -> None:
+    sweep.set_constants(constants)
+    for name in names:
+        for algorithm in chosen:
+            print(f"{name} {algorithm}: second, limit, reason")
+            for at, limit, reason in simulate(SCENARIOS[name], ALGORITHMS[algorithm]()).changes:
+                print(f"  {at:8.2f} {limit:5} {reason}")
 
 
 def _print_series(runs: Sequence[sweep.AlgorithmRun]) -> None:

@@ -15,8 +15,9 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from benchmarks.lab.padding import PaddingServer
 from benchmarks.lab.profiles import Scenario
-from benchmarks.lab.server import ContinuousServer, LabServer, PaddingServer, Reply
+from benchmarks.lab.server import ContinuousServer, LabServer, Reply
 
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
@@ -53,7 +54,8 @@ class Trace:
     latencies_s: array[float] = field(default_factory=lambda: array("d"))
     limits: list[tuple[float, int]] = field(default_factory=list)
     """(when, limit), from the start on."""
-    reasons: list[tuple[float, int, str]] = field(default_factory=list)
+    changes: list[tuple[float, int, str]] = field(default_factory=list)
+    """(when, limit, reason)."""
     in_flight: list[int] = field(default_factory=list)
     """One sample a second, from 0 on."""
     useful: list[float] = field(default_factory=list)
@@ -262,4 +264,4 @@ class _Run:
 
     def note_limit(self, now: float, limit: int, reason: str) -> None:
         self.trace.limits.append((now, limit))
-        self.trace.reasons.append((now, limit, reason))
+        self.trace.changes.append((now, limit, reason))

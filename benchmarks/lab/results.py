@@ -17,7 +17,7 @@ from zlib import crc32
 
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.profiles import SCENARIOS
-from benchmarks.lab.sweep import AlgorithmRun
+from benchmarks.lab.sweep import LIST_SIZES, AlgorithmRun, StaticRun
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 DRAWN = "knee"
@@ -25,12 +25,20 @@ DRAWN = "knee"
 _DRAWN_EVERY = 2
 
 
-def write(runs: Sequence[AlgorithmRun]) -> None:
+def write(runs: Sequence[AlgorithmRun], static_runs: Sequence[StaticRun]) -> None:
     """Merge ``runs`` into ``results/lab.json`` and make ``results/lab.md`` anew."""
     path = RESULTS / "lab.json"
     versions = {name: crc32(repr(scenario).encode()) for name, scenario in SCENARIOS.items()}
     replaced = {(run.scenario, run.algorithm) for run in runs}
-    kept: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.exists() else []
+    before: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": [], "statics": []}
+    statics = [one for one in before["statics"] if versions.get(one["scenario"]) == one["version"]]
+    fresh = {run.scenario for run in static_runs}
+    statics = [one for one in statics if one["scenario"] not in fresh]
+    statics += [asdict(run) | {"version": versions[run.scenario]} for run in static_runs]
+    statics.sort(
+        key=lambda one: (list(SCENARIOS).index(one["scenario"]), one["phase"], one["max_list"] or 32, one["limit"])
+    )
+    kept = before["runs"]
     entries = [
         entry
         for entry in kept
@@ -48,9 +56,12 @@ def write(runs: Sequence[AlgorithmRun]) -> None:
     algorithms = list(ALGORITHMS)
     entries.sort(key=lambda one: (names.index(one["scenario"]), algorithms.index(one["algorithm"]), one["seed"]))
     lines = ",\n".join(json.dumps(_rounded(entry)) for entry in entries)
+    static_lines = ",\n".join(json.dumps(_rounded(one)) for one in statics)
     summaries = {name: scenario.summary for name, scenario in SCENARIOS.items()}
-    path.write_text(f'{{"summaries": {json.dumps(summaries)},\n"runs": [\n{lines}\n]}}\n')
-    (RESULTS / "lab.md").write_text(_markdown([_run(entry) for entry in entries]))
+    path.write_text(
+        f'{{"summaries": {json.dumps(summaries)},\n"runs": [\n{lines}\n],\n"statics": [\n{static_lines}\n]}}\n'
+    )
+    (RESULTS / "lab.md").write_text(_markdown([_run(entry) for entry in entries], statics))
 
 
 def reached(runs: Sequence[AlgorithmRun]) -> str:
@@ -77,7 +88,7 @@ def _rounded(entry: dict[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in entry.items()}
 
 
-def _markdown(runs: Sequence[AlgorithmRun]) -> str:
+def _markdown(runs: Sequence[AlgorithmRun], statics: Sequence[dict[str, Any]]) -> str:
     algorithms = [name for name in ALGORITHMS if any(run.algorithm == name for run in runs)]
     groups: dict[tuple[str, str], list[AlgorithmRun]] = {}
     for run in runs:
@@ -106,8 +117,28 @@ def _markdown(runs: Sequence[AlgorithmRun]) -> str:
     lines += table(
         "Mean limit over the last half", lambda group: f"{statistics.mean(run.mean_limit for run in group):.0f}"
     )
+    lines += _list_table(names, statics)
     note = "One seed each" + (f", but {several} (then the mean, and the worst in brackets)." if several else ".")
     return "\n".join([*lines, note]) + "\n"
+
+
+def _list_table(names: Sequence[str], statics: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["**Fixed limits: tokens/s of the best with lists of at most so many prompts, and that limit**", ""]
+    sizes = sorted([*LIST_SIZES, 32])
+    lines += [f"| | {' | '.join(map(str, sizes))} |", "|---" * (len(sizes) + 1) + "|"]
+    for name in names:
+        cells = []
+        for size in sizes:
+            phase = len(SCENARIOS[name].phases()) - 1
+            of_it = [
+                one for one in statics if (one["scenario"], one["phase"], one["max_list"] or 32) == (name, phase, size)
+            ]
+            most = max((one["tokens_per_s"] for one in of_it), default=0.0)
+            enough = [one for one in of_it if one["tokens_per_s"] >= 0.99 * most]
+            smallest = min(enough, key=lambda one: one["limit"], default=None)
+            cells.append(f"{smallest['tokens_per_s']:,.0f} at {smallest['limit']}" if smallest else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _share(group: Sequence[AlgorithmRun]) -> str:

@@ -23,6 +23,8 @@ from benchmarks.lab.profiles import SCENARIOS
 from batchclient._core.limits import FixedLimit
 
 _STATIC_SKIP = 0.5
+LIST_SIZES = (1, 8, 128)
+"""Beside the preset's 32: tried with every limit, in the last phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,7 @@ class AlgorithmJob:
 
     def __call__(self) -> AlgorithmRun:
         began = time.perf_counter()
-        knee = importlib.import_module("batchclient._core.limits.knee")
-        for name, value in self.constants:
-            if not hasattr(knee, name):
-                raise ValueError(f"no constant {name} in knee.py")
-            setattr(knee, name, value)
+        set_constants(self.constants)
         scenario = SCENARIOS[self.scenario]
         trace = simulate(scenario, ALGORITHMS[self.algorithm](), self.seed)
         end = scenario.duration_s
@@ -150,6 +148,16 @@ class AlgorithmJob:
             self.best[-1].mean_s,
             time.perf_counter() - began,
         )
+
+
+def set_constants(constants: Iterable[tuple[str, float]]) -> None:
+    """Set constants of ``_core.limits.knee`` in this process."""
+    knee = importlib.import_module("batchclient._core.limits.knee")
+    for name, value in constants:
+        if not hasattr(knee, name):
+            raise ValueError(f"no constant {name} in knee.py")
+        # A count stays a count.
+        setattr(knee, name, type(getattr(knee, name))(value))
 
 
 def series(trace: Trace, every_s: float = 2.0, window_s: float = 4.0) -> Iterator[tuple[float, float, float]]:
@@ -202,6 +210,17 @@ def statics(names: Iterable[str], processes: int, cache: Path | None) -> list[St
     for key in keys.values():
         out += fresh[key] if key in fresh else [StaticRun(**run) for run in known[key]]  # type: ignore[arg-type]
     return out
+
+
+def list_sizes(names: Iterable[str], processes: int) -> list[StaticRun]:
+    """Every fixed limit with every list size, in the last phase of the scenarios."""
+    jobs = [
+        StaticJob(name, len(SCENARIOS[name].phases()) - 1, limit, size)
+        for name in names
+        for limit in SCENARIOS[name].limits
+        for size in LIST_SIZES
+    ]
+    return run_all(jobs, processes)
 
 
 def _key(name: str) -> str:

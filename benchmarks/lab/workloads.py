@@ -39,10 +39,6 @@ class Lengths:
         drawn = self.mean_tokens * math.exp(rng.gauss(-(self.sigma**2) / 2, self.sigma))
         return min(self.most_tokens, max(1, round(drawn)))
 
-    def per_resident_token_s(self, prompt_tokens: float) -> float:
-        """Mean tokens a sequence holds while it runs: sum o (p + o/2) / sum o (``control-and-faults.md`` §A4.4b)."""
-        return prompt_tokens + self.mean_tokens * math.exp(self.sigma**2) / 2
-
 
 class Call:
     """What a request carries for the laboratory (it is the request's waiter)."""
