@@ -85,6 +85,7 @@ class Settings(BaseModel):
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
+    server_metrics: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("limit", mode="before")
     @classmethod

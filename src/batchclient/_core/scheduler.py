@@ -187,7 +187,7 @@ class Scheduler:
 
     def asks_for_load(self, endpoint: int) -> bool:
         """Whether a report of this endpoint's load could change anything now: no limit is below one."""
-        return self._endpoints[endpoint].in_flight > 1 and hasattr(self._endpoints[endpoint].limit, "on_load")
+        return self._endpoints[endpoint].in_flight > 1
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
