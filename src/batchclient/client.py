@@ -82,6 +82,10 @@ class BatchClient:
         max_queued: calls in the queue, at most; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``
+            and of what plain lists are found to cost; the server's own cap holds. Called for every look at the queue: it must be quick.
+        length_reach: how many length buckets (powers of 2 of the estimated tokens) away from its oldest call a list may reach; by default
+            the dialect's, which is any where the server batches continuously.
         timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
         connect_timeout_s: for a connection, seconds.
         read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
@@ -124,6 +128,8 @@ class BatchClient:
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
+        batch_size: Callable[[int], int] | None = None,
+        length_reach: int | None = None,
         timeout_s: float | None = None,
         connect_timeout_s: float | None = None,
         read_timeout_s: float | None = None,
@@ -326,7 +332,7 @@ class BatchClient:
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``.
+        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 

@@ -115,6 +115,26 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     assert {heard.path for heard in pages.pages} == {"/metrics"}
 
 
+@pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
+async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
+    monkeypatch.setattr(_feedback, "_TIMEOUT_S", 10.0)
+    caplog.set_level("INFO", "batchclient")
+
+    async def hold(heard, reader, writer, server):
+        if heard.method == "GET":
+            return await on_page(heard, reader, writer)
+        while not caplog.records:
+            await asyncio.sleep(0.01)
+        return await answer(heard, reader, writer, server)
+
+    async with RawServer(hold) as server:
+        async with BatchClient(server.url, model="m", http_backend=backend) as client:
+            await complete(client)
+    assert [record.getMessage().partition("(")[2].partition(")")[0] for record in caplog.records] == [
+        "it is over 2097152 bytes"
+    ]
+
+
 @pytest.mark.parametrize("on_page", [good, zipped], ids=["plain", "gzip"])
 async def test_a_page_is_understood(on_page, backend, monkeypatch):
     reports = []

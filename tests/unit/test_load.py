@@ -154,6 +154,12 @@ def test_after_a_gap_the_window_starts_anew_and_the_cap_comes_back():
     assert reports(cap, [60] * 2, start=13.0, in_flight=80)[0] == 80
 
 
+def test_a_window_does_not_span_a_gap():
+    cap = LoadCap()
+    reports(cap, [60] * 6, in_flight=100, running=40)
+    assert report(cap, 10.0, 60, in_flight=100, running=40) is None, "nobody looked between 2.5 and 10"
+
+
 @pytest.mark.parametrize("counter", ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"])
 def test_a_counter_that_goes_down_is_a_restart_and_all_is_forgotten(counter):
     cap = LoadCap()

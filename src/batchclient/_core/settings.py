@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["SchedulerSettings"]
@@ -22,6 +23,9 @@ class SchedulerSettings:
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
+        batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list`` and of what lists were found to
+            cost; where it answers ``None``, these hold.
+        server_max_list: prompts per request that the server takes, which bounds ``batch_size``.
     """
 
     linger_s: float = 0.0
@@ -34,3 +38,5 @@ class SchedulerSettings:
     plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
     length_reach: int | None = None
+    batch_size: Callable[[int], int | None] | None = None
+    server_max_list: int = 1024
