@@ -30,6 +30,7 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/overhead.py
     python benchmarks/million.py
     python benchmarks/vllm_cpu.py
+    python benchmarks/strategies.py
     python benchmarks/report.py
 """
 
@@ -127,6 +128,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "overhead": {"cpu_per_call": cpu_per_call, "list_sizes": list_sizes},
     "million": {"million_memory": million_memory},
     "vllm_cpu": {"vllm_ratios": vllm_ratios},
+    "strategies": {},
 }
 
 
