@@ -141,7 +141,8 @@ class LoadCap:
 
     def on_sample(self, sample: Sample) -> None:
         """Take in one observation: how long answers take and what they hold."""
-        if sample.outcome is not Outcome.SUCCESS:
+        if self._last is None or sample.outcome is not Outcome.SUCCESS:
+            # A server that has no page costs nothing here.
             return
         seconds = sample.now - sample.sent_at
         self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
