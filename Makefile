@@ -43,6 +43,7 @@ test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CP
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/million.py
+	$(BIN)/python benchmarks/strategies.py
 	$(BIN)/python benchmarks/report.py
 
 bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchmarks.md

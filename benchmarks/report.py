@@ -30,6 +30,7 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/overhead.py
     python benchmarks/million.py
     python benchmarks/vllm_cpu.py
+    python benchmarks/strategies.py
     python benchmarks/report.py
 """
 
@@ -156,6 +157,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "million": {"million_memory.png": million_memory},
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
     "lab": {"lab_series.svg": lab_series},
+    "strategies": {},
 }
 PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu"), "laboratory.md": ("lab",)}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}

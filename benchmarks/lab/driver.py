@@ -130,7 +130,7 @@ class _Run:
             settings["max_list"] = max_list
         made = make_settings("balanced", {"base_url": "http://lab/v1", **settings})
         self.core = Scheduler(made.scheduler(made.max_list, reach), [limit])
-        self.endpoint = self.next(iter(core._endpoints))
+        self.endpoint = next(iter(self.core._endpoints))
         self.server: LabServer = (PaddingServer if scenario.padding else ContinuousServer)(scenario, seed)
         self.limit = limit
         self.changes = list(scenario.changes)

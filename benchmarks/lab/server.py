@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.lab.workloads import Call, Lengths
 
+from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, Failure, RequestState
 from batchclient.dialects._status import failure_of
 from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
@@ -29,20 +29,6 @@ if TYPE_CHECKING:
 _IN_FLIGHT = RequestState.IN_FLIGHT
 _REPORT_FIRST = 1_000_000_000
 _CHOICES = (Choice(0, "", "stop"),)
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a ``/metrics`` page says."""
-
-    running: int
-    waiting: int
-    kv_usage_ratio: float
-    kv_capacity_tokens: int
-    preemptions: int
-    generation_tokens: int
-    prefix_cache_hits: int | None = None
-    prefix_cache_queries: int | None = None
 
 
 class Reply:
@@ -168,7 +154,7 @@ class LabServer:
         if change.output_scale is not None:
             self.output_scale = change.output_scale
 
-    def load(self) -> Load | None:
+    def load(self) -> ServerLoad | None:
         """What its ``/metrics`` page says now; ``None``: it has none."""
         return None
 
@@ -264,10 +250,10 @@ class ContinuousServer(LabServer):
             for _ in range(change.tenant_sequences):
                 self._submit_tenant(now)
 
-    def load(self) -> Load:
+    def load(self) -> ServerLoad:
         engine = self.engine
         hits, queries = (self._cache.hits, self._cache.queries) if self._cache else (None, None)
-        return Load(
+        return ServerLoad(
             engine.running,
             engine.waiting,
             engine.kv_usage_ratio,

@@ -17,6 +17,7 @@ from batchclient._core.limits import (
     LatencyCap,
     Limit,
     LimitControl,
+    LoadCap,
 )
 from batchclient._core.limits.knee import OBJECTIVES
 from batchclient.config import Settings
@@ -29,9 +30,9 @@ _FILES_FOR_OTHERS = 64
 _said: set[int] = set()
 
 
-def make_limit(settings: Settings) -> LimitControl:
-    """Return a fresh limit for one endpoint."""
-    caps: list[Cap] = []
+def make_limit(settings: Settings, *, hears_load: bool) -> LimitControl:
+    """Return a fresh limit for one endpoint; ``hears_load``: its server is asked for its load."""
+    caps: list[Cap] = [LoadCap()] if hears_load else []
     if settings.p95_latency_s is not None:
         caps.append(LatencyCap(settings.p95_latency_s))
     if settings.time_to_first_token_s is not None:

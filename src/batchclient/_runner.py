@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
+from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
@@ -38,6 +39,7 @@ from batchclient._core.messages import (
     Failure,
     FailureKind,
     HealthChanged,
+    LoadReported,
     Reject,
     Request,
     Resolve,
@@ -47,6 +49,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Adjustment
+from batchclient._feedback import Feedback
 from batchclient.dialects import Dialect
 from batchclient.errors import (
     BatchClientError,
@@ -91,6 +94,8 @@ class Runner:
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
         on_adjustment: told of each change of a limit or list cap; the user's.
+        metrics_transports: one per endpoint, to the servers' roots, to ask for their load; none: they are not asked.
+        model: the model that the calls are for, if all are for one.
     """
 
     def __init__(
@@ -103,6 +108,8 @@ class Runner:
         timeouts: Timeouts,
         on_failure: Callable[[Batch, BatchClientError], None],
         on_adjustment: Callable[[Adjustment], object] | None = None,
+        metrics_transports: Sequence[Transport] = (),
+        model: str | None = None,
     ) -> None:
         self.backend = backend
         self.core = core
@@ -127,6 +134,11 @@ class Runner:
         self._tasks_left: anyio.Event | None = None
         self._drained = anyio.Event()
         self._over = False
+        self._feedback: Feedback | None = None
+        if metrics_transports:
+            self._feedback = Feedback(
+                backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
+            )
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -151,6 +163,13 @@ class Runner:
             self._execute(commands)
             commands = core.commands()
         self._set_timer()
+        feedback = self._feedback
+        if feedback is not None and feedback.awake and core.idle:
+            feedback.sleep()
+
+    def _report_load(self, endpoint: int, load: ServerLoad) -> None:
+        if not self.ended:
+            self.tell(LoadReported(endpoint, load))
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -165,6 +184,8 @@ class Runner:
         if not self.ended:
             self.ended = True
             self.tell(CloseRequested())
+            if self._feedback is not None:
+                self._feedback.sleep()
             for number, on_stop in list(self._readers.items()):
                 self._cancel(number)
                 on_stop()
@@ -175,12 +196,14 @@ class Runner:
                 await self._tasks_left.wait()
             for transport in self._transports:
                 await transport.aclose()
+            if self._feedback is not None:
+                await self._feedback.aclose()
             # A task that was cancelled before its first step is over in the next turn.
             await anyio.lowlevel.checkpoint()
         self._over = True
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
-        """Start a task that reads a map's documents.
+        """Start a task that reads a map's documents, or a server's metrics page.
 
         Args:
             read: the work.
@@ -239,6 +262,8 @@ class Runner:
                             waiter.set_result(completion)
                 case SendBatch(batch):
                     self._start_task(batch.id, self._send, batch)
+                    if self._feedback is not None:
+                        self._feedback.wake()
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter

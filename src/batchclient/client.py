@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
 from batchclient._control import make_limit
+from batchclient._core.limits import LimitControl
 from batchclient._core.messages import UNPIN, AbortRequested, Cancelled, Paused, Request, RequestState, Resumed, Retuned
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Adjustment, Statistics
+from batchclient._feedback import LARGEST_PAGE_BYTES, root_of
 from batchclient._runner import Runner
 from batchclient.config import changed, make_settings
 from batchclient.dialects import make_dialect
@@ -87,6 +89,10 @@ class BatchClient:
             cache serves them; with ``order="fcfs"``.
         send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
         tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
+        batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``
+            and of what plain lists are found to cost; the server's own cap holds. Called for every look at the queue: it must be quick.
+        length_reach: how many length buckets (powers of 2 of the estimated tokens) away from its oldest call a list may reach; by default
+            the dialect's, which is any where the server batches continuously.
         timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
         connect_timeout_s: for a connection, seconds.
         read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
@@ -97,6 +103,8 @@ class BatchClient:
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
         trust_env: whether proxies and certificates may come from environment variables.
+        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to lower the limit where they queue
+            or their KV cache fills; on by default, except with an ``http_client`` or a ``dialect`` given.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.
@@ -132,6 +140,8 @@ class BatchClient:
         group_prefixes: bool | None = None,
         send_priority: bool | None = None,
         tenant_weights: Mapping[str, float] | None = None,
+        batch_size: Callable[[int], int] | None = None,
+        length_reach: int | None = None,
         timeout_s: float | None = None,
         connect_timeout_s: float | None = None,
         read_timeout_s: float | None = None,
@@ -141,6 +151,7 @@ class BatchClient:
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
         trust_env: bool | None = None,
+        server_metrics: bool | None = None,
     ) -> None:
         arguments = {
             name: value
@@ -154,6 +165,12 @@ class BatchClient:
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
         self._http_client = http_client
+        self._asks_for_load = self._settings.server_metrics
+        if self._asks_for_load is None:
+            self._asks_for_load = http_client is None and dialect is None
+        elif self._asks_for_load and http_client is not None:
+            message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
+            raise ConfigError(message, field="server_metrics")
         self._calls = CallMaker(self._settings, self._dialect)
         self._context = copy_context()
         self._runner: Runner | None = None
@@ -352,7 +369,7 @@ class BatchClient:
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``.
+        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 
@@ -362,9 +379,7 @@ class BatchClient:
         self._settings = changed(self._settings, settings)
         if self._runner is not None:
             limits = (
-                [make_limit(self._settings) for _ in self._settings.base_url]
-                if _LIMIT_SETTINGS & settings.keys()
-                else None
+                [self._make_limit() for _ in self._settings.base_url] if _LIMIT_SETTINGS & settings.keys() else None
             )
             core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
             self._runner.tell(Retuned(core, limits, self._pinned))
@@ -495,6 +510,8 @@ class BatchClient:
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
             self._settings.on_adjustment,
+            [self._make_metrics_transport(url) for url in self._settings.base_url] if self._asks_for_load else (),
+            self._settings.model,
         )
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
@@ -504,10 +521,24 @@ class BatchClient:
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
         urls = self._settings.base_url
-        core = Scheduler(settings, [make_limit(self._settings) for _ in urls], [_shown(url) for url in urls])
+        core = Scheduler(settings, [self._make_limit() for _ in urls], [_shown(url) for url in urls])
         if self._pinned is not None:
             core.handle(Retuned(pin=self._pinned), 0.0)
         return core
+
+    def _make_limit(self) -> LimitControl:
+        return make_limit(self._settings, hears_load=bool(self._asks_for_load))
+
+    def _make_metrics_transport(self, base_url: str) -> Transport:
+        from batchclient.transport._httpx import HttpxTransport
+
+        return HttpxTransport(
+            root_of(base_url),
+            self._headers,
+            max_response_bytes=LARGEST_PAGE_BYTES,
+            backend=self._settings.http_backend,
+            trust_env=self._settings.trust_env,
+        )
 
     def _make_transport(self, base_url: str) -> Transport:
         from batchclient.transport._httpx import HttpxTransport

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from batchclient._batch_size import BatchSize
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
@@ -40,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 CHANGEABLE = frozenset(
     (
         "limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
-        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens",
+        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "batch_size", "length_reach",
     )
 )  # fmt: skip
 """What ``BatchClient.retune`` takes."""
@@ -81,6 +82,8 @@ class Settings(BaseModel):
     group_prefixes: Annotated[bool, Field(strict=True)] = True
     send_priority: Annotated[bool, Field(strict=True)] = False
     tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    batch_size: Callable[[int], int] | None = None
+    length_reach: Annotated[int, Field(ge=0, strict=True)] | None = None
     timeout_s: PositiveSeconds | None = None
     connect_timeout_s: PositiveSeconds = 5.0
     read_timeout_s: PositiveSeconds | None = 600.0
@@ -90,6 +93,7 @@ class Settings(BaseModel):
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
+    server_metrics: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("limit", mode="before")
     @classmethod
@@ -142,11 +146,13 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
-            length_reach=length_reach,
             order=self.order,
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,
             tenant_weights=self.tenant_weights,
+            length_reach=length_reach if self.length_reach is None else self.length_reach,
+            batch_size=None if self.batch_size is None else BatchSize(self.batch_size),
+            server_max_list=dialect_max_list,
         )
 
 

@@ -140,3 +140,21 @@ def test_one_step_looks_at_sixteen_groups_and_no_more():
     play.at(1.0).submit(*heavies[:15], light) >> Woke() << ["send light"]
     (light_too,) = calls("light_too", shape())
     play.at(1.1).submit(heavies[15], light_too) >> Woke() << []
+
+
+def test_a_plain_list_is_bounded_by_what_plain_lists_were_found_to_cost():
+    play, short = Playbook(limit=64), shape(max_output_tokens=1)
+    for number in range(21):
+        size = (32, 24, 16, 8, 4, 2, 1)[number % 7]
+        several = calls(" ".join(f"w{number}.{place}" for place in range(size)), short)
+        play.at(10.0 * number).submit(*several) >> Woke()
+        assert len(play.last.requests) == size
+        # 20 ms and 10 ms a prompt, but once the server paused for 9 s.
+        play.at(10.0 * number + (9.0 if number == 10 else 0.02 + 0.01 * size)) >> answered(*several)
+    many = calls(64, short)
+    play.at(300.0).submit(*many) >> Woke()
+    assert [len(batch.requests) for batch in play.sent[21:]] == [18, 18, 18, 10]
+    streamed = calls(" ".join(f"s{place}" for place in range(32)))
+    play >> answered(*many[:18]) >> answered(*many[18:36])
+    play.submit(*streamed) >> Woke()
+    assert len(play.last.requests) == 32

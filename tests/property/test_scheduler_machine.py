@@ -21,7 +21,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from batchclient._core.health import HealthState
-from batchclient._core.limits import FixedLimit, LimitChange, Outcome
+from batchclient._core.limits import FixedLimit, LimitChange, LimitControl, LoadCap, Outcome, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -32,6 +32,7 @@ from batchclient._core.messages import (
     Failed,
     Failure,
     FailureKind,
+    LoadReported,
     Paused,
     Reject,
     Request,
@@ -87,7 +88,7 @@ class World:
     def __init__(self, setting, limits, seesaw):
         self.setting = setting
         make = SeeSaw if seesaw else FixedLimit
-        self.core = Scheduler(setting, [make(limit) for limit in limits])
+        self.core = Scheduler(setting, [LimitControl(make(limit), (LoadCap(),)) for limit in limits])
         self.now = 0.0
         self.transcript = []
         self.calls = []
@@ -150,6 +151,9 @@ class World:
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
+
+    def make_report(self, endpoint, running, waiting, kv_tokens, made):
+        return LoadReported(endpoint, ServerLoad(running, waiting, None, kv_tokens, None, made))
 
     def make_plain(self, kind):
         self.paused = {Paused: True, Resumed: False}.get(kind, self.paused)
@@ -525,6 +529,21 @@ class AnyOrder(Machine):
             if failing:
                 self.tell("fail", min(failing), kind, 0.3, None, None, None)
         self.advance_by(then)
+
+    @rule(
+        endpoint=st.sampled_from([0, 0, 1]),
+        running=st.sampled_from([None, 0, 4, 8]),
+        waiting=st.sampled_from([None, 0, 3, 8, 8]),
+        kv_tokens=st.sampled_from([None, 5, 20, 1000]),
+        made=st.sampled_from([None, 1, 1, 2]),
+        times=st.sampled_from([1, 1, 7]),
+    )
+    def report(self, endpoint, running, waiting, kv_tokens, made, times):
+        if endpoint < len(self.world.core._endpoints):
+            for _ in range(times):
+                self.tell("report", endpoint, running, waiting, kv_tokens, made)
+                if times > 1:
+                    self.advance_by(0.5)
 
     @rule(really=ONE_IN_FOUR)
     @precondition(lambda self: not self.world.paused)

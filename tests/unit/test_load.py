@@ -10,6 +10,13 @@ def sample(now=0.0, *, sent_at=0.0, sequences=1, prompt=0, made=0, outcome=Outco
     return Sample(now, sent_at, 1, 1.0, 1, sequences, prompt, made, 0.0, outcome, 1)
 
 
+def heard():
+    """One that has had a report: before it, answers are not looked at."""
+    cap = LoadCap()
+    cap.on_load(ServerLoad(running=1), 0, 0.0)
+    return cap
+
+
 def report(cap, now, waiting=0.0, *, in_flight=100, running=64.0, **fields):
     cap.on_load(ServerLoad(running=running, waiting=waiting, **fields), in_flight, now)
     return cap.cap(now)
@@ -69,7 +76,7 @@ def test_work_that_has_not_drained_yet_does_not_raise_the_cap_again():
 
 
 def test_the_window_is_as_long_as_the_work():
-    cap = LoadCap()
+    cap = heard()
     cap.on_sample(sample(40.0, sent_at=0.0))
     assert reports(cap, [60] * 24, start=40.0) is None
     assert report(cap, 52.0, 60)[0] == 80
@@ -154,6 +161,12 @@ def test_after_a_gap_the_window_starts_anew_and_the_cap_comes_back():
     assert reports(cap, [60] * 2, start=13.0, in_flight=80)[0] == 80
 
 
+def test_a_window_does_not_span_a_gap():
+    cap = LoadCap()
+    reports(cap, [60] * 6, in_flight=100, running=40)
+    assert report(cap, 10.0, 60, in_flight=100, running=40) is None, "nobody looked between 2.5 and 10"
+
+
 @pytest.mark.parametrize("counter", ["generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens"])
 def test_a_counter_that_goes_down_is_a_restart_and_all_is_forgotten(counter):
     cap = LoadCap()
@@ -179,7 +192,7 @@ def test_being_told_of_a_restart():
 
 
 def fed(*, prompt=100, made=200, answers=16):
-    cap = LoadCap()
+    cap = heard()
     for _ in range(answers):
         cap.on_sample(sample(1.0, prompt=prompt, made=made))
     return cap
@@ -191,7 +204,7 @@ def test_the_cache_over_what_a_sequence_holds_on_average():
 
 
 def test_long_answers_weigh_by_their_length():
-    cap = LoadCap()
+    cap = heard()
     for _ in range(50):
         cap.on_sample(sample(1.0, made=10))
         cap.on_sample(sample(1.0, made=1000))
@@ -200,14 +213,14 @@ def test_long_answers_weigh_by_their_length():
 
 
 def test_a_prompt_with_several_choices_is_held_once():
-    cap = LoadCap()
+    cap = heard()
     for _ in range(4):
         cap.on_sample(sample(1.0, sequences=4, prompt=400, made=800))
     assert report(cap, 0.0, kv_capacity_tokens=9_900.0)[0] == 42
 
 
 def test_a_list_that_answers_at_once_counts_as_its_answers():
-    cap = LoadCap()
+    cap = heard()
     cap.on_sample(sample(1.0, sequences=16, prompt=1600, made=3200))
     assert report(cap, 0.0, kv_capacity_tokens=9_900.0)[0] == 42
 
@@ -217,7 +230,7 @@ def test_a_few_answers_are_the_short_ones_and_say_nothing():
 
 
 def test_what_nobody_waited_for_and_what_has_no_count_says_nothing():
-    cap = LoadCap()
+    cap = heard()
     for _ in range(99):
         cap.on_sample(sample(1.0, prompt=100, made=200, outcome=Outcome.WASTED))
         cap.on_sample(sample(1.0, prompt=100, made=0))
@@ -282,6 +295,13 @@ def test_a_cap_is_at_least_one():
 
 
 # In a limit's control ---------------------------------------------------------------------------------------------
+
+
+def test_answers_of_a_server_without_a_page_are_not_looked_at():
+    cap = LoadCap()
+    for _ in range(99):
+        cap.on_sample(sample(1.0, prompt=100, made=200))
+    assert report(cap, 0.0, kv_capacity_tokens=9_900.0) is None
 
 
 def test_it_lowers_a_limit_and_lets_go_of_it():

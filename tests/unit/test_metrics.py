@@ -61,7 +61,7 @@ vllm:gpu_prefix_cache_queries_total{model_name="m"} 40
 vllm:gpu_prefix_cache_hits_total{model_name="m"} 30
 vllm:cache_config_info{block_size="16",num_gpu_blocks="573",num_gpu_blocks_override="None"} 1.0
 """
-    assert parse_metrics(page) == ServerLoad(5, 2, 0.87, 573 * 16, 10, None, 40, 30)
+    assert parse_metrics(page) == ServerLoad(5, 2, 0.87, 573 * 16, 10, None, 30, 40)
 
 
 def test_where_layers_differ_the_cache_holds_what_vllm_says():
@@ -132,7 +132,7 @@ def test_sglang_with_ranks():
             'sglang:generation_tokens_total{model_name="m"} 60\n',
         ]
     )
-    assert parse_metrics(page.encode(), "m") == ServerLoad(7, 9, 0.5, 2000, 2, 60, 40, 15)
+    assert parse_metrics(page.encode(), "m") == ServerLoad(7, 9, 0.5, 2000, 2, 60, 15, 40)
 
 
 def test_tgi():

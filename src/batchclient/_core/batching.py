@@ -57,14 +57,15 @@ class BatchingRule:
         settings = self._settings
         weight = group.shape.weight
         free = (endpoint.free if room is None else room) // weight
-        want = min(group.size, self._longest_list(group, endpoint, now))
+        longest = self._longest_list(group, endpoint, now)
+        want = min(group.size, longest)
         if endpoint.in_flight == 0:
             return max(1, min(want, free)), None, False
         if free < (want if group.whole else 1):
             return 0, None, now >= oldest.queued_at + settings.starvation_s
         if urgent:
             return min(want, free), None, False
-        if not group.sealed and want < free and group.size < self._longest_list(group, endpoint, now):
+        if not group.sealed and want < free and group.size < longest:
             until = oldest.queued_at + settings.linger_s
             if now < until:
                 return 0, until, False
@@ -76,9 +77,22 @@ class BatchingRule:
         return min(want, free), None, False
 
     def _longest_list(self, group: Group, endpoint: Endpoint, now: float) -> int:
-        if self.alone(group.shape, endpoint, now):
+        shape, settings = group.shape, self._settings
+        if self.alone(shape, endpoint, now):
             return 1
-        return endpoint.list_cap(now)
+        longest = endpoint.list_cap(now)
+        if group.sealed:
+            # What is left of a list that was sent already.
+            return longest
+        if settings.batch_size is not None:
+            chosen = settings.batch_size(group.size)
+            if chosen is not None:
+                return max(1, min(chosen, endpoint.list_cap(now, settings.server_max_list)))
+        if longest > 1 and not self.streamed(shape, endpoint, now):
+            worth = endpoint.list_costs.cap(shape.key, now)
+            if worth is not None and worth < longest:
+                return worth
+        return longest
 
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
         """Why calls of this shape go singly, or ``None``."""

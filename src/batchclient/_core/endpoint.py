@@ -12,6 +12,7 @@ from __future__ import annotations
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
+from batchclient._core.list_cost import ListCosts
 from batchclient._core.statistics import EndpointStatistics
 
 __all__ = ["Endpoint"]
@@ -47,6 +48,7 @@ class Endpoint:
         "id",
         "in_flight",
         "limit",
+        "list_costs",
         "lists_proven",
         "lists_refused",
         "max_list",
@@ -80,6 +82,7 @@ class Endpoint:
         self._streams_again_at = 0.0
         self._learnt_cap: int | None = None
         self._learnt_at = 0.0
+        self.list_costs = ListCosts()
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -134,20 +137,20 @@ class Endpoint:
         health.answered_once = True
         return change
 
-    def list_cap(self, now: float) -> int:
-        """The longest list to send now."""
+    def list_cap(self, now: float, most: int | None = None) -> int:
+        """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
         if self.lists_refused:
             if now < self._lists_again_at:
                 return 1
             self.lists_refused = False
-        return self._grown_cap(now)
+        return self._grown_cap(now, self.max_list if most is None else most)
 
-    def _grown_cap(self, now: float) -> int:
+    def _grown_cap(self, now: float, most: int) -> int:
         # A function of time alone: whoever looks at it, and how often, changes nothing.
         if self._learnt_cap is None:
-            return self.max_list
+            return most
         doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
-        return min(self._learnt_cap << min(doublings, 32), self.max_list)
+        return min(self._learnt_cap << min(doublings, 32), most)
 
     def refuse_lists(self, now: float) -> None:
         """The server takes no lists; ask again later."""
@@ -168,7 +171,7 @@ class Endpoint:
     def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
         """A list of ``failed`` prompts was too long; the server may have stated its cap."""
         cap = stated if stated is not None and 0 < stated < failed else max(1, failed // 2)
-        self._learnt_cap = min(cap, self._grown_cap(now))
+        self._learnt_cap = min(cap, self._grown_cap(now, failed))
         self._learnt_at = now
 
     def statistics(self, now: float) -> EndpointStatistics:

@@ -12,8 +12,8 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
  5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``queue``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
- 7. A list is as long as queue, permits and the endpoint's cap allow. Where outputs are expected to be long, calls go
-    singly, so that closing one connection frees the server.
+ 7. A list is as long as queue, permits and the endpoint's cap allow; a plain one also no longer than is worth its wait (see
+    ``list_cost``). Where outputs are expected to be long, calls go singly, so that closing one connection frees the server.
  8. A list that one prompt may have spoilt is split in two sealed halves, and so on, until the guilty are alone.
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
@@ -210,7 +210,7 @@ class Scheduler:
     def asks_for_load(self, endpoint: int) -> bool:
         """Whether a report of this endpoint's load could change anything now: no limit is below one."""
         it = self._by_id.get(endpoint)
-        return it is not None and it.in_flight > 1 and hasattr(it.limit, "on_load")
+        return it is not None and it.in_flight > 1
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -347,6 +347,8 @@ class Scheduler:
             outcome = Outcome.SUCCESS if resolved else self._why_unused(batch, event)
             # An answer that nobody waited for took its time and brought nothing.
             self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
+            if not batch.streamed and count == len(batch.requests) and self._settings.max_list > 1:
+                endpoint.list_costs.learn(batch.shape.key, count, self._now - batch.sent_at)
             if batch.isolation is not None:
                 list_cap = endpoint.list_cap(self._now)
                 self._recovery.isolated(batch, count, endpoint, self._now)

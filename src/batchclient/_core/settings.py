@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["SchedulerSettings"]
@@ -27,6 +27,9 @@ class SchedulerSettings:
         aging_s: the head start of one priority class over the next.
         group_prefixes: let calls that share a long prefix go next to each other.
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
+        batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list`` and of what lists were found to
+            cost; where it answers ``None``, these hold.
+        server_max_list: prompts per request that the server takes, which bounds ``batch_size``.
     """
 
     linger_s: float = 0.0
@@ -43,3 +46,5 @@ class SchedulerSettings:
     aging_s: float = 300.0
     group_prefixes: bool = True
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    batch_size: Callable[[int], int | None] | None = None
+    server_max_list: int = 1024

@@ -75,8 +75,8 @@ class ServerLoad:
         kv_capacity_tokens: what the KV cache holds.
         preemptions: sequences thrown out of it so far.
         generation_tokens: generated so far.
-        prefix_query_tokens: prompt tokens looked up in the prefix cache so far.
-        prefix_hit_tokens: found there.
+        prefix_hit_tokens: prompt tokens found in the prefix cache so far.
+        prefix_query_tokens: prompt tokens looked up in it.
     """
 
     running: float | None = None
@@ -85,8 +85,8 @@ class ServerLoad:
     kv_capacity_tokens: float | None = None
     preemptions: float | None = None
     generation_tokens: float | None = None
-    prefix_query_tokens: float | None = None
     prefix_hit_tokens: float | None = None
+    prefix_query_tokens: float | None = None
 
 
 class _Report(NamedTuple):
@@ -111,6 +111,7 @@ class LoadCap:
         "_queue_cap",
         "_queue_reason",
         "_tokens",
+        "_verdict",
         "_window",
         "_window_from",
     )
@@ -129,6 +130,7 @@ class LoadCap:
     def _forget(self) -> None:
         self._heard_at = -math.inf
         self._last: ServerLoad | None = None
+        self._verdict: tuple[int, str] | None = None
         self._queue_cap: float | None = None
         self._queue_reason = ""
         self._window: deque[_Report] = deque()
@@ -139,7 +141,8 @@ class LoadCap:
 
     def on_sample(self, sample: Sample) -> None:
         """Take in one observation: how long answers take and what they hold."""
-        if sample.outcome is not Outcome.SUCCESS:
+        if self._last is None or sample.outcome is not Outcome.SUCCESS:
+            # A server that has no page costs nothing here.
             return
         seconds = sample.now - sample.sent_at
         self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
@@ -180,6 +183,7 @@ class LoadCap:
             self._queue_cap = None
         else:
             self._watch_queue(_Report(now, load.waiting, load.running, in_flight), now)
+        self._decide(load)
 
     def on_restart(self, now: float) -> None:
         """The server was started anew."""
@@ -187,16 +191,16 @@ class LoadCap:
 
     def cap(self, now: float) -> tuple[int, str] | None:
         """The most sequences in flight, and why; ``None``: no opinion, or none that is fresh."""
-        load = self._last
-        if load is None or now - self._heard_at > _STALE_AFTER_S:
-            return None
+        return None if now - self._heard_at > _STALE_AFTER_S else self._verdict
+
+    def _decide(self, load: ServerLoad) -> None:
         verdict: tuple[int, str] | None = None
         if self._queue_cap is not None:
             verdict = max(1, int(self._queue_cap)), self._queue_reason
         budget = self._kv_budget(load)
         if budget is not None and (verdict is None or budget[0] < verdict[0]):
             verdict = budget
-        return verdict
+        self._verdict = verdict
 
     # The standing queue --------------------------------------------------------------------------------------------
 

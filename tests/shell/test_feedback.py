@@ -1,0 +1,331 @@
+"""Asking servers for their load, in virtual time: when it is done, when it is not, and that no call ever notices."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import anyio
+import pytest
+
+from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ReadTimedOut, ResponseTooLarge
+from batchclient._feedback import root_of
+from batchclient.simulator.profiles import profile
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
+from tests.shell.scripted import Reply, ScriptedTransport, make_client, settle
+
+BUSY = (Path(__file__).parent.parent / "wire" / "vllm" / "metrics_busy.txt").read_bytes()
+
+
+class Page:
+    """A metrics page behind the ``Transport`` seam. ``script``: what the first questions get; then ``reply``."""
+
+    def __init__(self, *script, reply=None):
+        self.script = list(script)
+        self.reply = reply or Reply(chunks=[BUSY])
+        self.asked_at = []
+        self.requests = []
+        self.open = 0
+        self.most_open = 0
+        self.closed = 0
+
+    async def send(self, request, timeouts):
+        self.asked_at.append(anyio.current_time())
+        self.requests.append((request.method, request.path, request.body))
+        reply = self.script.pop(0) if self.script else self.reply
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            if isinstance(reply, BaseException):
+                raise reply
+            if reply == "hangs":
+                await anyio.sleep_forever()
+        except BaseException:
+            self.open -= 1
+            raise
+        return _Answer(self, reply)
+
+    async def aclose(self):
+        self.closed += 1
+
+    def intervals(self, since=0):
+        times = self.asked_at[since:]
+        return [round(after - before, 2) for before, after in zip(times, times[1:], strict=False)]
+
+
+class _Answer:
+    def __init__(self, page, reply):
+        self._page = page
+        self._reply = reply
+        self.status, self.headers = reply.status, reply.headers
+
+    async def chunks(self):
+        for chunk in self._reply.chunks:
+            if isinstance(chunk, BaseException):
+                raise chunk
+            if isinstance(chunk, (int, float)):
+                await anyio.sleep(chunk)
+            else:
+                yield chunk
+
+    async def aclose(self):
+        self._page.open -= 1
+
+
+def make(server, page, **arguments):
+    client = make_client(server, **{"limit": 64, "server_metrics": True, **arguments})
+    client._make_metrics_transport = lambda url: page
+    return client
+
+
+async def under_way(client, server, seconds, calls=4):
+    """Some calls that take so long."""
+    async with anyio.create_task_group() as group:
+        for number in range(calls):
+            group.start_soon(client.complete, f"p{number}")
+        await server.arrived(1)
+        await anyio.sleep(seconds)
+        server.release()
+
+
+# When ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_half_second_while_calls_are_under_way_and_not_before_a_second():
+    server, page = ScriptedTransport(held=True), Page()
+    async with make(server, page) as client:
+        started = anyio.current_time()
+        await under_way(client, server, 3.2)
+    assert [round(at - started, 2) for at in page.asked_at] == [1.0, 1.5, 2.0, 2.5, 3.0]
+    assert set(page.requests) == {("GET", "/metrics", b"")}
+    assert (page.most_open, page.open, page.closed) == (1, 0, 1)
+
+
+async def test_calls_that_are_answered_within_a_second_see_no_question():
+    server, page = ScriptedTransport(), Page()
+    async with make(server, page) as client:
+        for _ in range(20):
+            server.held = True
+            await under_way(client, server, 0.9)
+    assert page.asked_at == []
+
+
+async def test_a_lone_call_is_not_worth_a_question():
+    server, page = ScriptedTransport(held=True), Page()
+    async with make(server, page) as client:
+        await under_way(client, server, 30.0, calls=1)
+    assert page.asked_at == []
+
+
+async def test_between_calls_nothing_is_alive():
+    server, page = ScriptedTransport(held=True), Page("hangs")
+    async with make(server, page) as client:
+        await under_way(client, server, 1.2)
+        await settle()
+        assert page.open == 0, "the question that was under way has ended with the calls"
+        assert client._runner._tasks == {}
+        assert not client._runner._feedback.awake
+        await anyio.sleep(100.0)
+        assert len(page.asked_at) == 1
+        server.held = True
+        await under_way(client, server, 1.2)
+    assert len(page.asked_at) == 2
+
+
+async def test_a_client_that_is_closed_meanwhile_closes():
+    server, page = ScriptedTransport(held=True), Page("hangs")
+    async with make(server, page) as client:
+        async with anyio.create_task_group() as group:
+
+            async def call():
+                with pytest.raises(Exception, match="closed"):
+                    await client.complete("p", n=4)
+
+            group.start_soon(call)
+            await anyio.sleep(1.2)
+            assert page.open == 1
+            await client.aclose()
+    assert (page.open, page.closed) == (0, 1)
+
+
+async def test_each_endpoint_is_asked_for_itself():
+    server, pages = ScriptedTransport(held=True), {}
+    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2)
+    client._make_transport = lambda url: server
+    client._make_metrics_transport = lambda url: pages.setdefault(url, Page())
+    async with client:
+        await under_way(client, server, 2.1, calls=4)
+    assert {url: len(page.asked_at) for url, page in pages.items()} == {"http://a/v1": 3, "http://b/v1": 3}
+
+
+# What is done with it -----------------------------------------------------------------------------------------------
+
+
+async def test_a_standing_queue_lowers_the_limit_and_says_why():
+    server, page, seen = ScriptedTransport(held=True), Page(), []
+    async with make(server, page, on_adjustment=seen.append) as client:
+        await under_way(client, server, 4.6, calls=64)
+    assert [(each.setting, each.old, each.new) for each in seen] == [("limit", 64, 51)]
+    assert seen[0].reason == "the server's queue never held fewer than 32"
+
+
+async def test_a_limit_found_by_knee_is_lowered_too_and_an_adjustment_that_fails_breaks_nothing():
+    server, page = ScriptedTransport(held=True), Page()
+    async with make(server, page, limit="knee", initial_limit=64, on_adjustment=lambda each: 1 / 0) as client:
+        await under_way(client, server, 4.6, calls=64)
+        assert client.statistics().endpoints[0].limit_reason == "the server's queue never held fewer than 32"
+
+
+# Faults: a missing, slow, renamed or garbled page changes nothing -----------------------------------------------------
+
+
+def http(status=200, *chunks):
+    return Reply(status, {}, list(chunks))
+
+
+GIVES_UP = {
+    "404": http(404, b"not found"),
+    "401": http(401, b'{"error":"Unauthorized"}'),
+    "redirect": Reply(307, {"location": "http://elsewhere/metrics"}),
+    "html": http(200, b"<html>Welcome</html>"),
+    "empty": http(200),
+    "renamed": http(200, BUSY.replace(b"vllm:", b"vllm2:")),
+    "binary": http(200, bytes(range(256)) * 99),
+    "too large": http(200, b"x", ResponseTooLarge("the response is over 1 byte")),
+}
+TRIES_AGAIN = {
+    "500": http(500, b"oops"),
+    "503": http(503, b"starting"),
+    "refused": ConnectFailed("refused"),
+    "broken": ConnectionLost("broke"),
+    "silent": ReadTimedOut("silent"),
+    "cut off": http(200, BUSY[:9999], ConnectionLost("broke")),
+    "mocked": AssertionError("RESPX: not mocked!"),
+    "hangs": "hangs",
+    "trickles": http(200, *(piece for _ in range(99) for piece in (b"#", 1.0))),
+}
+
+
+async def answers_beside(page, caplog, seconds=130.0):
+    server = ScriptedTransport(held=True)
+    with caplog.at_level(logging.INFO, "batchclient"):
+        async with make(server, page) as client:
+            await under_way(client, server, seconds)
+            statistics = client.statistics()
+    assert (statistics.succeeded, statistics.failed, statistics.retries) == (4, 0, 0)
+    assert statistics.endpoints[0].limit == 64
+    assert (page.most_open, page.open) == (1, 0)
+    return [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("reply", GIVES_UP.values(), ids=GIVES_UP)
+async def test_what_is_no_metrics_page_is_asked_for_once_a_minute_and_said_once(reply, caplog):
+    page = Page(reply=reply)
+    said = await answers_beside(page, caplog)
+    assert page.intervals() == [60.0, 60.0]
+    assert len(said) == 1
+    assert said[0].startswith("no metrics page at endpoint 0 (")
+
+
+@pytest.mark.parametrize("reply", TRIES_AGAIN.values(), ids=TRIES_AGAIN)
+async def test_what_may_pass_is_tried_again_after_a_growing_pause(reply, caplog):
+    page = Page(reply=reply)
+    assert await answers_beside(page, caplog) == []
+    assert page.intervals() in ([2.0, 4.0, 8.0, 16.0, 32.0, 60.0], [2.5, 4.0, 8.0, 16.0, 32.0, 60.0])
+
+
+async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
+    page = Page(ConnectFailed("refused"), ConnectFailed("refused"), reply=http(200, b"vllm:num_requests_running 4\n"))
+    await answers_beside(page, caplog, 10.0)
+    assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
+
+
+async def test_a_slow_page_takes_a_tenth_of_the_time_at_most(caplog):
+    page = Page(reply=http(200, 0.2, b"vllm:num_requests_running 1\n"))
+    await answers_beside(page, caplog, 20.0)
+    assert set(page.intervals()) == {2.0}
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+def asks(**arguments):
+    return BatchClient("http://server/v1", model="m", **arguments)._asks_for_load
+
+
+async def test_it_is_on_unless_a_dialect_or_an_http_client_is_given():
+    import httpx
+
+    async with httpx.AsyncClient() as own:
+        assert asks()
+        assert not asks(server_metrics=False)
+        assert not asks(dialect="vllm")
+        assert asks(dialect="vllm", server_metrics=True)
+        assert not asks(http_client=own)
+        assert not asks(http_client=own, server_metrics=False)
+        with pytest.raises(ConfigError) as caught:
+            asks(http_client=own, server_metrics=True)
+    assert caught.value.field == "server_metrics"
+    with pytest.raises(ConfigError) as caught:
+        asks(server_metrics="yes")
+    assert caught.value.field == "server_metrics"
+
+
+@pytest.mark.parametrize(
+    ("url", "root"),
+    [
+        ("http://h:8000/v1", "http://h:8000"),
+        ("https://gateway/llm/v1?team=a", "https://gateway/llm?team=a"),
+        ("http://h", "http://h"),
+        ("http://h/v2", "http://h/v2"),
+    ],
+)
+async def test_the_page_is_at_the_servers_root(url, root):
+    assert root_of(url) == root
+
+
+# Against the embedded server ----------------------------------------------------------------------------------------
+
+
+class _Below:
+    """The embedded server's paths below a prefix."""
+
+    def __init__(self, transport, prefix=""):
+        self._transport, self._prefix = transport, prefix
+
+    async def send(self, request, timeouts):
+        return await self._transport.send(dataclasses.replace(request, path=self._prefix + request.path), timeouts)
+
+    async def aclose(self):
+        await self._transport.aclose()
+
+
+SECONDS = 40.0
+
+
+async def measured(limit, **arguments):
+    """Answers a second and the last limit, of a server with 64 places that is asked by 160 callers."""
+    server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
+    transport = SimulatorTransport(server, prefix="")
+    client = BatchClient("http://server/v1", model=server.model, preset="balanced", limit=limit, **arguments)
+    client._make_transport = lambda url: _Below(transport, "/v1")
+    client._make_metrics_transport = lambda url: _Below(transport)
+    async with client:
+        with anyio.move_on_after(SECONDS):
+            async with anyio.create_task_group() as group:
+
+                async def ask(number):
+                    for turn in range(1000):
+                        await client.complete(f"prompt {number} {turn}", max_tokens=20 + (number * 7 + turn) % 60)
+
+                for number in range(160):
+                    group.start_soon(ask, number)
+        statistics = client.statistics()
+    return statistics.succeeded / SECONDS, statistics.endpoints[0].limit
+
+
+async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
+    flooded, _ = await measured(160, server_metrics=False)
+    capped, limit = await measured(160)
+    assert 64 <= limit <= 85
+    assert capped > 0.99 * flooded
