@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
-from batchclient._core.limits import FixedLimit
+from batchclient._core.limits import FixedLimit, Limit
 from batchclient._core.messages import AbortRequested, Cancelled, Paused, Request, RequestState, Resumed
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
 from batchclient._runner import Runner
-from batchclient.config import make_settings
+from batchclient.config import check_base_url, make_settings
 from batchclient.dialects import make_dialect
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.maps import Map
@@ -126,6 +126,9 @@ class BatchClient:
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
         self._http_client = http_client
+        self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
+        """(base URL, id in the present runner) of what is served."""
+        self._leaving: list[tuple[str, int]] = []
         self._calls = CallMaker(self._settings, self._dialect)
         self._context = copy_context()
         self._runner: Runner | None = None
@@ -139,7 +142,7 @@ class BatchClient:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        urls = ", ".join(map(_shown, self._settings.base_url))
+        urls = ", ".join(_shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
 
     # Calls ---------------------------------------------------------------------------------------------------------
@@ -304,6 +307,58 @@ class BatchClient:
         if self._runner is not None:
             self._runner.tell(Resumed())
 
+    def add_endpoint(self, base_url: str) -> None:
+        """Send calls to another server, too. It has a limit of its own, like the others.
+
+        Args:
+            base_url: as for the client.
+
+        Raises:
+            ConfigError: the URL is wrong, or one of the client's already; or another running event loop uses the client.
+            ClientClosed: the client is closed.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        url = check_base_url(base_url)
+        if any(url == served for served, _ in self._endpoints):
+            raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
+        runner = self._present_runner()
+        number = 0
+        if runner is not None:
+            number = runner.add_endpoint(self._make_transport(url), self._make_limit(), _shown(url))
+        self._endpoints.append((url, number))
+
+    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
+        """Send nothing more to a server, and wait until nothing is left there.
+
+        Args:
+            base_url: as it was given.
+            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
+                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
+
+        Raises:
+            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
+
+        Cancellation: the server leaves all the same.
+        """
+        url = check_base_url(base_url)
+        runner = self._present_runner()
+        entry = next((one for one in self._endpoints if one[0] == url), None)
+        if entry is not None:
+            if len(self._endpoints) == 1:
+                raise ConfigError(f"{_shown(url)} is the client's last server", field="base_url")
+            self._endpoints.remove(entry)
+            if runner is not None:
+                self._leaving.append(entry)
+        else:
+            entry = next((one for one in self._leaving if one[0] == url), None)
+            if entry is None:
+                raise ConfigError(f"{_shown(url)} is none of the client's servers", field="base_url")
+        if runner is not None:
+            await runner.remove_endpoint(entry[1], drain=drain)
+            if entry in self._leaving:
+                self._leaving.remove(entry)
+
     def abort(self) -> None:
         """End every call now with ``CallAborted`` and close their connections; the client stays open."""
         if self._runner is not None:
@@ -391,11 +446,14 @@ class BatchClient:
         else:
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
+        # Ids begin anew with each runner.
+        self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
+        self._leaving = []
         self._runner = runner = Runner(
             backend,
             self._make_core(),
             self._dialect,
-            [self._make_transport(url) for url in self._settings.base_url],
+            [self._make_transport(url) for url, _ in self._endpoints],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
@@ -405,10 +463,28 @@ class BatchClient:
             runner.tell(Paused())
         return runner
 
+    def _present_runner(self) -> Runner | None:
+        """The runner of the running event loop, if it is at work.
+
+        Raises:
+            ConfigError: another live event loop uses the client.
+        """
+        runner = self._runner
+        if runner is None or runner.ended:
+            return None
+        if runner.backend.is_current():
+            return runner
+        if runner.backend.is_running():
+            raise ConfigError("another running event loop uses this client; make one client per event loop")
+        return None
+
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
-        urls = self._settings.base_url
-        return Scheduler(settings, [FixedLimit(self._settings.limit) for _ in urls], [_shown(url) for url in urls])
+        names = [_shown(url) for url, _ in self._endpoints]
+        return Scheduler(settings, [self._make_limit() for _ in names], names)
+
+    def _make_limit(self) -> Limit:
+        return FixedLimit(self._settings.limit)
 
     def _make_transport(self, base_url: str) -> Transport:
         from batchclient.transport._httpx import HttpxTransport

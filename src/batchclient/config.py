@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import ConfigError
 
-__all__ = ["PRESETS", "Preset", "Settings", "make_settings"]
+__all__ = ["PRESETS", "Preset", "Settings", "check_base_url", "make_settings"]
 
 Preset = Literal["latency", "balanced", "throughput"]
 
@@ -124,6 +124,18 @@ def _check_url(url: object) -> str:
         raise ValueError(f"{shown!r:.80} has a #fragment, which is never sent")
     path, question, query = url.partition("?")
     return path.rstrip("/") + question + query
+
+
+def check_base_url(base_url: object) -> str:
+    """Return a server's base URL in the form the client keeps it in.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return _check_url(base_url)
+    except ValueError as error:
+        raise ConfigError(f"base_url: {error}", field="base_url") from None
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:

@@ -8,6 +8,7 @@ What is checked, after every event:
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
 - an ejected endpoint is left alone for its pause and then gets one call; one that recovers, no more than it is allowed; and
   one is in use, unless all refuse connections or may be probed now;
+- endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
 """
@@ -27,6 +28,9 @@ from batchclient._core.messages import (
     Cancelled,
     Drained,
     DrainRequested,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
     Failed,
     Failure,
     FailureKind,
@@ -80,6 +84,11 @@ class World:
         self.setting = setting
         make = SeeSaw if seesaw else FixedLimit
         self.core = Scheduler(setting, [make(limit) for limit in limits])
+        self.make_limit = make
+        self.endpoints = list(range(len(limits)))
+        self.endpoints_made = len(limits)
+        self.leaving = set()
+        self.gone = set()
         self.now = 0.0
         self.transcript = []
         self.calls = []
@@ -134,13 +143,24 @@ class World:
         self.close(number)
         for position in unanswered:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
-            if kind == "MAYBE_PROCESSED" and delay is not None and status != 503:
+            if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
                 self.not_before[batch.requests[position].waiter] = self.now + delay
         if kind == "REJECTED" and retry_after is not None:
             until = self.now + min(retry_after, 60.0)
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
+
+    def make_add(self, limit):
+        self.endpoints.append(self.endpoints_made)
+        self.endpoints_made += 1
+        return EndpointAdded(self.endpoints[-1], self.make_limit(limit), "added")
+
+    def make_remove(self, endpoint, drain):
+        if endpoint in self.endpoints:
+            self.endpoints.remove(endpoint)
+            self.leaving.add(endpoint)
+        return EndpointRemoved(endpoint, drain)
 
     def make_plain(self, kind):
         self.paused = {Paused: True, Resumed: False}.get(kind, self.paused)
@@ -168,9 +188,10 @@ class World:
                 assert batch.id not in self.aborted, "a batch is aborted once"
                 self.aborted.add(batch.id)
                 waiting = [batch.requests[position] for position in self.open[batch.id][1]]
-                assert all(request.state is RequestState.ABANDONED for request in waiting), (
+                assert batch.moving or all(request.state is RequestState.ABANDONED for request in waiting), (
                     "somebody still waits for it"
                 )
+                assert not batch.moving or batch.endpoint in self.leaving
             case Resolve(answers):
                 requests = [request for request, _ in answers]
                 self.transcript.append(("resolve", names(requests)))
@@ -186,6 +207,12 @@ class World:
                     assert isinstance(error, BatchClientError)
                     assert error.attempt == request.attempts
                     assert request.deadline is None or request.deadline > self.now or request.state not in OPEN
+            case EndpointGone(endpoint):
+                self.transcript.append(("gone", endpoint))
+                assert endpoint in self.leaving, "only what was removed goes, and only once"
+                assert not self.open_on(endpoint), "something is left there"
+                self.leaving.remove(endpoint)
+                self.gone.add(endpoint)
             case Drained():
                 self.transcript.append(("drained",))
                 self.drained += 1
@@ -194,6 +221,7 @@ class World:
         endpoint = self.core._by_id[batch.endpoint]
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
+        assert batch.endpoint in self.endpoints, "a removed endpoint gets nothing more"
         assert batch.endpoint == endpoint.id
         assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
@@ -211,7 +239,7 @@ class World:
     def check_health(self, batch):
         endpoint = self.core._by_id[batch.endpoint]
         health = endpoint.health
-        if len(self.core._endpoints) == 1 and health.is_wrong_address:
+        if len(self.core._endpoints.serving) == 1 and health.is_wrong_address:
             return
         assert health.state is not HealthState.EJECTED, "an ejected endpoint gets a probe, nothing else"
         if health.state is HealthState.PROBING:
@@ -320,6 +348,9 @@ class Machine(RuleBasedStateMachine):
         core, statistics = world.core, world.core.statistics()
         for endpoint in core._endpoints:
             assert endpoint.health.probe is None or endpoint.health.probe in world.open
+        for endpoint in world.leaving:
+            assert world.open_on(endpoint), "nothing is left there, and it is not gone"
+        assert {endpoint.id for endpoint in statistics.endpoints} == {*world.endpoints, *world.leaving}
         for endpoint in statistics.endpoints:
             index = endpoint.id
             batches = world.open_on(index)
@@ -331,7 +362,7 @@ class Machine(RuleBasedStateMachine):
                 if batch.requests[position].state is RequestState.ABANDONED
             )
             assert endpoint.abandoned == gone
-        healths = [endpoint.health for endpoint in core._endpoints]
+        healths = [endpoint.health for endpoint in core._endpoints.serving]
         in_use = any(health.in_use for health in healths)
         assert in_use or all(health.refuses or health.closed_until is None for health in healths), "the panic rule"
         for number, (batch, left) in world.open.items():
@@ -370,7 +401,7 @@ class Machine(RuleBasedStateMachine):
             self.waiting_since.clear()
             return
         still = {}
-        for endpoint in world.core._endpoints:
+        for endpoint in world.core._endpoints.serving:
             if (
                 world.paused
                 or not endpoint.health.in_use
@@ -384,7 +415,7 @@ class Machine(RuleBasedStateMachine):
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
                     # Of several, a slow one may leave calls to a fast one that holds them for a moment.
-                    assert endpoint.in_flight or len(world.core._endpoints) > 1, "an idle endpoint sends"
+                    assert endpoint.in_flight or len(world.core._endpoints.serving) > 1, "an idle endpoint sends"
                     assert world.now < since + setting.linger_s + setting.refill_s + 1e-9, f"{request!r} waits too long"
         self.waiting_since = still
 
@@ -468,6 +499,18 @@ class AnyOrder(Machine):
     def fail(self, number, kind, delay, status, cap, retry_after):
         identity = self.pick(sorted(self.world.open), number)
         self.tell("fail", identity, kind, delay, status, cap, retry_after)
+
+    @rule(really=ONE_IN_FOUR, limit=st.sampled_from([1, 4, 8]))
+    @precondition(lambda self: len(self.world.endpoints) < 4)
+    def add_an_endpoint(self, really, limit):
+        if really:
+            self.tell("add", limit)
+
+    @rule(really=ONE_IN_FOUR, which=st.integers(0, 5), drain=st.booleans())
+    @precondition(lambda self: len(self.world.endpoints) > 1)
+    def remove_an_endpoint(self, really, which, drain):
+        if really:
+            self.tell("remove", self.pick(self.world.endpoints + sorted(self.world.leaving), which), drain)
 
     @rule(which=st.integers(0, 3), kind=st.sampled_from(["NOT_SENT", "MAYBE_PROCESSED"]), then=WAITS)
     @precondition(lambda self: self.world.open)

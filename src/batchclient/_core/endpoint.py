@@ -46,6 +46,7 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
+        "leaving",
         "limit",
         "lists_proven",
         "lists_refused",
@@ -58,6 +59,8 @@ class Endpoint:
     def __init__(self, number: int, limit: Limit, max_list: int, name: str = "") -> None:
         self.id = number
         self.name = name
+        self.leaving = False
+        """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
         self.max_list = max_list
         self.in_flight = 0
@@ -184,8 +187,8 @@ class Endpoint:
             blocked_until=self.blocked_until,
             id=self.id,
             base_url=self.name,
-            state=self.health.state.value,
-            reason=self.health.reason,
+            state="leaving" if self.leaving else self.health.state.value,
+            reason="it was removed" if self.leaving else self.health.reason,
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

@@ -33,6 +33,9 @@ __all__ = [
     "Command",
     "DrainRequested",
     "Drained",
+    "EndpointAdded",
+    "EndpointGone",
+    "EndpointRemoved",
     "Event",
     "Failed",
     "Failure",
@@ -196,6 +199,8 @@ class Batch:
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
+    moving: bool = False
+    """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on it."""
     answered: bytearray = field(default_factory=bytearray)
@@ -359,6 +364,34 @@ UNPIN = 0
 
 
 @dataclass(slots=True, eq=False)
+class EndpointAdded:
+    """Another server is there.
+
+    Args:
+        endpoint: its id; no endpoint of the scheduler ever had it.
+        limit: its algorithm.
+        name: its base URL as it may be shown.
+    """
+
+    endpoint: int
+    limit: Limit
+    name: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class EndpointRemoved:
+    """Send nothing more to an endpoint; ``EndpointGone`` follows once nothing of ours is left there. Not the last one.
+
+    Args:
+        endpoint: its id; one that is leaving already may be told to leave at once.
+        drain: let what is in flight finish; else it is ended and sent elsewhere.
+    """
+
+    endpoint: int
+    drain: bool = True
+
+
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
@@ -377,6 +410,8 @@ Event = (
     | Paused
     | Resumed
     | Retuned
+    | EndpointAdded
+    | EndpointRemoved
     | DrainRequested
     | AbortRequested
     | CloseRequested
@@ -394,7 +429,7 @@ class SendBatch:
 
 @dataclass(slots=True, eq=False)
 class AbortBatch:
-    """Nobody waits for it any more: close its connection, then report ``Failed``."""
+    """Nobody waits for it any more, or it is to be sent elsewhere: close its connection, then report ``Failed``."""
 
     batch: Batch
 
@@ -416,6 +451,13 @@ class Reject:
 @dataclass(slots=True, eq=False)
 class Drained:
     """Nothing is queued or in flight and nothing more will be taken."""
+
+
+@dataclass(slots=True, eq=False)
+class EndpointGone:
+    """Nothing of ours is left at a removed endpoint: its connections may be closed."""
+
+    endpoint: int
 
 
 @dataclass(slots=True, eq=False)
@@ -442,4 +484,4 @@ class Adjusted:
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted | HealthChanged
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | EndpointGone | Adjusted | HealthChanged

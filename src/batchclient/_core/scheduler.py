@@ -48,6 +48,9 @@ from batchclient._core.messages import (
     Command,
     Drained,
     DrainRequested,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
     Event,
     Failed,
     Failure,
@@ -130,6 +133,8 @@ class Scheduler:
             Paused: self._on_paused,
             Resumed: self._on_resumed,
             Retuned: self._on_retuned,
+            EndpointAdded: self._on_endpoint_added,
+            EndpointRemoved: self._on_endpoint_removed,
             DrainRequested: self._on_drain,
             AbortRequested: self._on_abort,
             CloseRequested: self._on_close,
@@ -322,6 +327,8 @@ class Scheduler:
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
+            if endpoint.leaving:
+                self._see_off(endpoint)
         elif batch.unanswered and not batch.callers and not batch.aborting:
             batch.aborting = True
             self._commands.append(AbortBatch(batch))
@@ -346,7 +353,8 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
-        self._judge(batch, failure)
+        if not batch.moving:
+            self._judge(batch, failure)
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
@@ -356,9 +364,13 @@ class Scheduler:
                 request.failed_on = endpoint.id
         elsewhere = self._endpoints.others_in_use(endpoint)
         list_cap = endpoint.list_cap(self._now)
-        if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
+        if alive and batch.moving:
+            self._recovery.move(alive, batch)
+        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
         self._note_list_cap(endpoint, list_cap, failure.kind.value)
+        if endpoint.leaving:
+            self._see_off(endpoint)
         self._settle()
 
     def _observe(
@@ -461,7 +473,7 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
-        for place, endpoint in enumerate(self._endpoints):
+        for place, endpoint in enumerate(self._endpoints.serving):
             before = endpoint.limit.limit
             if event.settings is not None:
                 endpoint.max_list = event.settings.max_list
@@ -472,6 +484,29 @@ class Scheduler:
             if endpoint.limit.limit != before:
                 self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
+
+    def _on_endpoint_added(self, event: EndpointAdded) -> None:
+        self._endpoints.add(Endpoint(event.endpoint, event.limit, self._settings.max_list, event.name))
+        self._settle()
+
+    def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
+        endpoint = self._by_id.get(event.endpoint)
+        if endpoint is None:
+            return
+        self._endpoints.remove(endpoint)
+        if not event.drain:
+            for batch in self._batches.values():
+                if batch.endpoint == endpoint.id and not batch.aborting:
+                    batch.aborting = batch.moving = True
+                    self._commands.append(AbortBatch(batch))
+        self._see_off(endpoint)
+        self._settle()
+
+    def _see_off(self, endpoint: Endpoint) -> None:
+        """Forget a leaving endpoint once its last batch is over."""
+        if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
+            self._endpoints.forget(endpoint)
+            self._commands.append(EndpointGone(endpoint.id))
 
     def _on_drain(self, event: DrainRequested) -> None:
         self._draining = True

@@ -15,7 +15,7 @@ class Adjustment:
 
     Args:
         at: when, on the client's monotonic clock, seconds.
-        endpoint: which, by its place in the list of base URLs.
+        endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
         setting: ``"limit"`` or ``"max_list"``.
         old: the number before.
         new: the number from now on.
@@ -46,7 +46,7 @@ class EndpointStatistics:
         id: a number that no other endpoint of the client ever has.
         base_url: without its query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
-            ``"recovering"``: it is back, and gets a growing share.
+            ``"recovering"``: it is back, and gets a growing share; ``"leaving"``: it was removed, and finishes what it has.
         reason: why it is in that state; empty while nothing happened.
     """
 
@@ -82,7 +82,7 @@ class Statistics:
         list_sizes: how many requests carried how many prompts.
         alone: why calls went alone, by reason.
         prompt_tokens, completion_tokens: as the servers counted them.
-        endpoints: one entry per base URL.
+        endpoints: one entry per base URL, those that are leaving included.
         adjustments: the last changes of limits and list caps, oldest first.
     """
 
