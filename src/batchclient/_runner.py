@@ -42,6 +42,7 @@ from batchclient._core.messages import (
     Failure,
     FailureKind,
     HealthChanged,
+    RatesReported,
     Reject,
     Request,
     Resolve,
@@ -357,6 +358,9 @@ class Runner:
         """Send the batch and hand its answers to the core as they come; return why some have none."""
         dialect, now = self._dialect, self._now
         response = await self._transports[batch.endpoint].send(dialect.encode(batch), self._timeouts)
+        windows = dialect.rate_limits(response.headers)
+        if windows:
+            self.tell(RatesReported(batch.endpoint, windows))
         pending = _Pending(self, batch)
         try:
             if response.status != 200:

@@ -68,6 +68,8 @@ class BatchClient:
         refill_s: how long freed permits may be held back to be granted together, seconds.
         refill_ratio: how large a share of the limit is granted together; 0 grants each permit as it comes free.
         starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
+        requests_per_minute: per endpoint; a list is one request. At most a tenth of a minute's worth at once. None: any number.
+        tokens_per_minute: prompt and output tokens per endpoint, by estimate until the server says; else the same.
         max_queued: calls in the queue, at most; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
@@ -102,6 +104,8 @@ class BatchClient:
         refill_s: float | None = None,
         refill_ratio: float | None = None,
         starvation_s: float | None = None,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,

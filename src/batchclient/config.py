@@ -37,6 +37,7 @@ _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -54,6 +55,8 @@ class Settings(BaseModel):
     refill_s: Seconds
     refill_ratio: Annotated[float, Field(ge=0, le=1)]
     starvation_s: Seconds
+    requests_per_minute: Rate | None = None
+    tokens_per_minute: Rate | None = None
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
@@ -99,6 +102,8 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
             length_reach=length_reach,
         )
 

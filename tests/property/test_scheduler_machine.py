@@ -9,11 +9,12 @@ What is checked, after every event:
 - an ejected endpoint is left alone for its pause and then gets one call; one that recovers, no more than it is allowed; and
   one is in use, unless all refuse connections or may be probed now;
 - endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
+- no more requests go to an endpoint in any span than its rate and its burst allow;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -87,6 +88,7 @@ class World:
         self.make_limit = make
         self.endpoints = list(range(len(limits)))
         self.endpoints_made = len(limits)
+        self.sent_at = defaultdict(list)
         self.leaving = set()
         self.gone = set()
         self.now = 0.0
@@ -148,6 +150,8 @@ class World:
         if kind == "REJECTED" and retry_after is not None:
             until = self.now + min(retry_after, 60.0)
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
+        if kind == "NOT_SENT" and self.setting.requests_per_minute is not None:
+            self.sent_at[batch.endpoint].remove(batch.sent_at)
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
@@ -181,6 +185,7 @@ class World:
                 self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
                 self.check_grant(batch)
                 self.check_health(batch)
+                self.check_rate(batch)
                 self.open[batch.id] = (batch, list(range(len(batch.requests))))
             case AbortBatch(batch):
                 self.transcript.append(("abort", batch.id))
@@ -250,6 +255,16 @@ class World:
             held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
             weight = batch.shape.weight
             assert held + len(batch.requests) * weight <= max(health.allowed, weight), "slow start"
+
+    def check_rate(self, batch):
+        per_minute = self.setting.requests_per_minute
+        if per_minute is None:
+            return
+        times = self.sent_at[batch.endpoint]
+        times.append(self.now)
+        for number, earlier in enumerate(times):
+            allowed = max(1.0, per_minute / 10) + (self.now - earlier) * per_minute / 60
+            assert len(times) - number <= allowed + 0.001, "more requests than the rate and its burst allow"
 
     def open_on(self, index):
         return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
@@ -395,7 +410,7 @@ class Machine(RuleBasedStateMachine):
         """Note since when each call has waited though permits for it are free."""
         world, setting = self.world, self.world.setting
         queued = [request for request in world.calls if request.state is RequestState.QUEUED]
-        if world.core._fresh_calls:
+        if world.core._fresh_calls or setting.requests_per_minute or setting.tokens_per_minute:
             return
         if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
             self.waiting_since.clear()
@@ -466,6 +481,8 @@ class AnyOrder(Machine):
         length_reach=st.sampled_from([None, None, 0, 1]),
         limits=st.sampled_from([[8], [4], [1], [6, 3], [4, 4]]),
         seesaw=st.booleans(),
+        requests_per_minute=st.sampled_from([None, None, None, 6.0, 300.0]),
+        tokens_per_minute=st.sampled_from([None, None, None, 20_000.0]),
     )
     def begin(self, **beginning):
         self.open_world(**beginning)

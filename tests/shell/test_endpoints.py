@@ -4,10 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from batchclient import BatchClient, ClientClosed, ConfigError, ConnectFailed
+from batchclient import Backoff, BatchClient, ClientClosed, ConfigError, ConnectFailed
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.profiles import Profile
-from tests.shell.scripted import ScriptedTransport, answer_to, settle
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 LIBRARIES = ("asyncio",)
 """How a call is placed has nothing to do with the event loop."""
@@ -308,3 +308,64 @@ async def test_what_cannot_be_added_or_removed_is_refused():
             await client.remove_endpoint("http://two/v1")
     with pytest.raises(ClientClosed):
         client.add_endpoint("http://four/v1")
+
+
+async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
+    def exhausted(sent):
+        reply = echo(sent)
+        reply.headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}
+        return reply
+
+    server = ScriptedTransport(exhausted)
+    async with make_client(server) as client:
+        start = anyio.current_time()
+        await client.complete("first")
+        await client.complete("second")
+        # A minute is the longest, whatever it says.
+        assert anyio.current_time() - start == pytest.approx(60.0, abs=0.05)
+
+
+async def test_a_429_that_names_its_reset_holds_the_others_back_too():
+    headers = {"ratelimit": '"default";r=0;t=7', "ratelimit-policy": '"default";q=10;w=60'}
+    server = ScriptedTransport(error(429, headers=headers))
+    async with make_client(server, max_list=1, retry=Backoff(base_s=0)) as client, anyio.create_task_group() as group:
+        start = anyio.current_time()
+        group.start_soon(client.complete, "first")
+        await server.arrived(1)
+        await settle()
+        group.start_soon(client.complete, "second")
+        await server.arrived(2)
+        assert anyio.current_time() - start == pytest.approx(7.0, abs=0.05)
+
+
+async def test_requests_per_minute_hold_and_lists_grow():
+    server = ScriptedTransport()
+    async with make_client(server, requests_per_minute=60, limit=64) as client:
+        start = anyio.current_time()
+        answers = await client.batch_map([f"text {n}" for n in range(640)], "{}", max_tokens=4)
+        seconds = anyio.current_time() - start
+    assert len(answers) == 640
+    # Twenty lists of 32, of which six are the burst.
+    assert len(server.sent) == 20
+    assert seconds == pytest.approx(14.0, abs=0.1)
+
+
+async def test_tokens_per_minute_hold_by_the_servers_own_count():
+    server = ScriptedTransport()
+    # A prompt of 8 characters counts 8 tokens here, its answer 2; before that is known, more is expected.
+    async with make_client(server, tokens_per_minute=6000, limit=64) as client:
+        start = anyio.current_time()
+        await client.batch_map([f"text {n:03}" for n in range(1000)], "{}", max_tokens=2)
+        seconds = anyio.current_time() - start
+    used = client.statistics().prompt_tokens + client.statistics().completion_tokens
+    assert used == 10_000
+    assert seconds >= (used - 600 - 640) / 100
+    assert seconds <= 1.15 * used / 100
+
+
+@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "many"])
+async def test_a_rate_that_is_none_is_refused(name, value):
+    with pytest.raises(ConfigError) as refusal:
+        BatchClient("http://one/v1", model="m", **{name: value})
+    assert refusal.value.field == name

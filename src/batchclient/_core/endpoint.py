@@ -9,9 +9,13 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
+from batchclient._core.rates import Rates, RateWindow
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import EndpointStatistics
 
 __all__ = ["Endpoint"]
@@ -53,6 +57,7 @@ class Endpoint:
         "max_list",
         "name",
         "pace",
+        "rates",
         "streams_refused",
     )
 
@@ -72,6 +77,8 @@ class Endpoint:
         """Since when free permits have been held back to be granted together; ``None``: none are."""
         self.blocked_until: float | None = None
         """Until when the server wishes to be left alone."""
+        self.rates: Rates | None = None
+        """What it may be sent per minute; ``None``: whatever has a permit."""
         self.health = Health()
         self.answered_at = float("-inf")
         """When it last answered anything."""
@@ -137,6 +144,20 @@ class Endpoint:
         health.answered_once = True
         return change
 
+    def set_rates(self, settings: SchedulerSettings) -> None:
+        """Begin with full buckets; what a gateway said stays."""
+        paused_until = self.rates.paused_until if self.rates is not None else None
+        self.rates = None
+        if settings.requests_per_minute is not None or settings.tokens_per_minute is not None or paused_until:
+            self.rates = Rates(settings.requests_per_minute, settings.tokens_per_minute)
+            self.rates.paused_until = paused_until
+
+    def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
+        """A gateway before it says what is left of its limits."""
+        if self.rates is None:
+            self.rates = Rates()
+        self.rates.observe(windows, now)
+
     def list_cap(self, now: float) -> int:
         """The longest list to send now."""
         if self.lists_refused:
@@ -176,6 +197,7 @@ class Endpoint:
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
+        times = (self.blocked_until, self.rates.paused_until if self.rates is not None else None)
         return EndpointStatistics(
             limit=self.limit.limit,
             limit_reason=getattr(self.limit, "reason", "fixed"),
@@ -184,7 +206,7 @@ class Endpoint:
             list_cap=self.list_cap(now),
             lists_refused=self.lists_refused,
             streams_refused=self.streams_refused,
-            blocked_until=self.blocked_until,
+            blocked_until=max((time for time in times if time is not None), default=None),
             id=self.id,
             base_url=self.name,
             state="leaving" if self.leaving else self.health.state.value,

@@ -4,6 +4,7 @@ Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the oldest call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
+- Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
 - Groups are looked at oldest first. One that waits for company or for more permits is passed over, unless the batching
   rule says that nothing younger may be granted before it.
@@ -158,7 +159,11 @@ class Granting:
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
         more = False
+        rates = endpoint.rates
         while endpoint.free > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
+            if rates is not None and (ready_at := rates.ready_at(now)) is not None:
+                self._wake(ready_at)
+                break
             found = self._queue.pop()
             if found is None:
                 break
@@ -173,6 +178,13 @@ class Granting:
                     count = 1
                 elif most is not None and count > most and not group.whole:
                     count = most
+                if rates is not None:
+                    count, until = rates.affordable(count, self._tokens(oldest), now)
+                    if not count:
+                        passed_over.append(group)
+                        # Nothing younger and cheaper goes before it.
+                        self._wake(until)
+                        break
                 batch = self._make_batch(group, count, endpoint, now)
                 batches.append(batch)
                 self._queue.restore(group)
@@ -225,10 +237,19 @@ class Granting:
         )
         for request in requests:
             request.batch = batch
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self._tokens, requests))
+            endpoint.rates.charge(batch.charged_tokens, now)
         endpoint.take(size * shape.weight, now)
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch
+
+    def _tokens(self, request: Request) -> int:
+        """What a call is expected to cost, at least 1."""
+        shape = request.shape
+        output = shape.weight * self._lengths.expected(shape.key, shape.max_output_tokens)
+        return max(1, request.prompt_tokens + output)
 
     def _wake(self, time: float) -> None:
         if self.wake_at is None or time < self.wake_at:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from batchclient._core.limits import Limit
+from batchclient._core.rates import RateWindow
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
@@ -43,6 +44,7 @@ __all__ = [
     "HealthChanged",
     "Isolation",
     "Paused",
+    "RatesReported",
     "Reject",
     "Request",
     "RequestState",
@@ -199,6 +201,8 @@ class Batch:
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
+    charged_tokens: int = 0
+    """What it was charged where tokens per minute are limited, by estimate."""
     moving: bool = False
     """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
     expired: bool = False
@@ -364,6 +368,19 @@ UNPIN = 0
 
 
 @dataclass(slots=True, eq=False)
+class RatesReported:
+    """A reply says what is left of a gateway's limits; told before what the reply itself means.
+
+    Args:
+        endpoint: whose reply.
+        windows: at least one.
+    """
+
+    endpoint: int
+    windows: tuple[RateWindow, ...]
+
+
+@dataclass(slots=True, eq=False)
 class EndpointAdded:
     """Another server is there.
 
@@ -410,6 +427,7 @@ Event = (
     | Paused
     | Resumed
     | Retuned
+    | RatesReported
     | EndpointAdded
     | EndpointRemoved
     | DrainRequested

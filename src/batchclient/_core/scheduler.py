@@ -57,6 +57,7 @@ from batchclient._core.messages import (
     FailureKind,
     HealthChanged,
     Paused,
+    RatesReported,
     Reject,
     Request,
     RequestState,
@@ -102,6 +103,8 @@ class Scheduler:
             for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
+        for endpoint in self._endpoints:
+            endpoint.set_rates(settings)
         self._queue = Queue()
         self._outside: deque[Request] = deque()
         self._outside_size = 0
@@ -133,6 +136,7 @@ class Scheduler:
             Paused: self._on_paused,
             Resumed: self._on_resumed,
             Retuned: self._on_retuned,
+            RatesReported: self._on_rates,
             EndpointAdded: self._on_endpoint_added,
             EndpointRemoved: self._on_endpoint_removed,
             DrainRequested: self._on_drain,
@@ -324,6 +328,10 @@ class Scheduler:
                 list_cap = endpoint.list_cap(self._now)
                 self._recovery.isolated(batch, count, endpoint, self._now)
                 self._note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone")
+            if endpoint.rates is not None:
+                usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
+                charged = batch.charged_tokens * len(usages) / len(batch.requests)
+                endpoint.rates.correct(prompt_tokens + made_tokens - charged, self._now)
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
@@ -353,6 +361,8 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
+        if endpoint.rates is not None and failure.kind is FailureKind.NOT_SENT:
+            endpoint.rates.refund(batch.charged_tokens, self._now)
         if not batch.moving:
             self._judge(batch, failure)
         if alive:
@@ -470,6 +480,7 @@ class Scheduler:
         self._settle()
 
     def _on_retuned(self, event: Retuned) -> None:
+        before_settings = self._settings
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
@@ -477,6 +488,8 @@ class Scheduler:
             before = endpoint.limit.limit
             if event.settings is not None:
                 endpoint.max_list = event.settings.max_list
+                if _rates(event.settings) != _rates(before_settings):
+                    endpoint.set_rates(event.settings)
             if event.limits is not None:
                 endpoint.limit = event.limits[place]
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
@@ -485,8 +498,14 @@ class Scheduler:
                 self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
 
+    def _on_rates(self, event: RatesReported) -> None:
+        # Nothing can be granted because of it; what it holds back is looked at with the reply it came with.
+        self._by_id[event.endpoint].hear_rates(event.windows, self._now)
+
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
-        self._endpoints.add(Endpoint(event.endpoint, event.limit, self._settings.max_list, event.name))
+        endpoint = Endpoint(event.endpoint, event.limit, self._settings.max_list, event.name)
+        endpoint.set_rates(self._settings)
+        self._endpoints.add(endpoint)
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
@@ -572,6 +591,10 @@ class Scheduler:
             if request.state is RequestState.WAITING:
                 self._outside_size -= 1
                 self._enqueue(request)
+
+
+def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:
+    return settings.requests_per_minute, settings.tokens_per_minute
 
 
 def _too_late(request: Request) -> DeadlineExceeded:

@@ -42,7 +42,7 @@ class EndpointStatistics:
         list_cap: the longest list sent to it.
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
-        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``).
+        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``, a rate limit's reset).
         id: a number that no other endpoint of the client ever has.
         base_url: without its query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
