@@ -2,6 +2,7 @@
 
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import (
+    Answered,
     CloseRequested,
     DrainRequested,
     EndpointAdded,
@@ -142,3 +143,15 @@ def test_new_limits_are_for_those_that_stay_in_their_order():
     play >> EndpointAdded(2, FixedLimit(4))
     play >> Retuned(limits=[FixedLimit(5), FixedLimit(6)])
     assert [(endpoint.id, endpoint.limit) for endpoint in play.endpoints] == [(0, 4), (1, 5), (2, 6)]
+
+
+def test_it_is_not_gone_before_its_last_connection_is_released():
+    play = Playbook(limit=[4, 4], max_list=1)
+    a, b = calls("a b")
+    a.failed_on = b.failed_on = 1
+    play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
+    first = a.batch
+    play >> EndpointRemoved(0)
+    play >> answered(a, ended=False) << ["resolve a"]
+    play >> answered(b) << ["resolve b"]
+    play >> Answered(first, [], ended=True) << ["gone @0"]

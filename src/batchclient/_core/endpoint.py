@@ -97,8 +97,8 @@ class Endpoint:
     @property
     def free(self) -> int:
         """Permits free now."""
-        limit, allowed = self.limit.limit, self.health.allowed
-        return (limit if allowed is None or allowed > limit else allowed) - self.in_flight
+        free, allowed = self.limit.limit - self.in_flight, self.health.allowed
+        return free if allowed is None else min(free, allowed - self.in_flight)
 
     def take(self, sequences: int, now: float) -> None:
         """Take permits for a batch that is sent in this step."""
@@ -131,7 +131,13 @@ class Endpoint:
     def answer(self, sequences: int, now: float) -> LimitChange | None:
         """It answered some sequences; return the change of the limit if it comes back from an outage."""
         self.blocked_until = None
-        return self.live(sequences, now)
+        health = self.health
+        if health.ailing:
+            return self.live(sequences, now)
+        # What ``live`` does for a healthy one, without a call: this runs for each reply.
+        self.answered_at = now
+        health.answered_once = True
+        return None
 
     def live(self, sequences: int, now: float) -> LimitChange | None:
         """It is there, whatever it said; ``sequences`` of its work are done."""

@@ -153,8 +153,10 @@ class Granting:
             most: a fresh list is no longer than this.
             lone: there is no other.
         """
-        probe = endpoint.health.state is HealthState.EJECTED and not (lone and endpoint.health.is_wrong_address)
-        sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
+        probe, sheltered = False, -1
+        if endpoint.health.ailing and endpoint.health.state is HealthState.EJECTED:
+            probe = not (lone and endpoint.health.is_wrong_address)
+            sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
