@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
-from batchclient._core.limits import ServerLoad
+from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
@@ -34,12 +34,16 @@ from batchclient._core.messages import (
     Command,
     Drained,
     DrainRequested,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
     Event,
     Failed,
     Failure,
     FailureKind,
     HealthChanged,
     LoadReported,
+    RatesReported,
     Reject,
     Request,
     Resolve,
@@ -89,7 +93,7 @@ class Runner:
         backend: the loop's clock, tasks and timer.
         core: the scheduler.
         dialect: the server's language.
-        transports: one per endpoint.
+        transports: one per endpoint, in the order of their ids.
         policy: when to try again.
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
@@ -116,7 +120,10 @@ class Runner:
         self.ended = False
         self._now = backend.now
         self._dialect = dialect
-        self._transports = transports
+        self._transports = dict(enumerate(transports))
+        self._endpoints_made = len(transports)
+        self._gone: dict[int, anyio.Event] = {}
+        """Set when nothing is left at a removed endpoint."""
         self._policy = policy
         self._timeouts = timeouts
         self._on_failure = on_failure
@@ -171,6 +178,27 @@ class Runner:
         if not self.ended:
             self.tell(LoadReported(endpoint, load))
 
+    def add_endpoint(self, transport: Transport, limit: Limit, name: str) -> int:
+        """Serve another endpoint; return its id."""
+        number = self._endpoints_made
+        self._endpoints_made += 1
+        self._transports[number] = transport
+        self.tell(EndpointAdded(number, limit, name))
+        return number
+
+    async def remove_endpoint(self, number: int, *, drain: bool) -> None:
+        """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
+
+        Cancellation: the endpoint leaves all the same; its idle connections are then closed with the runner.
+        """
+        gone = self._gone.setdefault(number, anyio.Event())
+        self.tell(EndpointRemoved(number, drain))
+        await gone.wait()
+        transport = self._transports.pop(number, None)
+        if transport is not None:
+            with anyio.CancelScope(shield=True):
+                await transport.aclose()
+
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
         self.tell(DrainRequested())
@@ -194,7 +222,7 @@ class Runner:
                 if self._tasks_left is None:
                     self._tasks_left = anyio.Event()
                 await self._tasks_left.wait()
-            for transport in self._transports:
+            for transport in list(self._transports.values()):
                 await transport.aclose()
             if self._feedback is not None:
                 await self._feedback.aclose()
@@ -275,6 +303,8 @@ class Runner:
                     self._drained.set()
                 case Adjusted(adjustment):
                     self._tell_adjustment(adjustment)
+                case EndpointGone(endpoint):
+                    self._gone[endpoint].set()
                 case HealthChanged(endpoint, name, state, reason):
                     _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
 
@@ -352,6 +382,9 @@ class Runner:
         """Send the batch and hand its answers to the core as they come; return why some have none."""
         dialect, now = self._dialect, self._now
         response = await self._transports[batch.endpoint].send(dialect.encode(batch), self._timeouts)
+        windows = dialect.rate_limits(response.headers)
+        if windows:
+            self.tell(RatesReported(batch.endpoint, windows))
         pending = _Pending(self, batch)
         try:
             if response.status != 200:

@@ -27,7 +27,7 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._feedback import LARGEST_PAGE_BYTES, root_of
 from batchclient._runner import Runner
-from batchclient.config import changed, make_settings
+from batchclient.config import changed, check_base_url, make_settings
 from batchclient.dialects import make_dialect
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.maps import Map
@@ -79,6 +79,8 @@ class BatchClient:
         refill_s: how long freed permits may be held back to be granted together, seconds.
         refill_ratio: how large a share of the limit is granted together; 0 grants each permit as it comes free.
         starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
+        requests_per_minute: per endpoint; a list is one request. At most a tenth of a minute's worth at once. None: any number.
+        tokens_per_minute: prompt and output tokens per endpoint, by estimate until the server says; else the same.
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
@@ -132,6 +134,8 @@ class BatchClient:
         refill_s: float | None = None,
         refill_ratio: float | None = None,
         starvation_s: float | None = None,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
@@ -171,6 +175,9 @@ class BatchClient:
         elif self._asks_for_load and http_client is not None:
             message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
             raise ConfigError(message, field="server_metrics")
+        self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
+        """(base URL, id in the present runner) of what is served."""
+        self._leaving: list[tuple[str, int]] = []
         self._calls = CallMaker(self._settings, self._dialect)
         self._context = copy_context()
         self._runner: Runner | None = None
@@ -185,7 +192,7 @@ class BatchClient:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        urls = ", ".join(map(_shown, self._settings.base_url))
+        urls = ", ".join(_shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
 
     # Calls ---------------------------------------------------------------------------------------------------------
@@ -414,6 +421,58 @@ class BatchClient:
         if self._runner is not None:
             self._runner.tell(Resumed())
 
+    def add_endpoint(self, base_url: str) -> None:
+        """Send calls to another server, too. It has a limit of its own, like the others.
+
+        Args:
+            base_url: as for the client.
+
+        Raises:
+            ConfigError: the URL is wrong, or one of the client's already; or another running event loop uses the client.
+            ClientClosed: the client is closed.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        url = check_base_url(base_url)
+        if any(url == served for served, _ in self._endpoints):
+            raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
+        runner = self._present_runner()
+        number = 0
+        if runner is not None:
+            number = runner.add_endpoint(self._make_transport(url), self._make_limit(), _shown(url))
+        self._endpoints.append((url, number))
+
+    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
+        """Send nothing more to a server, and wait until nothing is left there.
+
+        Args:
+            base_url: as it was given.
+            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
+                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
+
+        Raises:
+            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
+
+        Cancellation: the server leaves all the same.
+        """
+        url = check_base_url(base_url)
+        runner = self._present_runner()
+        entry = next((one for one in self._endpoints if one[0] == url), None)
+        if entry is not None:
+            if len(self._endpoints) == 1:
+                raise ConfigError(f"{_shown(url)} is the client's last server", field="base_url")
+            self._endpoints.remove(entry)
+            if runner is not None:
+                self._leaving.append(entry)
+        else:
+            entry = next((one for one in self._leaving if one[0] == url), None)
+            if entry is None:
+                raise ConfigError(f"{_shown(url)} is none of the client's servers", field="base_url")
+        if runner is not None:
+            await runner.remove_endpoint(entry[1], drain=drain)
+            if entry in self._leaving:
+                self._leaving.remove(entry)
+
     def abort(self) -> None:
         """End every call now with ``CallAborted`` and close their connections; the client stays open."""
         if self._runner is not None:
@@ -501,11 +560,14 @@ class BatchClient:
         else:
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
+        # Ids begin anew with each runner.
+        self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
+        self._leaving = []
         self._runner = runner = Runner(
             backend,
             self._make_core(),
             self._dialect,
-            [self._make_transport(url) for url in self._settings.base_url],
+            [self._make_transport(url) for url, _ in self._endpoints],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
@@ -518,10 +580,25 @@ class BatchClient:
             runner.tell(Paused())
         return runner
 
+    def _present_runner(self) -> Runner | None:
+        """The runner of the running event loop, if it is at work.
+
+        Raises:
+            ConfigError: another live event loop uses the client.
+        """
+        runner = self._runner
+        if runner is None or runner.ended:
+            return None
+        if runner.backend.is_current():
+            return runner
+        if runner.backend.is_running():
+            raise ConfigError("another running event loop uses this client; make one client per event loop")
+        return None
+
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
-        urls = self._settings.base_url
-        core = Scheduler(settings, [self._make_limit() for _ in urls], [_shown(url) for url in urls])
+        names = [_shown(url) for url, _ in self._endpoints]
+        core = Scheduler(settings, [self._make_limit() for _ in names], names)
         if self._pinned is not None:
             core.handle(Retuned(pin=self._pinned), 0.0)
         return core

@@ -14,7 +14,7 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
 
-__all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "make_settings"]
+__all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "check_base_url", "make_settings"]
 
 Preset = Literal["latency", "balanced", "throughput"]
 
@@ -52,6 +52,7 @@ _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -74,6 +75,8 @@ class Settings(BaseModel):
     refill_s: Seconds
     refill_ratio: Annotated[float, Field(ge=0, le=1)]
     starvation_s: Seconds
+    requests_per_minute: Rate | None = None
+    tokens_per_minute: Rate | None = None
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
@@ -153,6 +156,8 @@ class Settings(BaseModel):
             length_reach=length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if self.batch_size is None else BatchSize(self.batch_size),
             server_max_list=dialect_max_list,
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
         )
 
 
@@ -177,6 +182,18 @@ def _check_url(url: object) -> str:
         raise ValueError(f"{shown!r:.80} has a #fragment, which is never sent")
     path, question, query = url.partition("?")
     return path.rstrip("/") + question + query
+
+
+def check_base_url(base_url: object) -> str:
+    """Return a server's base URL in the form the client keeps it in.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return _check_url(base_url)
+    except ValueError as error:
+        raise ConfigError(f"base_url: {error}", field="base_url") from None
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:

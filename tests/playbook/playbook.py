@@ -22,6 +22,7 @@ from batchclient._core.messages import (
     Adjusted,
     Answered,
     Drained,
+    EndpointGone,
     Failed,
     Failure,
     FailureKind,
@@ -166,6 +167,8 @@ class Playbook:
                 return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
             case Drained():
                 return "drained"
+            case EndpointGone(endpoint):
+                return f"gone @{endpoint}"
 
     def _end(self, requests):
         self.ends.update(request.waiter for request in requests)

@@ -221,3 +221,16 @@ def test_calls_of_one_family_go_to_one_endpoint():
         play >> answered(call)
     assert all(len(places) == 1 for places in families.values())
     assert len(set.union(*families.values())) == 2
+
+
+def test_a_hold_lasts_no_longer_because_part_of_it_was_granted():
+    play = Playbook(limit=[8, 1], max_list=4, refill_s=1.0, refill_ratio=0.5)
+    play.submit(*calls(40)) >> Woke()
+    one, two = [batch for batch in play.sent if batch.endpoint == 0]
+    play.at(1.0) >> answered(*one.requests[:3])
+    assert play.wakes_at == 2.0
+    play.at(1.5) >> answered(*two.requests[:2])
+    assert len(play.last.requests) == 4
+    assert play.endpoints[0].in_flight == 7
+    # The permit that is left has been held since 1.0.
+    assert play.wakes_at == 2.0

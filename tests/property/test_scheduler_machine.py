@@ -10,11 +10,13 @@ What is checked, after every event:
   one is in use, unless all refuse connections or may be probed now;
 - the lowest priority class in use leaves the others' reserve alone ("free" above means free to the call's class);
 - counts by class and by tenant are those of the calls;
+- endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
+- no more requests go to an endpoint in any span than its rate and its burst allow;
 - the scheduler wants to be woken only where something may happen, and never in the past;
 - the same events give the same commands.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import hypothesis.strategies as st
 from hypothesis import settings
@@ -29,6 +31,9 @@ from batchclient._core.messages import (
     Cancelled,
     Drained,
     DrainRequested,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
     Failed,
     Failure,
     FailureKind,
@@ -88,7 +93,13 @@ class World:
     def __init__(self, setting, limits, seesaw):
         self.setting = setting
         make = SeeSaw if seesaw else FixedLimit
-        self.core = Scheduler(setting, [LimitControl(make(limit), (LoadCap(),)) for limit in limits])
+        self.make_limit = lambda limit: LimitControl(make(limit), (LoadCap(),))
+        self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits])
+        self.endpoints = list(range(len(limits)))
+        self.endpoints_made = len(limits)
+        self.sent_at = defaultdict(list)
+        self.leaving = set()
+        self.gone = set()
         self.now = 0.0
         self.transcript = []
         self.calls = []
@@ -144,16 +155,29 @@ class World:
         self.close(number)
         for position in unanswered:
             self.cohorts[batch.requests[position].waiter] = f"failed with {number}"
-            if kind == "MAYBE_PROCESSED" and delay is not None and status != 503:
+            if kind == "MAYBE_PROCESSED" and not batch.moving and delay is not None and status != 503:
                 self.not_before[batch.requests[position].waiter] = self.now + delay
         if kind == "REJECTED" and retry_after is not None:
             until = self.now + min(retry_after, 60.0)
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
+        if kind == "NOT_SENT" and self.setting.requests_per_minute is not None:
+            self.sent_at[batch.endpoint].remove(batch.sent_at)
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
     def make_report(self, endpoint, running, waiting, kv_tokens, made):
         return LoadReported(endpoint, ServerLoad(running, waiting, None, kv_tokens, None, made))
+
+    def make_add(self, limit):
+        self.endpoints.append(self.endpoints_made)
+        self.endpoints_made += 1
+        return EndpointAdded(self.endpoints[-1], self.make_limit(limit), "added")
+
+    def make_remove(self, endpoint, drain):
+        if endpoint in self.endpoints:
+            self.endpoints.remove(endpoint)
+            self.leaving.add(endpoint)
+        return EndpointRemoved(endpoint, drain)
 
     def make_plain(self, kind):
         self.paused = {Paused: True, Resumed: False}.get(kind, self.paused)
@@ -174,6 +198,7 @@ class World:
                 self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
                 self.check_grant(batch)
                 self.check_health(batch)
+                self.check_rate(batch)
                 self.open[batch.id] = (batch, list(range(len(batch.requests))))
             case AbortBatch(batch):
                 self.transcript.append(("abort", batch.id))
@@ -181,9 +206,10 @@ class World:
                 assert batch.id not in self.aborted, "a batch is aborted once"
                 self.aborted.add(batch.id)
                 waiting = [batch.requests[position] for position in self.open[batch.id][1]]
-                assert all(request.state is RequestState.ABANDONED for request in waiting), (
+                assert batch.moving or all(request.state is RequestState.ABANDONED for request in waiting), (
                     "somebody still waits for it"
                 )
+                assert not batch.moving or batch.endpoint in self.leaving
             case Resolve(answers):
                 requests = [request for request, _ in answers]
                 self.transcript.append(("resolve", names(requests)))
@@ -199,6 +225,12 @@ class World:
                     assert isinstance(error, BatchClientError)
                     assert error.attempt == request.attempts
                     assert request.deadline is None or request.deadline > self.now or request.state not in OPEN
+            case EndpointGone(endpoint):
+                self.transcript.append(("gone", endpoint))
+                assert endpoint in self.leaving, "only what was removed goes, and only once"
+                assert not self.open_on(endpoint), "something is left there"
+                self.leaving.remove(endpoint)
+                self.gone.add(endpoint)
             case Drained():
                 self.transcript.append(("drained",))
                 self.drained += 1
@@ -207,6 +239,7 @@ class World:
         endpoint = self.core._by_id[batch.endpoint]
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
+        assert batch.endpoint in self.endpoints, "a removed endpoint gets nothing more"
         assert batch.endpoint == endpoint.id
         assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
@@ -242,7 +275,7 @@ class World:
     def check_health(self, batch):
         endpoint = self.core._by_id[batch.endpoint]
         health = endpoint.health
-        if len(self.core._endpoints) == 1 and health.is_wrong_address:
+        if len(self.core._endpoints.serving) == 1 and health.is_wrong_address:
             return
         assert health.state is not HealthState.EJECTED, "an ejected endpoint gets a probe, nothing else"
         if health.state is HealthState.PROBING:
@@ -253,6 +286,16 @@ class World:
             held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
             weight = batch.shape.weight
             assert held + len(batch.requests) * weight <= max(health.allowed, weight), "slow start"
+
+    def check_rate(self, batch):
+        per_minute = self.setting.requests_per_minute
+        if per_minute is None:
+            return
+        times = self.sent_at[batch.endpoint]
+        times.append(self.now)
+        for number, earlier in enumerate(times):
+            allowed = max(1.0, per_minute / 10) + (self.now - earlier) * per_minute / 60
+            assert len(times) - number <= allowed + 0.001, "more requests than the rate and its burst allow"
 
     def open_on(self, index):
         return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
@@ -351,6 +394,9 @@ class Machine(RuleBasedStateMachine):
         core, statistics = world.core, world.core.statistics()
         for endpoint in core._endpoints:
             assert endpoint.health.probe is None or endpoint.health.probe in world.open
+        for endpoint in world.leaving:
+            assert world.open_on(endpoint), "nothing is left there, and it is not gone"
+        assert {endpoint.id for endpoint in statistics.endpoints} == {*world.endpoints, *world.leaving}
         for endpoint in statistics.endpoints:
             index = endpoint.id
             batches = world.open_on(index)
@@ -362,7 +408,7 @@ class Machine(RuleBasedStateMachine):
                 if batch.requests[position].state is RequestState.ABANDONED
             )
             assert endpoint.abandoned == gone
-        healths = [endpoint.health for endpoint in core._endpoints]
+        healths = [endpoint.health for endpoint in core._endpoints.serving]
         in_use = any(health.in_use for health in healths)
         assert in_use or all(health.refuses or health.closed_until is None for health in healths), "the panic rule"
         for number, (batch, left) in world.open.items():
@@ -410,13 +456,13 @@ class Machine(RuleBasedStateMachine):
         """Note since when each call has waited though permits for it are free."""
         world, setting = self.world, self.world.setting
         queued = [request for request in world.calls if request.state is RequestState.QUEUED]
-        if world.core._fresh_calls:
+        if world.core._fresh_calls or setting.requests_per_minute or setting.tokens_per_minute:
             return
         if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
             self.waiting_since.clear()
             return
         still = {}
-        for endpoint in world.core._endpoints:
+        for endpoint in world.core._endpoints.serving:
             if (
                 world.paused
                 or not endpoint.health.in_use
@@ -431,7 +477,7 @@ class Machine(RuleBasedStateMachine):
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
                     # Of several, a slow one may leave calls to a fast one that holds them for a moment.
-                    assert endpoint.in_flight or len(world.core._endpoints) > 1, "an idle endpoint sends"
+                    assert endpoint.in_flight or len(world.core._endpoints.serving) > 1, "an idle endpoint sends"
                     assert world.now < since + setting.linger_s + setting.refill_s + 1e-9, f"{request!r} waits too long"
         self.waiting_since = still
 
@@ -484,6 +530,8 @@ class AnyOrder(Machine):
         seesaw=st.booleans(),
         order=st.sampled_from(["fcfs", "fcfs", "shortest_first", "deadline"]),
         aging_s=st.sampled_from([300.0, 5.0]),
+        requests_per_minute=st.sampled_from([None, None, None, 6.0, 300.0]),
+        tokens_per_minute=st.sampled_from([None, None, None, 20_000.0]),
     )
     def begin(self, **beginning):
         self.open_world(**beginning)
@@ -518,6 +566,18 @@ class AnyOrder(Machine):
     def fail(self, number, kind, delay, status, cap, retry_after):
         identity = self.pick(sorted(self.world.open), number)
         self.tell("fail", identity, kind, delay, status, cap, retry_after)
+
+    @rule(really=ONE_IN_FOUR, limit=st.sampled_from([1, 4, 8]))
+    @precondition(lambda self: len(self.world.endpoints) < 4)
+    def add_an_endpoint(self, really, limit):
+        if really:
+            self.tell("add", limit)
+
+    @rule(really=ONE_IN_FOUR, which=st.integers(0, 5), drain=st.booleans())
+    @precondition(lambda self: len(self.world.endpoints) > 1)
+    def remove_an_endpoint(self, really, which, drain):
+        if really:
+            self.tell("remove", self.pick(self.world.endpoints + sorted(self.world.leaving), which), drain)
 
     @rule(which=st.integers(0, 3), kind=st.sampled_from(["NOT_SENT", "MAYBE_PROCESSED"]), then=WAITS)
     @precondition(lambda self: self.world.open)

@@ -4,9 +4,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from batchclient import BatchClient, ConnectFailed
+from batchclient import Backoff, BatchClient, ClientClosed, ConfigError, ConnectFailed
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.profiles import Profile
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 LIBRARIES = ("asyncio",)
 """How a call is placed has nothing to do with the event loop."""
@@ -170,3 +171,201 @@ async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_wo
     assert len(answers) == 2000
     assert client.statistics().endpoints[0].state in ("ejected", "probing")
     assert len(first.requests) < 80
+
+
+def make_scripted(**servers):
+    """A client with one endpoint per name; further servers can be added under other names."""
+    first = list(servers)[:2]
+    client = BatchClient([f"http://{name}/v1" for name in first], model="m", max_list=1)
+    client._make_transport = lambda url: servers[url.split("/")[2]]
+    return client
+
+
+async def test_a_server_that_is_added_takes_its_share():
+    one, two, three = (ScriptedTransport(held=True) for _ in range(3))
+    client = make_scripted(one=one, two=two, three=three)
+    async with client, anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(client.complete, f"call {number}")
+        await settle()
+        client.add_endpoint("http://three/v1/")
+        for number in range(3):
+            group.start_soon(client.complete, f"late call {number}")
+        await three.arrived(3)
+        assert [endpoint.base_url for endpoint in client.statistics().endpoints] == [
+            "http://one/v1",
+            "http://two/v1",
+            "http://three/v1",
+        ]
+        for server in (one, two, three):
+            server.release()
+    assert (one.closed, two.closed, three.closed) == (1, 1, 1)
+
+
+async def test_a_server_that_is_removed_finishes_what_it_has():
+    one, two = ScriptedTransport(held=True), ScriptedTransport()
+    client = make_scripted(one=one, two=two)
+    async with client, anyio.create_task_group() as group:
+        call = group.start_soon
+        call(client.complete, "first")
+        await one.arrived(1)
+        call(client.remove_endpoint, "http://one/v1")
+        await settle()
+        await client.complete("second")
+        assert (len(one.sent), len(two.sent), one.closed) == (1, 1, 0)
+        one.release()
+        await settle()
+        assert one.closed == 1
+        assert one.states == ["read"]
+        assert [endpoint.base_url for endpoint in client.statistics().endpoints] == ["http://two/v1"]
+        assert repr(client).startswith("<BatchClient for http://two/v1:")
+    assert one.closed == 1
+
+
+async def test_without_drain_its_calls_go_to_the_others():
+    one, two = ScriptedTransport(held=True), ScriptedTransport()
+    client = make_scripted(one=one, two=two)
+    answers = []
+
+    async def call():
+        answers.append(await client.complete("moved"))
+
+    async with client, anyio.create_task_group() as group:
+        group.start_soon(call)
+        await one.arrived(1)
+        await client.remove_endpoint("http://one/v1", drain=False)
+        assert one.states == ["cancelled"]
+        assert one.closed == 1
+    assert two.prompts == [["moved"]]
+    assert (answers[0].text, answers[0].attempts) == (answer_to("moved"), 2)
+
+
+async def test_one_that_hangs_while_it_drains_can_be_ended():
+    one, two = ScriptedTransport(held=True), ScriptedTransport()
+    client = make_scripted(one=one, two=two)
+    async with client, anyio.create_task_group() as group:
+        group.start_soon(client.complete, "hangs")
+        await one.arrived(1)
+        with anyio.move_on_after(60.0) as patience:
+            await client.remove_endpoint("http://one/v1")
+        assert patience.cancelled_caught
+        await client.remove_endpoint("http://one/v1", drain=False)
+    assert (one.states, one.closed) == (["cancelled"], 1)
+    assert two.prompts == [["hangs"]]
+
+
+async def test_closing_the_client_ends_a_removal():
+    one, two = ScriptedTransport(held=True), ScriptedTransport()
+    client = make_scripted(one=one, two=two)
+    with pytest.raises(ExceptionGroup):
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.complete, "first")
+            await one.arrived(1)
+            group.start_soon(client.remove_endpoint, "http://one/v1")
+            await settle()
+            await client.aclose()
+    assert (one.closed, two.closed) == (1, 1)
+
+
+async def test_a_server_can_be_removed_and_added_again():
+    one, two = ScriptedTransport(), ScriptedTransport()
+    client = make_scripted(one=one, two=two)
+    async with client:
+        await client.complete("a")
+        await client.remove_endpoint("http://one/v1")
+        client.add_endpoint("http://one/v1")
+        assert [endpoint.id for endpoint in client.statistics().endpoints] == [1, 2]
+        await client.remove_endpoint("http://two/v1")
+        await client.complete("b")
+    assert one.prompts == [["a"], ["b"]]
+
+
+async def test_servers_may_come_and_go_before_the_first_call():
+    one, two, three = ScriptedTransport(), ScriptedTransport(), ScriptedTransport()
+    client = make_scripted(one=one, two=two, three=three)
+    client.add_endpoint("http://three/v1")
+    await client.remove_endpoint("http://one/v1")
+    await client.remove_endpoint("http://two/v1")
+    async with client:
+        await client.complete("a")
+    assert three.prompts == [["a"]]
+
+
+async def test_what_cannot_be_added_or_removed_is_refused():
+    client = make_scripted(one=ScriptedTransport(), two=ScriptedTransport())
+    async with client:
+        for url in ("nonsense", 7, "http://user:secret@one/v1"):
+            with pytest.raises(ConfigError) as refusal:
+                client.add_endpoint(url)
+            assert refusal.value.field == "base_url"
+            assert "secret" not in str(refusal.value)
+        with pytest.raises(ConfigError, match="already"):
+            client.add_endpoint("http://one/v1/")
+        with pytest.raises(ConfigError, match="none of the client's"):
+            await client.remove_endpoint("http://three/v1")
+        await client.remove_endpoint("http://one/v1")
+        with pytest.raises(ConfigError, match="last server"):
+            await client.remove_endpoint("http://two/v1")
+    with pytest.raises(ClientClosed):
+        client.add_endpoint("http://four/v1")
+
+
+async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
+    def exhausted(sent):
+        reply = echo(sent)
+        reply.headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m30s"}
+        return reply
+
+    server = ScriptedTransport(exhausted)
+    async with make_client(server) as client:
+        start = anyio.current_time()
+        await client.complete("first")
+        await client.complete("second")
+        # A minute is the longest, whatever it says.
+        assert anyio.current_time() - start == pytest.approx(60.0, abs=0.05)
+
+
+async def test_a_429_that_names_its_reset_holds_the_others_back_too():
+    headers = {"ratelimit": '"default";r=0;t=7', "ratelimit-policy": '"default";q=10;w=60'}
+    server = ScriptedTransport(error(429, headers=headers))
+    async with make_client(server, max_list=1, retry=Backoff(base_s=0)) as client, anyio.create_task_group() as group:
+        start = anyio.current_time()
+        group.start_soon(client.complete, "first")
+        await server.arrived(1)
+        await settle()
+        group.start_soon(client.complete, "second")
+        await server.arrived(2)
+        assert anyio.current_time() - start == pytest.approx(7.0, abs=0.05)
+
+
+async def test_requests_per_minute_hold_and_lists_grow():
+    server = ScriptedTransport()
+    async with make_client(server, requests_per_minute=60, limit=64) as client:
+        start = anyio.current_time()
+        answers = await client.batch_map([f"text {n}" for n in range(640)], "{}", max_tokens=4)
+        seconds = anyio.current_time() - start
+    assert len(answers) == 640
+    # Twenty lists of 32, of which six are the burst.
+    assert len(server.sent) == 20
+    assert seconds == pytest.approx(14.0, abs=0.1)
+
+
+async def test_tokens_per_minute_hold_by_the_servers_own_count():
+    server = ScriptedTransport()
+    # A prompt of 8 characters counts 8 tokens here, its answer 2; before that is known, more is expected.
+    async with make_client(server, tokens_per_minute=6000, limit=64) as client:
+        start = anyio.current_time()
+        await client.batch_map([f"text {n:03}" for n in range(1000)], "{}", max_tokens=2)
+        seconds = anyio.current_time() - start
+    used = client.statistics().prompt_tokens + client.statistics().completion_tokens
+    assert used == 10_000
+    assert seconds >= (used - 600 - 640) / 100
+    assert seconds <= 1.15 * used / 100
+
+
+@pytest.mark.parametrize("name", ["requests_per_minute", "tokens_per_minute"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "many"])
+async def test_a_rate_that_is_none_is_refused(name, value):
+    with pytest.raises(ConfigError) as refusal:
+        BatchClient("http://one/v1", model="m", **{name: value})
+    assert refusal.value.field == name

@@ -111,6 +111,9 @@ async def living(client: BatchClient) -> None:
     assert_type(statistics.endpoints, tuple[EndpointStatistics, ...])
     assert_type(statistics.list_sizes, Mapping[int, int])
     assert_type(statistics.endpoints[0].blocked_until, float | None)
+    client.add_endpoint("http://other:8000/v1")
+    assert_type(await client.remove_endpoint("http://other:8000/v1", drain=False), None)
+    assert_type(client.statistics().endpoints[0].state, str)
     await client.drain()
     await client.aclose()
 

@@ -9,10 +9,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_cost import ListCosts
+from batchclient._core.rates import Rates, RateWindow
+from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import EndpointStatistics
 
 __all__ = ["Endpoint"]
@@ -47,6 +51,7 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
+        "leaving",
         "limit",
         "list_costs",
         "lists_proven",
@@ -54,12 +59,15 @@ class Endpoint:
         "max_list",
         "name",
         "pace",
+        "rates",
         "streams_refused",
     )
 
     def __init__(self, number: int, limit: Limit, max_list: int, name: str = "") -> None:
         self.id = number
         self.name = name
+        self.leaving = False
+        """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
         self.max_list = max_list
         self.in_flight = 0
@@ -71,6 +79,8 @@ class Endpoint:
         """Since when free permits have been held back to be granted together; ``None``: none are."""
         self.blocked_until: float | None = None
         """Until when the server wishes to be left alone."""
+        self.rates: Rates | None = None
+        """What it may be sent per minute; ``None``: whatever has a permit."""
         self.health = Health()
         self.answered_at = float("-inf")
         """When it last answered anything."""
@@ -90,8 +100,8 @@ class Endpoint:
     @property
     def free(self) -> int:
         """Permits free now."""
-        limit, allowed = self.limit.limit, self.health.allowed
-        return (limit if allowed is None or allowed > limit else allowed) - self.in_flight
+        free, allowed = self.limit.limit - self.in_flight, self.health.allowed
+        return free if allowed is None else min(free, allowed - self.in_flight)
 
     def take(self, sequences: int, now: float) -> None:
         """Take permits for a batch that is sent in this step."""
@@ -124,7 +134,13 @@ class Endpoint:
     def answer(self, sequences: int, now: float) -> LimitChange | None:
         """It answered some sequences; return the change of the limit if it comes back from an outage."""
         self.blocked_until = None
-        return self.live(sequences, now)
+        health = self.health
+        if health.ailing:
+            return self.live(sequences, now)
+        # What ``live`` does for a healthy one, without a call: this runs for each reply.
+        self.answered_at = now
+        health.answered_once = True
+        return None
 
     def live(self, sequences: int, now: float) -> LimitChange | None:
         """It is there, whatever it said; ``sequences`` of its work are done."""
@@ -136,6 +152,20 @@ class Endpoint:
             change = restart(now) if restart is not None else None
         health.answered_once = True
         return change
+
+    def set_rates(self, settings: SchedulerSettings) -> None:
+        """Begin with full buckets; what a gateway said stays."""
+        paused_until = self.rates.paused_until if self.rates is not None else None
+        self.rates = None
+        if settings.requests_per_minute is not None or settings.tokens_per_minute is not None or paused_until:
+            self.rates = Rates(settings.requests_per_minute, settings.tokens_per_minute)
+            self.rates.paused_until = paused_until
+
+    def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
+        """A gateway before it says what is left of its limits."""
+        if self.rates is None:
+            self.rates = Rates()
+        self.rates.observe(windows, now)
 
     def list_cap(self, now: float, most: int | None = None) -> int:
         """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
@@ -176,6 +206,7 @@ class Endpoint:
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
+        times = (self.blocked_until, self.rates.paused_until if self.rates is not None else None)
         return EndpointStatistics(
             limit=self.limit.limit,
             limit_reason=getattr(self.limit, "reason", "fixed"),
@@ -184,11 +215,11 @@ class Endpoint:
             list_cap=self.list_cap(now),
             lists_refused=self.lists_refused,
             streams_refused=self.streams_refused,
-            blocked_until=self.blocked_until,
+            blocked_until=max((time for time in times if time is not None), default=None),
             id=self.id,
             base_url=self.name,
-            state=self.health.state.value,
-            reason=self.health.reason,
+            state="leaving" if self.leaving else self.health.state.value,
+            reason="it was removed" if self.leaving else self.health.reason,
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

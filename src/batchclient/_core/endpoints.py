@@ -40,11 +40,33 @@ class Endpoints:
 
     def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float) -> None:
         """One of an endpoint's batches has failed for a reason that is the endpoint's."""
-        others = self.others_in_use(endpoint)
-        if endpoint.health.fail(sign, batch, now, others=others) and not others:
-            for other in self.serving:
-                if other.health.state is HealthState.EJECTED and not other.health.refuses:
-                    other.health.open_now()
+        if endpoint.health.fail(sign, batch, now, others=self.others_in_use(endpoint)):
+            self._keep_one_in_use()
+
+    def add(self, endpoint: Endpoint) -> None:
+        """Serve another endpoint."""
+        assert endpoint.id not in self.by_id, "an endpoint's id is given once"
+        self.by_id[endpoint.id] = endpoint
+        self.serving.append(endpoint)
+
+    def remove(self, endpoint: Endpoint) -> None:
+        """Serve it no more; it stays until ``forget``."""
+        if not endpoint.leaving:
+            assert len(self.serving) > 1, "the last endpoint stays"
+            endpoint.leaving = True
+            self.serving.remove(endpoint)
+            self._keep_one_in_use()
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Nothing of ours is left there."""
+        del self.by_id[endpoint.id]
+
+    def _keep_one_in_use(self) -> None:
+        """The panic rule: where none is in use, those ejected for other reasons than refused connections may be probed."""
+        if not any(endpoint.health.in_use for endpoint in self.serving):
+            for endpoint in self.serving:
+                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.refuses:
+                    endpoint.health.open_now()
 
     def __repr__(self) -> str:
         return f"<Endpoints {list(self.by_id)}>"

@@ -4,6 +4,7 @@ Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
+- Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
 - Groups are looked at in the queue's order. One that waits for company or for more permits is passed over, unless the batching
   rule says that nothing younger may be granted before it.
@@ -156,7 +157,7 @@ class Granting:
         """Those that answer the call no later than one that holds it back for a while would."""
         if not all(endpoint.pace.is_known for endpoint in (held, *others)):
             return others
-        units = work(self._lengths.expected(head.shape.key, head.shape.max_output_tokens))
+        units = work(self._lengths.expected(head.shape.answer_key, head.shape.max_output_tokens))
         *waits, wait = expected_waits([*others, held], now)
         longest = wait + (until - now) / units
         return [other for other, its in zip(others, waits, strict=True) if its <= longest]
@@ -173,15 +174,21 @@ class Granting:
             most: a fresh list is no longer than this.
             lone: there is no other.
         """
-        probe = endpoint.health.state is HealthState.EJECTED and not (lone and endpoint.health.is_wrong_address)
-        sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
+        probe, sheltered = False, -1
+        if endpoint.health.ailing and endpoint.health.state is HealthState.EJECTED:
+            probe = not (lone and endpoint.health.is_wrong_address)
+            sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
         reserve = self._reserve(endpoint, now)
         above: int | None = None
         more = False
+        rates = endpoint.rates
         while (room := endpoint.free) > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
+            if rates is not None and (ready_at := rates.ready_at(now)) is not None:
+                self._wake(ready_at)
+                break
             found = self._queue.pop(above)
             if found is None:
                 break
@@ -207,6 +214,13 @@ class Granting:
                     count = 1
                 elif most is not None and count > most and not group.whole:
                     count = most
+                if rates is not None:
+                    count, until = rates.affordable(count, self._tokens(oldest), now)
+                    if not count:
+                        passed_over.append(group)
+                        # Nothing younger and cheaper goes before it.
+                        self._wake(until)
+                        break
                 requests = self._sort_out(self._queue.take(group, count, self._length_reach, now), now)
                 if requests:
                     batch = self._make_batch(group, requests, endpoint, now)
@@ -286,6 +300,9 @@ class Granting:
         )
         for request in requests:
             request.batch = batch
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self._tokens, requests))
+            endpoint.rates.charge(batch.charged_tokens, now)
         endpoint.take(size * shape.weight, now)
         batch.in_flight_at_sent = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
@@ -294,6 +311,12 @@ class Granting:
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch
+
+    def _tokens(self, request: Request) -> int:
+        """What a call is expected to cost, at least 1."""
+        shape = request.shape
+        output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        return max(1, request.prompt_tokens + output)
 
     def _wake(self, time: float) -> None:
         if self.wake_at is None or time < self.wake_at:

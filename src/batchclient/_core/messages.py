@@ -17,6 +17,7 @@ from typing import Any
 
 from batchclient._core.lanes import Account, Lane
 from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.rates import RateWindow
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
@@ -33,6 +34,9 @@ __all__ = [
     "Command",
     "DrainRequested",
     "Drained",
+    "EndpointAdded",
+    "EndpointGone",
+    "EndpointRemoved",
     "Event",
     "Failed",
     "Failure",
@@ -41,6 +45,7 @@ __all__ = [
     "Isolation",
     "LoadReported",
     "Paused",
+    "RatesReported",
     "Reject",
     "Request",
     "RequestState",
@@ -211,6 +216,10 @@ class Batch:
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
+    charged_tokens: int = 0
+    """What it was charged where tokens per minute are limited, by estimate."""
+    moving: bool = False
+    """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on it."""
     answered: bytearray = field(default_factory=bytearray)
@@ -393,6 +402,47 @@ class LoadReported:
 
 
 @dataclass(slots=True, eq=False)
+class RatesReported:
+    """A reply says what is left of a gateway's limits; told before what the reply itself means.
+
+    Args:
+        endpoint: whose reply.
+        windows: at least one.
+    """
+
+    endpoint: int
+    windows: tuple[RateWindow, ...]
+
+
+@dataclass(slots=True, eq=False)
+class EndpointAdded:
+    """Another server is there.
+
+    Args:
+        endpoint: its id; no endpoint of the scheduler ever had it.
+        limit: its algorithm.
+        name: its base URL as it may be shown.
+    """
+
+    endpoint: int
+    limit: Limit
+    name: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class EndpointRemoved:
+    """Send nothing more to an endpoint; ``EndpointGone`` follows once nothing of ours is left there. Not the last one.
+
+    Args:
+        endpoint: its id; one that is leaving already may be told to leave at once.
+        drain: let what is in flight finish; else it is ended and sent elsewhere.
+    """
+
+    endpoint: int
+    drain: bool = True
+
+
+@dataclass(slots=True, eq=False)
 class AbortRequested:
     """End every call now with ``CallAborted``; the client stays open."""
 
@@ -412,6 +462,9 @@ Event = (
     | Resumed
     | Retuned
     | LoadReported
+    | RatesReported
+    | EndpointAdded
+    | EndpointRemoved
     | DrainRequested
     | AbortRequested
     | CloseRequested
@@ -429,7 +482,7 @@ class SendBatch:
 
 @dataclass(slots=True, eq=False)
 class AbortBatch:
-    """Nobody waits for it any more: close its connection, then report ``Failed``."""
+    """Nobody waits for it any more, or it is to be sent elsewhere: close its connection, then report ``Failed``."""
 
     batch: Batch
 
@@ -451,6 +504,13 @@ class Reject:
 @dataclass(slots=True, eq=False)
 class Drained:
     """Nothing is queued or in flight and nothing more will be taken."""
+
+
+@dataclass(slots=True, eq=False)
+class EndpointGone:
+    """Nothing of ours is left at a removed endpoint: its connections may be closed."""
+
+    endpoint: int
 
 
 @dataclass(slots=True, eq=False)
@@ -477,4 +537,4 @@ class Adjusted:
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | Adjusted | HealthChanged
+Command = SendBatch | AbortBatch | Resolve | Reject | Drained | EndpointGone | Adjusted | HealthChanged

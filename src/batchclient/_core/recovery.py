@@ -121,6 +121,11 @@ class Recovery:
             return False
         return True
 
+    def move(self, alive: list[Request], batch: Batch) -> None:
+        """Requeue the unanswered requests of a batch whose endpoint was removed; this is no failure of theirs."""
+        self._counters.retries += 1
+        self._resend(alive, batch.failures, batch.isolation)
+
     def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
         self._counters.splits += 1
         middle = (len(alive) + 1) // 2

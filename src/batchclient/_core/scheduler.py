@@ -50,6 +50,9 @@ from batchclient._core.messages import (
     Command,
     Drained,
     DrainRequested,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
     Event,
     Failed,
     Failure,
@@ -57,6 +60,7 @@ from batchclient._core.messages import (
     HealthChanged,
     LoadReported,
     Paused,
+    RatesReported,
     Reject,
     Request,
     RequestState,
@@ -104,6 +108,8 @@ class Scheduler:
             for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
+        for endpoint in self._endpoints:
+            endpoint.set_rates(settings)
         self._lengths = OutputLengths()
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights)
@@ -148,6 +154,9 @@ class Scheduler:
             Resumed: self._on_resumed,
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
+            RatesReported: self._on_rates,
+            EndpointAdded: self._on_endpoint_added,
+            EndpointRemoved: self._on_endpoint_removed,
             DrainRequested: self._on_drain,
             AbortRequested: self._on_abort,
             CloseRequested: self._on_close,
@@ -353,9 +362,15 @@ class Scheduler:
                 list_cap = endpoint.list_cap(self._now)
                 self._recovery.isolated(batch, count, endpoint, self._now)
                 self._note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone")
+            if endpoint.rates is not None:
+                usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
+                charged = batch.charged_tokens * len(usages) / len(batch.requests)
+                endpoint.rates.correct(prompt_tokens + made_tokens - charged, self._now)
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
+            if endpoint.leaving:
+                self._see_off(endpoint)
         elif batch.unanswered and not batch.callers and not batch.aborting:
             batch.aborting = True
             self._commands.append(AbortBatch(batch))
@@ -383,7 +398,10 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
-        self._judge(batch, failure)
+        if endpoint.rates is not None and failure.kind is FailureKind.NOT_SENT:
+            endpoint.rates.refund(batch.charged_tokens, self._now)
+        if not batch.moving:
+            self._judge(batch, failure)
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
@@ -398,9 +416,13 @@ class Scheduler:
                 request.failed_on = endpoint.id
         elsewhere = self._endpoints.others_in_use(endpoint)
         list_cap = endpoint.list_cap(self._now)
-        if alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
+        if alive and batch.moving:
+            self._recovery.move(alive, batch)
+        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
         self._note_list_cap(endpoint, list_cap, failure.kind.value)
+        if endpoint.leaving:
+            self._see_off(endpoint)
         self._settle()
 
     def _why_unused(self, batch: Batch, event: Answered) -> Outcome:
@@ -424,7 +446,7 @@ class Scheduler:
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
-            units = work(self._lengths.expected(batch.shape.key, batch.shape.max_output_tokens))
+            units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
             endpoint.pace.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(
@@ -519,13 +541,16 @@ class Scheduler:
         self._settle()
 
     def _on_retuned(self, event: Retuned) -> None:
+        before_settings = self._settings
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
-        for place, endpoint in enumerate(self._endpoints):
+        for place, endpoint in enumerate(self._endpoints.serving):
             before = endpoint.limit.limit
             if event.settings is not None:
                 endpoint.max_list = event.settings.max_list
+                if _rates(event.settings) != _rates(before_settings):
+                    endpoint.set_rates(event.settings)
             if event.limits is not None:
                 endpoint.limit = event.limits[place]
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
@@ -533,6 +558,35 @@ class Scheduler:
             if endpoint.limit.limit != before:
                 self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
         self._settle()
+
+    def _on_rates(self, event: RatesReported) -> None:
+        # Nothing can be granted because of it; what it holds back is looked at with the reply it came with.
+        self._by_id[event.endpoint].hear_rates(event.windows, self._now)
+
+    def _on_endpoint_added(self, event: EndpointAdded) -> None:
+        endpoint = Endpoint(event.endpoint, event.limit, self._settings.max_list, event.name)
+        endpoint.set_rates(self._settings)
+        self._endpoints.add(endpoint)
+        self._settle()
+
+    def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
+        endpoint = self._by_id.get(event.endpoint)
+        if endpoint is None:
+            return
+        self._endpoints.remove(endpoint)
+        if not event.drain:
+            for batch in self._batches.values():
+                if batch.endpoint == endpoint.id and not batch.aborting:
+                    batch.aborting = batch.moving = True
+                    self._commands.append(AbortBatch(batch))
+        self._see_off(endpoint)
+        self._settle()
+
+    def _see_off(self, endpoint: Endpoint) -> None:
+        """Forget a leaving endpoint once its last batch is over."""
+        if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
+            self._endpoints.forget(endpoint)
+            self._commands.append(EndpointGone(endpoint.id))
 
     def _on_drain(self, event: DrainRequested) -> None:
         self._draining = True
@@ -603,6 +657,10 @@ class Scheduler:
         if self._outside.size:
             for request in self._outside.admit():
                 self._enqueue(request)
+
+
+def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:
+    return settings.requests_per_minute, settings.tokens_per_minute
 
 
 def _too_late(request: Request) -> DeadlineExceeded:

@@ -22,6 +22,8 @@ class SchedulerSettings:
         raise_when_full: reject calls over ``max_queued`` instead.
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly.
+        requests_per_minute: per endpoint; ``None``: any number.
+        tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
         order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
         aging_s: the head start of one priority class over the next.
@@ -41,6 +43,8 @@ class SchedulerSettings:
     raise_when_full: bool = False
     plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
     length_reach: int | None = None
     order: str = "fcfs"
     aging_s: float = 300.0

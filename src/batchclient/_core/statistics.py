@@ -25,7 +25,7 @@ class Adjustment:
 
     Args:
         at: when, on the client's monotonic clock, seconds.
-        endpoint: which, by its place in the list of base URLs.
+        endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
         setting: ``"limit"`` or ``"max_list"``.
         old: the number before.
         new: the number from now on.
@@ -52,11 +52,11 @@ class EndpointStatistics:
         list_cap: the longest list sent to it.
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
-        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``).
+        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``, a rate limit's reset).
         id: a number that no other endpoint of the client ever has.
         base_url: without its query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
-            ``"recovering"``: it is back, and gets a growing share.
+            ``"recovering"``: it is back, and gets a growing share; ``"leaving"``: it was removed, and finishes what it has.
         reason: why it is in that state; empty while nothing happened.
     """
 
@@ -137,7 +137,7 @@ class Statistics:
         list_sizes: how many requests carried how many prompts.
         alone: why calls went alone, by reason.
         prompt_tokens, completion_tokens: as the servers counted them.
-        endpoints: one entry per base URL.
+        endpoints: one entry per base URL, those that are leaving included.
         priorities: the same by priority class, the highest first.
         tenants: the same by tenant; those idle for long are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.

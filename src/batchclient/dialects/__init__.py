@@ -2,7 +2,7 @@
 
 A dialect knows no clock, no HTTP library and no scheduler. Sibling dialects have the same slots in the same order:
 ``shape`` (parameters to coalescing key), ``encode`` (batch to request), ``decoder`` (reply bytes to answers), ``failure``
-(error reply to what it means).
+(error reply to what it means), ``rate_limits`` (what a gateway's headers say is left).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from batchclient._core.messages import Batch, Failure, Shape
+from batchclient._core.rates import RateWindow
 from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Completion
@@ -64,6 +65,10 @@ class Dialect(Protocol):
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means. ``wall_time`` is Unix time, for ``Retry-After`` dates."""
+        ...
+
+    def rate_limits(self, headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
+        """Return what the reply's headers say is left of a gateway's rate limits; usually nothing."""
         ...
 
     def max_model_len(self, message: str) -> int | None:

@@ -21,7 +21,9 @@ from pydantic_core import from_json
 
 from batchclient._core.demux import Demux
 from batchclient._core.messages import Batch, Failure, FailureKind, Shape
+from batchclient._core.rates import RateWindow
 from batchclient.dialects._fields import canonical, sort_fields
+from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._sse import EventStream
 from batchclient.dialects._status import failure_of
@@ -129,6 +131,11 @@ class VllmDialect:
         if batch.streamed and not content_type.startswith("application/json"):
             return _StreamDecoder(batch, self._secrets, content_type)
         return _PlainDecoder(batch, self._secrets, content_type)
+
+    @staticmethod
+    def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
+        """Read OpenAI's and the IETF's headers: vLLM sends none, a gateway before it may."""
+        return read_rate_limits(headers)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""
