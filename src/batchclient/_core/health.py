@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from batchclient._core.messages import Failure, FailureKind
+from batchclient._core.failures import Failure, FailureKind
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["Health", "HealthState", "Sign", "sign_of"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.lanes import Account, Lane
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.rates import RateWindow
@@ -238,64 +239,6 @@ class Batch:
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"
         return f"<Batch {self.id} on {self.endpoint}, {mode}, {len(self.requests)} requests, {self.unanswered} open>"
-
-
-class FailureKind(Enum):
-    """What a failed batch means for its requests, and for the endpoint."""
-
-    NOT_SENT = "not sent"
-    """No connection; the server never saw it."""
-    MAYBE_PROCESSED = "maybe processed"
-    """Broken off, timed out, 5xx, an abort: the server may have worked on it."""
-    REJECTED = "rejected"
-    """429, 503: the server refuses work for now."""
-    BAD_CALL = "bad call"
-    """4xx that one prompt of the list may have caused: split to find it."""
-    REFUSED = "refused"
-    """4xx that concerns every call alike (key, model, route): no split, no retry."""
-    LIST_REFUSED = "list refused"
-    """The server takes no lists: send the prompts one by one."""
-    LIST_TOO_LONG = "list too long"
-    """The server takes lists, but shorter ones."""
-    STREAM_REFUSED = "stream refused"
-    """The server does not stream this request: send it plain."""
-    MISMATCH = "mismatch"
-    """Missing, doubled or unknown indices: send the prompts one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a batch failed, in a form that makes one error per caller.
-
-    Args:
-        kind: what to do about it.
-        error: the class of the callers' error.
-        message: without keys or prompts.
-        status: the HTTP status, if any.
-        retry_after_s: the server's wish, seconds.
-        code: the server's own code.
-        list_cap: the longest list the server said it takes, with ``LIST_TOO_LONG``.
-        cause: the exception behind it, if any.
-    """
-
-    kind: FailureKind
-    error: type[BatchClientError]
-    message: str
-    status: int | None = None
-    retry_after_s: float | None = None
-    code: str | None = None
-    list_cap: int | None = None
-    cause: BaseException | None = None
-
-    def to_error(self, attempt: int) -> BatchClientError:
-        """Make one caller's error; callers never share an exception object."""
-        error = self.error(self.message)
-        error.attempt = attempt
-        error.status = self.status
-        error.retry_after_s = self.retry_after_s
-        error.code = self.code
-        error.__cause__ = self.cause
-        return error
 
 
 # Events and commands are made once per call or per reply, so they are slotted but not frozen: freezing costs 0.4 µs each.

@@ -34,11 +34,11 @@ from batchclient._core.choice import work
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
+from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
-from batchclient._core.health import Sign, sign_of
 from batchclient._core.lanes import Lanes
 from batchclient._core.lengths import OutputLengths, bucket_of
-from batchclient._core.limits import Limit, LimitChange, LimitControl, Outcome, Sample
+from batchclient._core.limits import Limit, Outcome, Sample
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -51,13 +51,10 @@ from batchclient._core.messages import (
     Drained,
     DrainRequested,
     EndpointAdded,
-    EndpointGone,
     EndpointRemoved,
     Event,
     Failed,
-    Failure,
     FailureKind,
-    HealthChanged,
     LoadReported,
     Paused,
     RatesReported,
@@ -124,6 +121,7 @@ class Scheduler:
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._adjusted)
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
             self._endpoints,
@@ -330,7 +328,7 @@ class Scheduler:
         count = len(event.answers)
         if count:
             if endpoint.health.ailing:
-                self._welcome(endpoint, count * weight)
+                self._fleet.welcome(endpoint, count * weight, self._now)
             else:
                 endpoint.answer(count * weight, self._now)
             if len(batch.requests) > 1:
@@ -370,7 +368,7 @@ class Scheduler:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
             if endpoint.leaving:
-                self._see_off(endpoint)
+                self._fleet.see_off(endpoint)
         elif batch.unanswered and not batch.callers and not batch.aborting:
             batch.aborting = True
             self._commands.append(AbortBatch(batch))
@@ -398,10 +396,7 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
-        if endpoint.rates is not None and failure.kind is FailureKind.NOT_SENT:
-            endpoint.rates.refund(batch.charged_tokens, self._now)
-        if not batch.moving:
-            self._judge(batch, failure)
+        self._fleet.judge(batch, failure, self._now)
         if alive:
             self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
         if len(alive) < len(left):
@@ -422,7 +417,7 @@ class Scheduler:
             self._fail(alive, event)
         self._note_list_cap(endpoint, list_cap, failure.kind.value)
         if endpoint.leaving:
-            self._see_off(endpoint)
+            self._fleet.see_off(endpoint)
         self._settle()
 
     def _why_unused(self, batch: Batch, event: Answered) -> Outcome:
@@ -479,35 +474,9 @@ class Scheduler:
             self._adjusted(event.endpoint, "limit", before, change.limit, change.reason)
             self._settle()
 
-    def _judge(self, batch: Batch, failure: Failure) -> None:
-        """Let the endpoint's health know of a failure."""
-        endpoint, now = self._by_id[batch.endpoint], self._now
-        limit, state, change = endpoint.limit.limit, endpoint.health.state, None
-        sign = sign_of(failure)
-        if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
-            # Its callers' deadlines passed, and in all their time nobody had an answer from there.
-            sign = Sign.SILENT
-        if sign is Sign.ALIVE:
-            change = endpoint.live(0, now)
-        elif sign is not Sign.NOTHING:
-            endpoint.health.answered_once |= failure.status is not None
-            self._endpoints.fail(endpoint, sign, batch.id, now)
-        endpoint.health.end_probe(batch.id)
-        if endpoint.health.state is not state:
-            self._health_changed(endpoint, limit, change)
-
-    def _welcome(self, endpoint: Endpoint, sequences: int) -> None:
-        """An endpoint that was failing has answered."""
-        limit, state = endpoint.limit.limit, endpoint.health.state
-        change = endpoint.answer(sequences, self._now)
-        if endpoint.health.state is not state:
-            self._health_changed(endpoint, limit, change)
-
-    def _health_changed(self, endpoint: Endpoint, limit: int, change: LimitChange | None) -> None:
-        health = endpoint.health
-        self._commands.append(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
-        if change is not None:
-            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason)
+    def _say(self, command: Command) -> None:
+        # ``commands()`` takes the list away: its ``append`` cannot be handed out.
+        self._commands.append(command)
 
     def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
         after = endpoint.list_cap(self._now)
@@ -541,52 +510,24 @@ class Scheduler:
         self._settle()
 
     def _on_retuned(self, event: Retuned) -> None:
-        before_settings = self._settings
+        before = self._settings
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
-        for place, endpoint in enumerate(self._endpoints.serving):
-            before = endpoint.limit.limit
-            if event.settings is not None:
-                endpoint.max_list = event.settings.max_list
-                if _rates(event.settings) != _rates(before_settings):
-                    endpoint.set_rates(event.settings)
-            if event.limits is not None:
-                endpoint.limit = event.limits[place]
-            if event.pin is not None and isinstance(endpoint.limit, LimitControl):
-                endpoint.limit.pin(event.pin or None, self._now)
-            if endpoint.limit.limit != before:
-                self._adjusted(endpoint.id, "limit", before, endpoint.limit.limit, "set by the caller")
+        self._fleet.retune(event, before, self._now)
         self._settle()
 
     def _on_rates(self, event: RatesReported) -> None:
         # Nothing can be granted because of it; what it holds back is looked at with the reply it came with.
-        self._by_id[event.endpoint].hear_rates(event.windows, self._now)
+        self._fleet.hear_rates(event, self._now)
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
-        endpoint = Endpoint(event.endpoint, event.limit, self._settings.max_list, event.name)
-        endpoint.set_rates(self._settings)
-        self._endpoints.add(endpoint)
+        self._fleet.add(event, self._settings)
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
-        endpoint = self._by_id.get(event.endpoint)
-        if endpoint is None:
-            return
-        self._endpoints.remove(endpoint)
-        if not event.drain:
-            for batch in self._batches.values():
-                if batch.endpoint == endpoint.id and not batch.aborting:
-                    batch.aborting = batch.moving = True
-                    self._commands.append(AbortBatch(batch))
-        self._see_off(endpoint)
+        self._fleet.remove(event)
         self._settle()
-
-    def _see_off(self, endpoint: Endpoint) -> None:
-        """Forget a leaving endpoint once its last batch is over."""
-        if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
-            self._endpoints.forget(endpoint)
-            self._commands.append(EndpointGone(endpoint.id))
 
     def _on_drain(self, event: DrainRequested) -> None:
         self._draining = True
@@ -657,10 +598,6 @@ class Scheduler:
         if self._outside.size:
             for request in self._outside.admit():
                 self._enqueue(request)
-
-
-def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:
-    return settings.requests_per_minute, settings.tokens_per_minute
 
 
 def _too_late(request: Request) -> DeadlineExceeded:

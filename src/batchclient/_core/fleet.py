@@ -1,0 +1,139 @@
+"""What becomes of the endpoints: they come and go, fail and come back, and are given other numbers.
+
+Rules:
+- What a batch's end says of its endpoint is told to the endpoint's health, and a change of state is a command.
+- An endpoint that is removed is forgotten once its last batch is over, not before: the reply's connection is then released.
+- A batch that is ended because its endpoint was removed says nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
+from batchclient._core.health import Sign, sign_of
+from batchclient._core.limits import LimitChange, LimitControl
+from batchclient._core.messages import (
+    AbortBatch,
+    Batch,
+    Command,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
+    Failure,
+    HealthChanged,
+    RatesReported,
+    Retuned,
+)
+from batchclient._core.settings import SchedulerSettings
+
+__all__ = ["Fleet"]
+
+
+class Fleet:
+    """Keeps the endpoints of one scheduler.
+
+    Args:
+        endpoints: what is kept.
+        batches: the open batches, by their ids; the scheduler's own.
+        command: takes a command.
+        adjusted: takes (endpoint's id, setting, old, new, reason) of a change of a limit.
+    """
+
+    __slots__ = ("_adjusted", "_batches", "_command", "_endpoints")
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        batches: dict[int, Batch],
+        command: Callable[[Command], None],
+        adjusted: Callable[[int, str, int, int, str], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._batches = batches
+        self._command = command
+        self._adjusted = adjusted
+
+    def judge(self, batch: Batch, failure: Failure, now: float) -> None:
+        """Tell an endpoint's health and rates what a failed batch says of it."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        sign = sign_of(failure)
+        if endpoint.rates is not None and sign is Sign.REFUSED:
+            endpoint.rates.refund(batch.charged_tokens, now)
+        if batch.moving:
+            endpoint.health.end_probe(batch.id)
+            return
+        limit, state, change = endpoint.limit.limit, endpoint.health.state, None
+        if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
+            # Its callers' deadlines passed, and in all their time nobody had an answer from there.
+            sign = Sign.SILENT
+        if sign is Sign.ALIVE:
+            change = endpoint.live(0, now)
+        elif sign is not Sign.NOTHING:
+            endpoint.health.answered_once |= failure.status is not None
+            self._endpoints.fail(endpoint, sign, batch.id, now)
+        endpoint.health.end_probe(batch.id)
+        if endpoint.health.state is not state:
+            self._tell_health(endpoint, limit, change)
+
+    def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
+        """An endpoint that was failing has answered."""
+        limit, state = endpoint.limit.limit, endpoint.health.state
+        change = endpoint.answer(sequences, now)
+        if endpoint.health.state is not state:
+            self._tell_health(endpoint, limit, change)
+
+    def hear_rates(self, event: RatesReported, now: float) -> None:
+        """A gateway says what is left."""
+        self._endpoints.by_id[event.endpoint].hear_rates(event.windows, now)
+
+    def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
+        """Another server is there."""
+        endpoint = Endpoint(event.endpoint, event.limit, settings.max_list, event.name)
+        endpoint.set_rates(settings)
+        self._endpoints.add(endpoint)
+
+    def remove(self, event: EndpointRemoved) -> None:
+        """Send an endpoint nothing more; without ``drain``, end what is there."""
+        endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is None:
+            return
+        self._endpoints.remove(endpoint)
+        if not event.drain:
+            for batch in self._batches.values():
+                if batch.endpoint == endpoint.id and not batch.aborting:
+                    batch.aborting = batch.moving = True
+                    self._command(AbortBatch(batch))
+        self.see_off(endpoint)
+
+    def see_off(self, endpoint: Endpoint) -> None:
+        """Forget a leaving endpoint if its last batch is over."""
+        if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
+            self._endpoints.forget(endpoint)
+            self._command(EndpointGone(endpoint.id))
+
+    def retune(self, event: Retuned, before: SchedulerSettings, now: float) -> None:
+        """Give those that serve other numbers; ``before`` are the settings until now."""
+        for place, endpoint in enumerate(self._endpoints.serving):
+            limit = endpoint.limit.limit
+            if event.settings is not None:
+                endpoint.max_list = event.settings.max_list
+                if _rates(event.settings) != _rates(before):
+                    endpoint.set_rates(event.settings)
+            if event.limits is not None:
+                endpoint.limit = event.limits[place]
+            if event.pin is not None and isinstance(endpoint.limit, LimitControl):
+                endpoint.limit.pin(event.pin or None, now)
+            if endpoint.limit.limit != limit:
+                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, "set by the caller")
+
+    def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None) -> None:
+        health = endpoint.health
+        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
+        if change is not None:
+            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason)
+
+
+def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:
+    return settings.requests_per_minute, settings.tokens_per_minute
