@@ -38,7 +38,7 @@ class Fleet:
         endpoints: what is kept.
         batches: the open batches, by their ids; the scheduler's own.
         command: takes a command.
-        adjusted: takes (endpoint's id, setting, old, new, reason) of a change of a limit.
+        adjusted: takes (endpoint's id, setting, old, new, reason, time) of a change of a limit.
     """
 
     __slots__ = ("_adjusted", "_batches", "_command", "_endpoints")
@@ -48,7 +48,7 @@ class Fleet:
         endpoints: Endpoints,
         batches: dict[int, Batch],
         command: Callable[[Command], None],
-        adjusted: Callable[[int, str, int, int, str], None],
+        adjusted: Callable[[int, str, int, int, str, float], None],
     ) -> None:
         self._endpoints = endpoints
         self._batches = batches
@@ -75,14 +75,14 @@ class Fleet:
             self._endpoints.fail(endpoint, sign, batch.id, now)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
-            self._tell_health(endpoint, limit, change)
+            self._tell_health(endpoint, limit, change, now)
 
     def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
         """An endpoint that was failing has answered."""
         limit, state = endpoint.limit.limit, endpoint.health.state
         change = endpoint.answer(sequences, now)
         if endpoint.health.state is not state:
-            self._tell_health(endpoint, limit, change)
+            self._tell_health(endpoint, limit, change, now)
 
     def hear_rates(self, event: RatesReported, now: float) -> None:
         """A gateway says what is left."""
@@ -126,13 +126,13 @@ class Fleet:
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
                 endpoint.limit.pin(event.pin or None, now)
             if endpoint.limit.limit != limit:
-                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, "set by the caller")
+                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, "set by the caller", now)
 
-    def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None) -> None:
+    def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float) -> None:
         health = endpoint.health
         self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
         if change is not None:
-            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason)
+            self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
 
 
 def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:

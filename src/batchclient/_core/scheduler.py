@@ -25,12 +25,10 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.choice import work
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
@@ -38,11 +36,10 @@ from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.lanes import Lanes
 from batchclient._core.lengths import OutputLengths, bucket_of
-from batchclient._core.limits import Limit, Outcome, Sample
+from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
-    Adjusted,
     Answered,
     Batch,
     Cancelled,
@@ -74,13 +71,13 @@ from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment, Counters, Statistics, by_priority, by_tenant
+from batchclient._core.statistics import Counters, Statistics
+from batchclient._core.steering import Steering
+from batchclient._core.tally import Tally
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
-from batchclient.types import Completion
 
 __all__ = ["Scheduler"]
 
-_REMEMBERED_ADJUSTMENTS = 256
 _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
@@ -121,7 +118,8 @@ class Scheduler:
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._adjusted)
+        self._steering = Steering(self._endpoints, self._lengths, self._say)
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering.adjusted)
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
             self._endpoints,
@@ -133,7 +131,6 @@ class Scheduler:
             self._times,
         )
         self._recovery = Recovery(self._queue, self._counters)
-        self._adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED_ADJUSTMENTS)
         self._submitted = 0
         self._now = 0.0
         self._fresh_calls = False
@@ -185,28 +182,13 @@ class Scheduler:
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
-        counters = self._counters
-        return Statistics(
+        return self._counters.snapshot(
             queued=self._queue.size,
             waiting=self._outside.size,
             backing_off=self._recovery.backing_off,
-            in_flight=sum(endpoint.in_flight for endpoint in self._endpoints),
-            abandoned=sum(endpoint.abandoned for endpoint in self._endpoints),
-            submitted=counters.submitted,
-            succeeded=counters.succeeded,
-            failed=counters.failed,
-            cancelled=counters.cancelled,
-            batches=counters.batches,
-            retries=counters.retries,
-            splits=counters.splits,
-            list_sizes=dict(sorted(counters.list_sizes.items())),
-            alone=dict(counters.alone),
-            prompt_tokens=counters.prompt_tokens,
-            completion_tokens=counters.completion_tokens,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
-            adjustments=tuple(self._adjustments),
-            priorities=by_priority(self._lanes.all()),
-            tenants=by_tenant(self._lanes.all()),
+            lanes=self._lanes.all(),
+            adjustments=self._steering.adjustments,
         )
 
     @property
@@ -298,72 +280,31 @@ class Scheduler:
     # Answers and failures ------------------------------------------------------------------------------------------
 
     def _on_answered(self, event: Answered) -> None:
-        batch = event.batch
+        batch, now = event.batch, self._now
         endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
-        resolved: list[tuple[Request, Completion]] = []
-        prompt_tokens = made_tokens = used_tokens = 0
-        first_tokens_s = 0.0
         in_flight = endpoint.in_flight
-        with_deadline = 0
-        for position, completion in event.answers:
-            request = batch.requests[position]
-            batch.answered[position] = 1
-            usage = completion.usage
-            if usage is not None:
-                prompt_tokens += usage.prompt_tokens
-                made_tokens += usage.completion_tokens
-            if request.state is RequestState.IN_FLIGHT:
-                resolved.append((request, completion))
-                if request.deadline is not None:
-                    with_deadline += 1
-                if usage is not None:
-                    used_tokens += usage.completion_tokens
-            else:
-                endpoint.abandoned -= weight
-            if completion.time_to_first_token_s is not None:
-                first_tokens_s += completion.time_to_first_token_s
-            request.state = RequestState.DONE
-            request.batch = None
-        count = len(event.answers)
-        if count:
+        tally = Tally(batch, event.answers)
+        if tally.count:
             if endpoint.health.ailing:
-                self._fleet.welcome(endpoint, count * weight, self._now)
+                self._fleet.welcome(endpoint, tally.count * weight, now)
             else:
-                endpoint.answer(count * weight, self._now)
+                endpoint.answer(tally.count * weight, now)
             if len(batch.requests) > 1:
                 endpoint.lists_proven = True
-        batch.unanswered -= count
-        batch.callers -= len(resolved)
-        endpoint.give_back(count * weight, self._now)
-        self._lanes.give_back(batch.lane, count * weight)
-        if with_deadline:
-            self._deadlines.ended(with_deadline)
-            self._times.learn(batch.shape.answer_key, self._now - batch.sent_at, self._now)
-        if resolved:
-            self._counters.succeeded += len(resolved)
-            self._commands.append(Resolve(resolved))
-        if count:
-            self._counters.prompt_tokens += prompt_tokens
-            self._counters.completion_tokens += made_tokens
-            batch.lane.serve(prompt_tokens, made_tokens)
-            if batch.expected_tokens:
-                self._lanes.settle(batch, event.answers)
-            if made_tokens:
-                self._lengths.learn(batch.shape.answer_key, made_tokens / (count * weight))
-            outcome = Outcome.SUCCESS if resolved else self._why_unused(batch, event)
-            # An answer that nobody waited for took its time and brought nothing.
-            self._observe(batch, in_flight, count, outcome, prompt_tokens, used_tokens, first_tokens_s * weight)
-            if not batch.streamed and count == len(batch.requests) and self._settings.max_list > 1:
-                endpoint.list_costs.learn(batch.shape.key, count, self._now - batch.sent_at)
-            if batch.isolation is not None:
-                list_cap = endpoint.list_cap(self._now)
-                self._recovery.isolated(batch, count, endpoint, self._now)
-                self._note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone")
-            if endpoint.rates is not None:
-                usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
-                charged = batch.charged_tokens * len(usages) / len(batch.requests)
-                endpoint.rates.correct(prompt_tokens + made_tokens - charged, self._now)
+        endpoint.abandoned -= tally.abandoned * weight
+        batch.unanswered -= tally.count
+        batch.callers -= len(tally.resolved)
+        endpoint.give_back(tally.count * weight, now)
+        self._lanes.give_back(batch.lane, tally.count * weight)
+        if tally.with_deadline:
+            self._deadlines.ended(tally.with_deadline)
+            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now)
+        if tally.resolved:
+            self._counters.succeeded += len(tally.resolved)
+            self._commands.append(Resolve(tally.resolved))
+        if tally.count:
+            self._learn(event, endpoint, in_flight, tally)
         if event.ended:
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
@@ -373,6 +314,28 @@ class Scheduler:
             batch.aborting = True
             self._commands.append(AbortBatch(batch))
         self._settle()
+
+    def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally) -> None:
+        """Take from some answers what they say about outputs, lists, loads and rates."""
+        batch, now = event.batch, self._now
+        self._counters.prompt_tokens += tally.prompt_tokens
+        self._counters.completion_tokens += tally.made_tokens
+        batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
+        if batch.expected_tokens:
+            self._lanes.settle(batch, event.answers)
+        if tally.made_tokens:
+            self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
+        self._steering.answered(event, in_flight, tally, now)
+        if not batch.streamed and tally.count == len(batch.requests) and self._settings.max_list > 1:
+            endpoint.list_costs.learn(batch.shape.key, tally.count, now - batch.sent_at)
+        if batch.isolation is not None:
+            list_cap = endpoint.list_cap(now)
+            self._recovery.isolated(batch, tally.count, endpoint, now)
+            self._steering.note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone", now)
+        if endpoint.rates is not None:
+            usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
+            charged = batch.charged_tokens * len(usages) / len(batch.requests)
+            endpoint.rates.correct(tally.prompt_tokens + tally.made_tokens - charged, now)
 
     def _on_failed(self, event: Failed) -> None:
         batch, failure = event.batch, event.failure
@@ -397,15 +360,7 @@ class Scheduler:
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
         self._fleet.judge(batch, failure, self._now)
-        if alive:
-            self._observe(batch, in_flight, len(alive), Outcome.DROPPED if dropped else Outcome.IGNORED)
-        if len(alive) < len(left):
-            gone = [request.deadline for request in left if request.state is RequestState.DONE]
-            late = sum(deadline is not None and deadline <= self._now for deadline in gone)
-            if late:
-                self._observe(batch, in_flight, late, Outcome.LATE)
-            if late < len(gone):
-                self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED)
+        self._steering.failed(batch, in_flight, left, len(alive), dropped=dropped, now=self._now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
@@ -415,78 +370,18 @@ class Scheduler:
             self._recovery.move(alive, batch)
         elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
             self._fail(alive, event)
-        self._note_list_cap(endpoint, list_cap, failure.kind.value)
+        self._steering.note_list_cap(endpoint, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()
 
-    def _why_unused(self, batch: Batch, event: Answered) -> Outcome:
-        deadlines = [batch.requests[position].deadline for position, _ in event.answers]
-        late = all(deadline is not None and deadline <= self._now for deadline in deadlines)
-        return Outcome.LATE if late else Outcome.WASTED
-
-    def _observe(
-        self,
-        batch: Batch,
-        in_flight: int,
-        requests: int,
-        outcome: Outcome,
-        prompt_tokens: int = 0,
-        completion_tokens: int = 0,
-        first_tokens_s: float = 0.0,
-    ) -> None:
-        """Tell the endpoint's limit that some requests of a batch have ended."""
-        endpoint, now = self._by_id[batch.endpoint], self._now
-        seconds = now - batch.sent_at
-        mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
-        before = endpoint.limit.limit
-        if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
-            units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
-            endpoint.pace.measure(seconds, units, mean / before, requests, now)
-        change = endpoint.observe(
-            Sample(
-                now,
-                batch.sent_at,
-                in_flight,
-                mean,
-                batch.in_flight_at_sent,
-                requests * batch.shape.weight,
-                prompt_tokens,
-                completion_tokens,
-                first_tokens_s,
-                outcome,
-                batch.admitted_at,
-            )
-        )
-        if change is not None:
-            self._adjusted(batch.endpoint, "limit", before, change.limit, change.reason)
-
     def _on_load(self, event: LoadReported) -> None:
-        endpoint = self._by_id.get(event.endpoint)
-        if endpoint is None:
-            return
-        listen = getattr(endpoint.limit, "on_load", None)
-        if listen is None:
-            return
-        before = endpoint.limit.limit
-        change = listen(event.load, endpoint.in_flight, self._now)
-        if change is not None:
-            self._adjusted(event.endpoint, "limit", before, change.limit, change.reason)
+        if self._steering.on_load(event, self._now):
             self._settle()
 
     def _say(self, command: Command) -> None:
         # ``commands()`` takes the list away: its ``append`` cannot be handed out.
         self._commands.append(command)
-
-    def _note_list_cap(self, endpoint: Endpoint, before: int, reason: str) -> None:
-        after = endpoint.list_cap(self._now)
-        if after != before:
-            self._adjusted(endpoint.id, "max_list", before, after, reason)
-
-    def _adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str) -> None:
-        adjustment = Adjustment(self._now, endpoint, setting, old, new, reason)
-        self._adjustments.append(adjustment)
-        self._commands.append(Adjusted(adjustment))
 
     def _fail(self, requests: list[Request], event: Failed) -> None:
         errors = [(request, event.failure.to_error(request.attempts)) for request in requests]

@@ -180,3 +180,38 @@ class Counters:
     completion_tokens: int = 0
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
+
+    def snapshot(
+        self,
+        *,
+        queued: int,
+        waiting: int,
+        backing_off: int,
+        endpoints: tuple[EndpointStatistics, ...],
+        lanes: Iterable[Lane],
+        adjustments: Iterable[Adjustment],
+    ) -> Statistics:
+        """Freeze them, with what is not counted but is."""
+        lanes = list(lanes)
+        return Statistics(
+            queued=queued,
+            waiting=waiting,
+            backing_off=backing_off,
+            in_flight=sum(endpoint.in_flight for endpoint in endpoints),
+            abandoned=sum(endpoint.abandoned for endpoint in endpoints),
+            submitted=self.submitted,
+            succeeded=self.succeeded,
+            failed=self.failed,
+            cancelled=self.cancelled,
+            batches=self.batches,
+            retries=self.retries,
+            splits=self.splits,
+            list_sizes=dict(sorted(self.list_sizes.items())),
+            alone=dict(self.alone),
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            endpoints=endpoints,
+            adjustments=tuple(adjustments),
+            priorities=by_priority(lanes),
+            tenants=by_tenant(lanes),
+        )

@@ -1,0 +1,142 @@
+"""What the limits are told, and the memory of what they decided.
+
+Rules:
+- Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its pace too.
+- Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left.
+- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from batchclient._core.choice import work
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
+from batchclient._core.lengths import OutputLengths
+from batchclient._core.limits import Outcome, Sample
+from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState
+from batchclient._core.statistics import Adjustment
+from batchclient._core.tally import Tally
+
+__all__ = ["Steering"]
+
+_REMEMBERED = 256
+
+
+class Steering:
+    """Feeds the limits of one scheduler's endpoints.
+
+    Args:
+        endpoints: whose limits.
+        lengths: expected output lengths.
+        command: takes a command.
+    """
+
+    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments")
+
+    def __init__(self, endpoints: Endpoints, lengths: OutputLengths, command: Callable[[Command], None]) -> None:
+        self._endpoints = endpoints
+        self._lengths = lengths
+        self._command = command
+        self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
+        """The last changes, oldest first."""
+
+    def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
+        """Some requests of a batch have their answers; ``in_flight`` is the load before."""
+        batch = event.batch
+        outcome = Outcome.SUCCESS
+        if not tally.resolved:
+            # An answer that nobody waited for took its time and brought nothing.
+            deadlines = [batch.requests[position].deadline for position, _ in event.answers]
+            late = all(deadline is not None and deadline <= now for deadline in deadlines)
+            outcome = Outcome.LATE if late else Outcome.WASTED
+        first_tokens_s = tally.first_tokens_s * batch.shape.weight
+        self._observe(
+            batch, in_flight, tally.count, outcome, now, tally.prompt_tokens, tally.used_tokens, first_tokens_s
+        )
+
+    def failed(
+        self, batch: Batch, in_flight: int, left: list[Request], alive: int, *, dropped: bool, now: float
+    ) -> None:
+        """The unanswered requests of a batch have failed.
+
+        Args:
+            batch: theirs.
+            in_flight: sequences in flight before.
+            left: all of them; those whose callers have gone are done already.
+            alive: how many callers still wait.
+            dropped: whether the server refused the work.
+            now: the time.
+        """
+        if alive:
+            self._observe(batch, in_flight, alive, Outcome.DROPPED if dropped else Outcome.IGNORED, now)
+        if alive < len(left):
+            gone = [request.deadline for request in left if request.state is RequestState.DONE]
+            late = sum(deadline is not None and deadline <= now for deadline in gone)
+            if late:
+                self._observe(batch, in_flight, late, Outcome.LATE, now)
+            if late < len(gone):
+                self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
+
+    def on_load(self, event: LoadReported, now: float) -> bool:
+        """A server has said how busy it is; return whether that changed a limit."""
+        endpoint = self._endpoints.by_id.get(event.endpoint)
+        listen = getattr(endpoint.limit, "on_load", None) if endpoint is not None else None
+        if endpoint is None or listen is None:
+            return False
+        before = endpoint.limit.limit
+        change = listen(event.load, endpoint.in_flight, now)
+        if change is None:
+            return False
+        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        return True
+
+    def note_list_cap(self, endpoint: Endpoint, before: int, reason: str, now: float) -> None:
+        """Something may have changed an endpoint's list cap."""
+        after = endpoint.list_cap(now)
+        if after != before:
+            self.adjusted(endpoint.id, "max_list", before, after, reason, now)
+
+    def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
+        """Remember a change and tell of it."""
+        adjustment = Adjustment(now, endpoint, setting, old, new, reason)
+        self.adjustments.append(adjustment)
+        self._command(Adjusted(adjustment))
+
+    def _observe(
+        self,
+        batch: Batch,
+        in_flight: int,
+        requests: int,
+        outcome: Outcome,
+        now: float,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        first_tokens_s: float = 0.0,
+    ) -> None:
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        seconds = now - batch.sent_at
+        mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
+        before = endpoint.limit.limit
+        if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
+            units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
+            endpoint.pace.measure(seconds, units, mean / before, requests, now)
+        change = endpoint.observe(
+            Sample(
+                now,
+                batch.sent_at,
+                in_flight,
+                mean,
+                batch.in_flight_at_sent,
+                requests * batch.shape.weight,
+                prompt_tokens,
+                completion_tokens,
+                first_tokens_s,
+                outcome,
+                batch.admitted_at,
+            )
+        )
+        if change is not None:
+            self.adjusted(batch.endpoint, "limit", before, change.limit, change.reason, now)

@@ -1,0 +1,56 @@
+"""What the answers of one reply event add up to: one pass over them, since a call's cost is counted in microseconds."""
+
+from __future__ import annotations
+
+from batchclient._core.messages import Batch, Request, RequestState
+from batchclient.types import Completion
+
+__all__ = ["Tally"]
+
+
+class Tally:
+    """Ticks off some answers of a batch; their requests are done afterwards.
+
+    Args:
+        batch: theirs.
+        answers: (position in the batch, answer).
+    """
+
+    __slots__ = (
+        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens", "with_deadline",
+    )  # fmt: skip
+
+    def __init__(self, batch: Batch, answers: list[tuple[int, Completion]]) -> None:
+        resolved: list[tuple[Request, Completion]] = []
+        prompt_tokens = made_tokens = used_tokens = with_deadline = 0
+        first_tokens_s = 0.0
+        for position, completion in answers:
+            request = batch.requests[position]
+            batch.answered[position] = 1
+            usage = completion.usage
+            if usage is not None:
+                prompt_tokens += usage.prompt_tokens
+                made_tokens += usage.completion_tokens
+            if request.state is RequestState.IN_FLIGHT:
+                resolved.append((request, completion))
+                if request.deadline is not None:
+                    with_deadline += 1
+                if usage is not None:
+                    used_tokens += usage.completion_tokens
+            if completion.time_to_first_token_s is not None:
+                first_tokens_s += completion.time_to_first_token_s
+            request.state = RequestState.DONE
+            request.batch = None
+        self.count = len(answers)
+        self.resolved = resolved
+        """Those somebody waited for."""
+        self.abandoned = self.count - len(resolved)
+        self.with_deadline = with_deadline
+        """Those of ``resolved`` that have a deadline."""
+        self.prompt_tokens = prompt_tokens
+        self.made_tokens = made_tokens
+        """Output tokens of all, as the server counted them."""
+        self.used_tokens = used_tokens
+        """Output tokens of ``resolved``."""
+        self.first_tokens_s = first_tokens_s
+        """The sum of the times to first token; 0 if unknown."""
