@@ -12,7 +12,17 @@ SOURCE = ROOT / "src" / "batchclient"
 CORE = sorted((SOURCE / "_core").rglob("*.py"))
 PURE = [*CORE, *sorted((SOURCE / "dialects").glob("*.py"))]
 # What the core needs of the standard library; anything else wants a reason.
-KNOWN_TO_THE_CORE = {"__future__", "batchclient", "collections", "dataclasses", "enum", "heapq", "math", "typing"}
+KNOWN_TO_THE_CORE = {
+    "__future__",
+    "batchclient",
+    "collections",
+    "dataclasses",
+    "enum",
+    "heapq",
+    "math",
+    "operator",
+    "typing",
+}
 CLOCKS_AND_DICE = {"time", "random", "secrets", "uuid", "os", "asyncio", "threading", "socket", "logging", "subprocess"}
 ASKS_THE_WORLD = {"open", "print", "input", "hash", "exec", "eval", "__import__"}
 
