@@ -6,7 +6,7 @@ Rules:
 - One question at a time per endpoint, on a connection of its own, with its own short time limit.
 - Whatever goes wrong is no call's business. An answer that is none (404, 401, a redirect, a page without what is looked for) ends the
   questions for a minute and is said once; silence, a broken connection or a 5xx doubles the pause, up to a minute.
-- A page that takes long is asked for less often: at most a tenth of the time goes into it.
+- A page that takes long is asked for less often: half of the time no question is open.
 
 Why a second: a test with a mocked transport expects its own requests and no other, and is over sooner. (respx raises in here for a route
 it does not know, which changes nothing and is not counted among its calls; a catch-all route would be called, and pytest-httpx fails
@@ -37,7 +37,9 @@ LARGEST_PAGE_BYTES = 2 * 1024 * 1024
 _FIRST_AFTER_S = 1.0
 _INTERVAL_S = 0.5
 """A page costs vLLM 8 to 10 ms of its API process's time (measured, 0.32): 2 % at two a second."""
-_PAGE_TIME_RATIO = 0.1
+_PAUSE_RATIO = 2.0
+"""From one question to the next, in times of the last answer's. What takes long is a busy server's turn to answer, not its work: a real
+vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just where it was overloaded."""
 _LONGEST_PAUSE_S = 60.0
 _TIMEOUT_S = 2.0
 _TIMEOUTS = Timeouts(connect_s=1.0, read_s=_TIMEOUT_S, write_s=1.0)
@@ -157,7 +159,7 @@ class Feedback:
             load, trouble = await self._fetch(endpoint)
             if load is not None:
                 endpoint.failures = 0
-                pause_s = max(_INTERVAL_S, (self._backend.now() - endpoint.asked_at) / _PAGE_TIME_RATIO)
+                pause_s = max(_INTERVAL_S, _PAUSE_RATIO * (self._backend.now() - endpoint.asked_at))
             elif trouble is not None:
                 pause_s = _LONGEST_PAUSE_S
                 self._say_once(index, trouble)

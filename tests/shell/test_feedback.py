@@ -240,10 +240,17 @@ async def test_a_page_that_comes_back_is_asked_for_as_before(caplog):
     assert page.intervals()[:5] == [2.0, 4.0, 0.5, 0.5, 0.5]
 
 
-async def test_a_slow_page_takes_a_tenth_of_the_time_at_most(caplog):
-    page = Page(reply=http(200, 0.2, b"vllm:num_requests_running 1\n"))
+async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
+    page = Page(reply=http(200, 0.7, b"vllm:num_requests_running 1\n"))
     await answers_beside(page, caplog, 20.0)
-    assert set(page.intervals()) == {2.0}
+    assert set(page.intervals()) == {1.5}
+
+
+async def test_a_page_that_takes_a_second_lowers_the_limit_and_its_reports_do_not_grow_stale():
+    server, page, seen = ScriptedTransport(held=True), Page(reply=http(200, 1.0, BUSY)), []
+    async with make(server, page, on_adjustment=seen.append) as client:
+        await under_way(client, server, 10.0, calls=64)
+    assert [(each.old, each.new) for each in seen] == [(64, 51)]
 
 
 # Settings -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def soon(monkeypatch):
     """The first question after 20 ms, then every 20 ms."""
     monkeypatch.setattr(_feedback, "_FIRST_AFTER_S", 0.02)
     monkeypatch.setattr(_feedback, "_INTERVAL_S", 0.02)
-    monkeypatch.setattr(_feedback, "_PAGE_TIME_RATIO", 100.0)
+    monkeypatch.setattr(_feedback, "_PAUSE_RATIO", 0.0)
     monkeypatch.setattr(_feedback, "_TIMEOUT_S", 0.1)
 
 
