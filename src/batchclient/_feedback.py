@@ -90,7 +90,7 @@ class Feedback:
         model: str | None = None,
     ) -> None:
         self._backend = backend
-        self._endpoints = [_Endpoint(transport) for transport in transports]
+        self._endpoints = {number: _Endpoint(transport) for number, transport in enumerate(transports)}
         self._start_task = start_task
         self._is_wanted = is_wanted
         self._report = report
@@ -107,7 +107,7 @@ class Feedback:
         """Something is in flight: ask in a while, if it still is. Does nothing if awake."""
         if self._timer is None:
             now = self._backend.now()
-            for endpoint in self._endpoints:
+            for endpoint in self._endpoints.values():
                 endpoint.ask_at = max(endpoint.ask_at, now + _FIRST_AFTER_S)
             self._set_timer(now + _FIRST_AFTER_S)
 
@@ -116,15 +116,29 @@ class Feedback:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        for endpoint in self._endpoints:
+        for endpoint in self._endpoints.values():
             asking, endpoint.asking = endpoint.asking, None
             if asking is not None:
                 asking()
 
+    def add(self, number: int, transport: Transport) -> None:
+        """Another endpoint is there; it is asked when its turn comes."""
+        self._endpoints[number] = _Endpoint(transport)
+
+    async def remove(self, number: int) -> None:
+        """An endpoint has gone: ask it no more, close its connection."""
+        endpoint = self._endpoints.pop(number, None)
+        if endpoint is None:
+            return
+        asking, endpoint.asking = endpoint.asking, None
+        if asking is not None:
+            asking()
+        await endpoint.transport.aclose()
+
     async def aclose(self) -> None:
         """Close the connections. Whoever closes has ended the tasks."""
         self.sleep()
-        for endpoint in self._endpoints:
+        for endpoint in self._endpoints.values():
             await endpoint.transport.aclose()
 
     def _set_timer(self, at: float) -> None:
@@ -136,7 +150,7 @@ class Feedback:
             return
         now = self._backend.now()
         wanted = False
-        for index, endpoint in enumerate(self._endpoints):
+        for index, endpoint in list(self._endpoints.items()):
             if not self._is_wanted(index):
                 continue
             wanted = True
@@ -149,7 +163,7 @@ class Feedback:
                 if endpoint.asking is _starting:
                     endpoint.asking = cancel
         # A question that is under way keeps it awake, so that ``sleep`` ends it.
-        if wanted or any(endpoint.asking for endpoint in self._endpoints):
+        if wanted or any(endpoint.asking for endpoint in self._endpoints.values()):
             # One timer for all: an endpoint whose turn comes a little later is asked a little late.
             self._set_timer(now + _INTERVAL_S)
 

@@ -178,11 +178,13 @@ class Runner:
         if not self.ended:
             self.tell(LoadReported(endpoint, load))
 
-    def add_endpoint(self, transport: Transport, limit: Limit, name: str) -> int:
+    def add_endpoint(self, transport: Transport, metrics: Transport | None, limit: Limit, name: str) -> int:
         """Serve another endpoint; return its id."""
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
+        if self._feedback is not None and metrics is not None:
+            self._feedback.add(number, metrics)
         self.tell(EndpointAdded(number, limit, name))
         return number
 
@@ -198,6 +200,8 @@ class Runner:
         if transport is not None:
             with anyio.CancelScope(shield=True):
                 await transport.aclose()
+                if self._feedback is not None:
+                    await self._feedback.remove(number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""

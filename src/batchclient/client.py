@@ -385,9 +385,7 @@ class BatchClient:
         """
         self._settings = changed(self._settings, settings)
         if self._runner is not None:
-            limits = (
-                [self._make_limit() for _ in self._settings.base_url] if _LIMIT_SETTINGS & settings.keys() else None
-            )
+            limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
             core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -439,7 +437,8 @@ class BatchClient:
         runner = self._present_runner()
         number = 0
         if runner is not None:
-            number = runner.add_endpoint(self._make_transport(url), self._make_limit(), _shown(url))
+            metrics = self._make_metrics_transport(url) if self._asks_for_load else None
+            number = runner.add_endpoint(self._make_transport(url), metrics, self._make_limit(), _shown(url))
         self._endpoints.append((url, number))
 
     async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
@@ -572,7 +571,7 @@ class BatchClient:
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
             self._settings.on_adjustment,
-            [self._make_metrics_transport(url) for url in self._settings.base_url] if self._asks_for_load else (),
+            [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
             self._settings.model,
         )
         self._keeper = backend.at_end(runner.aclose)

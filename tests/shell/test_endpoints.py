@@ -22,7 +22,8 @@ WARM_UP_S = 4.0
 def make_fleet(*servers, **arguments):
     """A client whose endpoints are these simulated servers."""
     urls = [f"http://server-{number}/v1" for number in range(len(servers))]
-    arguments = {"limit": LIMIT, "model": "simulated", **arguments}
+    # Its metrics page would be asked for over real sockets.
+    arguments = {"limit": LIMIT, "model": "simulated", "server_metrics": False, **arguments}
     client = BatchClient(urls, **arguments)
     transports = {url: SimulatorTransport(server) for url, server in zip(urls, servers, strict=True)}
     client._make_transport = transports.__getitem__
@@ -176,7 +177,7 @@ async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_wo
 def make_scripted(**servers):
     """A client with one endpoint per name; further servers can be added under other names."""
     first = list(servers)[:2]
-    client = BatchClient([f"http://{name}/v1" for name in first], model="m", max_list=1)
+    client = BatchClient([f"http://{name}/v1" for name in first], model="m", max_list=1, server_metrics=False)
     client._make_transport = lambda url: servers[url.split("/")[2]]
     return client
 
