@@ -20,20 +20,15 @@ Preset = Literal["latency", "balanced", "throughput"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
-    "latency": {
-        "limit": "knee", "objective": "latency", "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0,
-        "starvation_s": 1.0,
-    },
+    "latency": {"limit": 64, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0},
     # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
     "balanced": {
-        "limit": "knee", "objective": "balanced", "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125,
-        "starvation_s": 5.0,
+        "limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
     },
     # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
     # its knee a server loses the permits that wait, an eighth of the limit on average.
     "throughput": {
-        "limit": "knee", "objective": "throughput", "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25,
-        "starvation_s": 30.0,
+        "limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""
@@ -206,7 +201,8 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}
-    return _checked({**chosen, **given})
+    # What a limit that is found aims at has the presets' names.
+    return _checked({"objective": preset, **chosen, **given})
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

@@ -30,6 +30,7 @@ from typing import Any
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
+from batchclient._core.endings import copy_of, too_late
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
@@ -213,7 +214,7 @@ class Scheduler:
             return
         request.queued_at = self._now
         if request.deadline is not None and request.deadline <= self._now:
-            self._reject([request], _too_late(request))
+            self._reject([request], too_late(request))
             return
         # In a shallow queue a comparison is all that a call pays for the bound.
         full = self._queue.size >= self._settings.max_queued and self._outside.is_full(request)
@@ -271,7 +272,7 @@ class Scheduler:
         errors = []
         for request in requests:
             request.state = RequestState.DONE
-            own = _copy(error)
+            own = copy_of(error)
             own.attempt = request.attempts
             errors.append((request, own))
         self._counters.failed += len(errors)
@@ -444,7 +445,7 @@ class Scheduler:
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
-        self._end([request for request in requests if request.state not in ended], lambda _: _copy(error))
+        self._end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
 
     def _end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
         """Tell callers that their calls end here, wherever they are."""
@@ -466,7 +467,7 @@ class Scheduler:
             for request in expired:
                 if request.batch is not None:
                     request.batch.expired = True
-            self._end(expired, _too_late)
+            self._end(expired, too_late)
         self._recovery.requeue(now)
         self._admit()
         self._fresh_calls = False
@@ -493,18 +494,3 @@ class Scheduler:
         if self._outside.size:
             for request in self._outside.admit():
                 self._enqueue(request)
-
-
-def _too_late(request: Request) -> DeadlineExceeded:
-    where = {
-        RequestState.IN_FLIGHT: "while the server worked on it",
-        RequestState.BACKING_OFF: "while waiting to be tried again",
-        RequestState.WAITING: "while waiting for a place in the queue",
-        RequestState.NEW: "before it was queued",
-    }.get(request.state, "in the queue")
-    return DeadlineExceeded(f"the call's timeout_s passed {where}", attempt=request.attempts)
-
-
-def _copy(error: BatchClientError) -> BatchClientError:
-    # Callers never share an exception object: each raise adds to its traceback.
-    return type(error)(error.message, attempt=error.attempt)

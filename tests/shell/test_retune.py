@@ -1,0 +1,132 @@
+"""Limits through the client: found, changed while running, pinned, and every change told with its reason."""
+
+import logging
+
+import anyio
+import pytest
+
+from batchclient import BatchClient, ConfigError
+from tests.shell.scripted import ScriptedTransport, make_client, settle
+
+
+async def busy(client, calls):
+    """So many calls at once, each by itself; returns how many went out."""
+    async with anyio.create_task_group() as group:
+        for number in range(calls):
+            group.start_soon(lambda number=number: client.complete(f"call {number}", max_tokens=64))
+        await settle()
+        sent = client.statistics().in_flight
+        group.cancel_scope.cancel()
+    return sent
+
+
+async def test_a_limit_is_changed_while_running():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=2, max_list=1) as client:
+        assert await busy(client, 9) == 2
+        client.retune(limit=5, max_list=3)
+        assert await busy(client, 9) == 5
+        assert client.statistics().endpoints[0].list_cap == 3
+
+
+async def test_a_pin_holds_until_it_is_taken_out():
+    server = ScriptedTransport(held=True)
+    async with make_client(server, limit=6, max_list=1) as client:
+        client.pin(2)
+        assert await busy(client, 9) == 2
+        assert client.statistics().endpoints[0].limit_reason == "pinned"
+        client.unpin()
+        assert await busy(client, 9) == 6
+
+
+async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
+    server = ScriptedTransport(held=True)
+    client = make_client(server, max_list=1)
+    client.retune(limit=5)
+    client.pin(3)
+    async with client:
+        assert await busy(client, 9) == 3
+        client.unpin()
+        assert await busy(client, 9) == 5
+
+
+async def test_every_change_is_told_with_its_reason(caplog):
+    told = []
+    caplog.set_level(logging.DEBUG, "batchclient")
+    async with make_client(ScriptedTransport(), limit=6, on_adjustment=told.append) as client:
+        await client.complete("x", max_tokens=1)
+        client.retune(limit=4)
+        client.pin(9)
+    changes = [(change.setting, change.old, change.new, change.reason) for change in told]
+    assert changes == [("limit", 6, 4, "set by the caller"), ("limit", 4, 9, "set by the caller")]
+    assert client.statistics().adjustments == tuple(told)
+    assert "limit 6 -> 4: set by the caller" in caplog.text
+
+
+async def test_a_hook_that_fails_disturbs_nobody(caplog):
+    def broken(change):
+        raise RuntimeError("the hook's own")
+
+    async with make_client(ScriptedTransport(), limit=6, on_adjustment=broken) as client:
+        await client.complete("x", max_tokens=1)
+        client.retune(limit=4)
+        client.retune(limit=5)
+        assert (await client.complete("y", max_tokens=1)).finish_reason
+    assert caplog.text.count("on_adjustment failed") == 1
+
+
+async def test_a_limit_that_is_found_grows_while_that_pays():
+    """Every answer takes a second however many there are: no reason to stop."""
+
+    class Slow(ScriptedTransport):
+        async def send(self, request, timeouts):
+            await anyio.sleep(1.0)
+            return await super().send(request, timeouts)
+
+    async with make_client(Slow(), limit="knee", initial_limit=4, max_limit=64, max_list=1) as client:
+        await client.batch_map(range(2000), lambda number: f"document {number}", max_tokens=1)
+        assert client.statistics().endpoints[0].limit >= 48
+        reasons = [change.reason for change in client.statistics().adjustments]
+        assert any(reason.startswith("elasticity") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": "gradient"}, "limit"),
+        ({"model": "other"}, "model"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"max_list": 0}, "max_list"),
+    ],
+)
+async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, field):
+    async with make_client(ScriptedTransport(), limit=7) as client:
+        with pytest.raises(ConfigError) as caught:
+            client.retune(linger_s=0.25, **wrong)
+        assert caught.value.field == field
+        assert client._settings.linger_s != 0.25
+        assert client.statistics().endpoints[0].limit == 7
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "8", None])
+def test_a_pin_is_a_number(limit):
+    with pytest.raises(ConfigError) as caught:
+        BatchClient("http://h/v1", model="m").pin(limit)
+    assert caught.value.field == "limit"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"limit": "vegas"}, "limit"),
+        ({"limit": "knee", "initial_limit": 9, "max_limit": 8}, None),
+        ({"objective": "speed"}, "objective"),
+        ({"p95_latency_s": 0}, "p95_latency_s"),
+        ({"time_to_first_token_s": float("nan")}, "time_to_first_token_s"),
+    ],
+)
+def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field):
+    with pytest.raises(ConfigError) as caught:
+        BatchClient("http://h/v1", model="m", **arguments)
+    assert caught.value.field == field
