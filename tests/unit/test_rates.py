@@ -99,7 +99,7 @@ def test_usage_corrects_what_was_charged():
 def test_what_was_not_sent_is_given_back():
     rates = Rates(requests_per_minute=10, tokens_per_minute=6000)
     rates.charge(600, 0.0)
-    rates.refund(600, 0.0)
+    rates.refund(600, 0.0, 0.0)
     assert rates.ready_at(0.0) is None
     assert rates.affordable(1, 600, 0.0)[0] == 1
 
@@ -118,3 +118,14 @@ def test_the_longest_pause_counts_and_something_left_is_no_reason():
     assert rates.ready_at(10.0) == 15.0
     rates.observe([RateWindow(0, 0.0)], 20.0)
     assert rates.ready_at(20.0) is None
+
+
+def test_what_was_not_sent_is_not_given_back_once_the_bucket_has_filled_again():
+    rates = Rates(requests_per_minute=6.0)
+    rates.charge(1, 0.0)
+    rates.charge(1, 10.0)
+    # The first of them waited for its connection all the while.
+    rates.refund(1, 0.0, 10.5)
+    assert rates.ready_at(10.5) == pytest.approx(20.0)
+    rates.refund(1, 10.0, 12.0)
+    assert rates.ready_at(12.0) is None

@@ -60,7 +60,7 @@ class Fleet:
         endpoint = self._endpoints.by_id[batch.endpoint]
         sign = sign_of(failure)
         if endpoint.rates is not None and sign is Sign.REFUSED:
-            endpoint.rates.refund(batch.charged_tokens, now)
+            endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if batch.moving:
             endpoint.health.end_probe(batch.id)
             return

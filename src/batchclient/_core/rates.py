@@ -78,6 +78,10 @@ class TokenBucket:
         """Take an amount, also more than is there; a negative one is given back."""
         self._level = min(self.burst, self.level(now) - amount)
 
+    def give_back(self, amount: float, taken_at: float, now: float) -> None:
+        """Give back what was taken a while ago, less what has flowed in since: a bucket that was full meanwhile has had it already."""
+        self.take(-max(0.0, amount - (now - taken_at) * self._per_s), now)
+
     def has(self, amount: float, now: float) -> bool:
         """Whether an amount is there."""
         return self.level(now) >= amount - _ROUNDING
@@ -139,11 +143,12 @@ class Rates:
             self._requests.take(1.0, now)
         self.correct(tokens, now)
 
-    def refund(self, tokens: float, now: float) -> None:
+    def refund(self, tokens: float, charged_at: float, now: float) -> None:
         """A request that was charged was not sent."""
         if self._requests is not None:
-            self._requests.take(-1.0, now)
-        self.correct(-tokens, now)
+            self._requests.give_back(1.0, charged_at, now)
+        if self._tokens is not None:
+            self._tokens.give_back(tokens, charged_at, now)
 
     def correct(self, tokens: float, now: float) -> None:
         """So many more tokens were used than charged, or fewer."""
