@@ -159,7 +159,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu"), "laboratory.md": ("lab",)}
+PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies"), "laboratory.md": ("lab",)}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 
