@@ -215,7 +215,7 @@ class Feedback:
     def _say_once(self, index: int, trouble: str) -> None:
         if (index, trouble) not in self._said:
             self._said.add((index, trouble))
-            _log.info("no metrics page at endpoint %d (%s): its limit is found from answers alone", index, trouble)
+            _log.info("no metrics page at endpoint %d (%s): its load is not watched", index, trouble)
 
 
 def _starting() -> None:

@@ -597,13 +597,13 @@ class BatchClient:
     def _make_core(self) -> Scheduler:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
         names = [_shown(url) for url, _ in self._endpoints]
-        core = Scheduler(settings, [self._make_limit() for _ in names], names)
-        if self._pinned is not None:
-            core.handle(Retuned(pin=self._pinned), 0.0)
-        return core
+        return Scheduler(settings, [self._make_limit() for _ in names], names)
 
     def _make_limit(self) -> LimitControl:
-        return make_limit(self._settings, hears_load=bool(self._asks_for_load))
+        limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
+        # Also where a server joins later, or a runner starts anew.
+        limit.pin(self._pinned, 0.0)
+        return limit
 
     def _make_metrics_transport(self, base_url: str) -> Transport:
         from batchclient.transport._httpx import HttpxTransport

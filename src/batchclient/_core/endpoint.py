@@ -148,6 +148,7 @@ class Endpoint:
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.pace.forget()
+            self.list_costs.forget()
             restart = getattr(self.limit, "on_restart", None)
             change = restart(now) if restart is not None else None
         health.answered_once = True
