@@ -146,6 +146,19 @@ def test_a_limit_that_is_not_used_does_not_grow():
     assert limit.limit <= 112
 
 
+def test_answers_that_come_too_late_bound_it_below_the_load_they_met():
+    limit = KneeLimit(128)
+    changes = []
+    for tenth in range(1, 6):
+        changes.append(
+            limit.on_sample(sample(1.0 + tenth / 10, 1.0, 100.0, sequences=5, tokens=0, outcome=Outcome.LATE))
+        )
+        changes.append(limit.on_sample(sample(1.0 + tenth / 10, 0.9, 100.0, sequences=15)))
+    made = [change for change in changes if change is not None]
+    assert made[0].reason == "answers came too late"
+    assert max(change.limit for change in made) <= 95
+
+
 def test_a_refusal_cuts_once_and_bounds_for_a_while():
     limit = KneeLimit(100)
     server = Server(limit, lambda load: 1.0)
