@@ -66,6 +66,8 @@ class Scenario:
         list_cap: longer lists are refused (422).
         padding: the server pads and runs static batches.
         cache: the server's prefix cache, if it has one.
+        unsteadiness: how unsteady the machine under it is: the standard deviation of the logarithm of its speed, which wanders
+            within about a second. 0.2 was seen between waves of equal calls on a real vLLM on two shared cores.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Scenario:
     list_cap: int | None = None
     padding: bool = False
     cache: Cache | None = None
+    unsteadiness: float = 0.0
 
     def phases(self) -> tuple[float, ...]:
         """When the server is another one: 0 and every change after it."""
@@ -205,6 +208,15 @@ _ALL = (
         settings=MappingProxyType({"length_reach": 0}),
         limits=(4, 8, 16, 32, 64, 96, 128, 256, 512),
         padding=True,
+    ),
+    Scenario(
+        "unsteady",
+        "the fitted vLLM on a machine shared with others, calls of equal length",
+        replace(_CPU, max_num_seqs=256),
+        Closed(_SWEPT),
+        duration_s=120.0,
+        static_s=240.0,
+        unsteadiness=0.2,
     ),
     Scenario("tiny-cpu", "the fitted vLLM on two cores", _CPU, Closed(_SWEPT), duration_s=120.0, static_s=120.0),
     Scenario(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = RequestState.IN_FLIGHT
 _REPORT_FIRST = 1_000_000_000
+_WEATHER_S = 1.0
+"""How long an unsteady machine stays as slow as it is."""
 _CHOICES = (Choice(0, "", "stop"),)
 
 
@@ -237,13 +239,17 @@ class ContinuousServer(LabServer):
     def __init__(self, scenario: Scenario, seed: int) -> None:
         super().__init__(scenario, seed)
         self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))
+        self._slowdown = 1.0
+        self._weather_rng = random.Random(f"{seed}/weather")
+        self._weather = 0.0
+        self._weather_at = 0.0
         self._cache = PrefixCache(scenario.cache) if scenario.cache is not None else None
         self._tenant: tuple[Lengths, Lengths] | None = None
 
     def apply(self, change: Change, now: float) -> None:
         super().apply(change, now)
         if change.slowdown is not None:
-            self.engine.slowdown = change.slowdown
+            self._slowdown = self.engine.slowdown = change.slowdown
         if change.tenant_sequences:
             calls = self.scenario.workload.calls
             self._tenant = (calls.prompts, calls.outputs)
@@ -290,8 +296,18 @@ class ContinuousServer(LabServer):
         return math.inf if at is None else at
 
     def _step(self, now: float) -> None:
+        if self.scenario.unsteadiness:
+            self.engine.slowdown = self._slowdown * math.exp(self._wander(now))
         for progress in self.engine.step(now):
             self._on_progress(progress)
+
+    def _wander(self, now: float) -> float:
+        """The logarithm of the machine's slowness now: an Ornstein-Uhlenbeck process."""
+        kept = math.exp(-(now - self._weather_at) / _WEATHER_S)
+        self._weather_at = now
+        spread = self.scenario.unsteadiness * math.sqrt(1 - kept * kept)
+        self._weather = kept * self._weather + spread * self._weather_rng.gauss(0.0, 1.0)
+        return self._weather
 
     def _on_progress(self, progress: Progress) -> None:
         owner = progress.sequence.owner

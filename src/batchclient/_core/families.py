@@ -62,9 +62,10 @@ class Families:
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def join(self, request: Request) -> list[int]:
-        """Name the request's family; return its rungs."""
+        """Name the family and the stem of a request with a long prompt; return its rungs."""
         seen = self._seen
         path = path_of(request)
+        request.stem = path[-1]
         for rung in path:
             if rung in seen:
                 request.family = rung

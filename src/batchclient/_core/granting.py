@@ -24,7 +24,7 @@ from batchclient._core.health import HealthState
 from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
-from batchclient._core.queue import Group, Queue
+from batchclient._core.queue import FamilyGroup, Group, Queue
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
@@ -206,6 +206,12 @@ class Granting:
                     passed_over.append(group)
                     above = reserve.lowest
                     continue
+            if type(group) is FamilyGroup and not urgent and endpoint.in_flight:
+                room, awaited_until = self._unawaited(group, endpoint, room, now)
+                if room <= 0:
+                    passed_over.append(group)
+                    self._wake(awaited_until)
+                    continue
             count, wait_until, blocks = self._rule.decide(
                 group, oldest, endpoint, now, held_since, room=room, urgent=urgent
             )
@@ -250,6 +256,14 @@ class Granting:
         for group in passed_over:
             self._queue.restore(group)
         return more
+
+    def _unawaited(self, group: FamilyGroup, endpoint: Endpoint, room: int, now: float) -> tuple[int, float]:
+        """Permits for a group of prefix families: those that are kept for families about to come back are for warm calls only."""
+        assert self._queue.warmth is not None, "a group of families comes from a queue that looks at them"
+        awaited, until = self._queue.warmth.awaited(endpoint.id, now)
+        if not awaited:
+            return room, until
+        return max(room - awaited, min(room, group.warm(now) * group.shape.weight)), until
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
         # Of what it may have in flight now: while it recovers that is less than its limit.
@@ -300,6 +314,10 @@ class Granting:
         )
         for request in requests:
             request.batch = batch
+        if type(group) is FamilyGroup:
+            assert self._queue.warmth is not None
+            self._queue.warmth.granted(requests, now)
+            batch.has_families = True
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self._tokens, requests))
             endpoint.rates.charge(batch.charged_tokens, now)

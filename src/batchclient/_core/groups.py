@@ -4,7 +4,8 @@ Rules:
 - ``Group``: in length buckets, first come first served in each. A batch is filled from the bucket of the group's oldest
   request, then from the nearest buckets, as far as ``reach``.
 - ``RankedGroup``: by rank, for orders other than ``fcfs``.
-- ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``families``).
+- ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``families``); before it the calls of
+  families that are warm (see ``warmth``).
 - A *sealed* group holds requests that failed together: they never mix with fresh ones. A *whole* group is one half of
   a list under isolation and is not cut further than permits force.
 - A request that was cancelled or taken stays where it lies until it reaches the front: both are O(1). When more than half of
@@ -21,6 +22,7 @@ from batchclient._core.families import PrefixTree
 from batchclient._core.lanes import Lane
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
 from batchclient._core.order import Order
+from batchclient._core.warmth import Warmth
 
 __all__ = ["FamilyGroup", "Group", "RankedGroup"]
 
@@ -248,34 +250,57 @@ class FamilyGroup(_AgedGroup):
     Args:
         shape: theirs.
         order: of groups.
-        longest_run_s: after this long another family's turn has come, seconds.
+        warmth: which families go first, and for how long.
     """
 
-    __slots__ = ("_tree",)
+    __slots__ = ("_tree", "_warm", "_warmth")
 
-    def __init__(self, shape: Shape, order: Order, longest_run_s: float) -> None:
+    def __init__(self, shape: Shape, order: Order, warmth: Warmth) -> None:
         super().__init__(shape, order)
-        self._tree = PrefixTree(longest_run_s)
+        self._warmth = warmth
+        self._tree = PrefixTree(warmth.longest_run_s)
+        self._warm: deque[Request] = deque()
+        """Calls whose families were warm when they came; all of them are in the tree, too."""
 
     def add(self, request: Request, path: Sequence[int] = ()) -> None:
         """Put a request among its family; ``path`` is its rungs, none for a short prompt."""
         request.group = self
         self._tree.add(request, path)
+        if request.family and self._warmth.is_warm(request.family, request.queued_at):
+            self._warm.append(request)
         self._arrivals.append(request)
         self.size += 1
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
-        """Remove and return up to ``count`` requests, those that share most with the one before first."""
+        """Remove and return up to ``count`` requests: warm ones, then those that share most with the one before."""
         taken: list[Request] = []
         while len(taken) < count and (oldest := self.oldest()) is not None:
-            request = self._tree.next(oldest, now)
+            request = self._next_warm(now) or self._tree.next(oldest, now)
             request.group = None
             taken.append(request)
         self.size -= len(taken)
         self._sweep()
         return taken
 
+    def warm(self, now: float) -> int:
+        """How many calls are warm, about: those that were cancelled meanwhile count, too."""
+        while self._warm and not self._is_warm(self._warm[0], now):
+            self._warm.popleft()
+        return len(self._warm)
+
+    def _next_warm(self, now: float) -> Request | None:
+        while self._warm:
+            request = self._warm.popleft()
+            if self._is_warm(request, now):
+                return request
+        return None
+
+    def _is_warm(self, request: Request, now: float) -> bool:
+        return request.group is self and self._warmth.is_warm(request.family, now)
+
     def _sweep(self) -> None:
         super()._sweep()
+        if len(self._warm) > 2 * self.size + _SMALLEST_SWEEP:
+            self._warm = deque(request for request in self._warm if request.group is self)
         if self._tree.held > 2 * self.size + _SMALLEST_SWEEP:
             self._tree.sweep(self)

@@ -136,6 +136,7 @@ class Request:
         "shape",
         "solo_fields",
         "state",
+        "stem",
         "waiter",
     )
 
@@ -161,6 +162,8 @@ class Request:
         self.bucket = 0
         self.family = 0
         """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
+        self.stem = 0
+        """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
         self.failed_on = -1
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.batch: Batch | None = None
@@ -223,6 +226,8 @@ class Batch:
     """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
     expired: bool = False
     """Whether a caller's deadline passed while the server worked on it."""
+    has_families: bool = False
+    """Whether prompts long enough to have a prefix family may be among its requests."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
     area_at_sent: float = 0.0

@@ -17,8 +17,9 @@ from batchclient._core.groups import FamilyGroup, Group, RankedGroup
 from batchclient._core.lanes import Lane, Lanes
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.order import Order
+from batchclient._core.warmth import Warmth
 
-__all__ = ["Group", "Queue"]
+__all__ = ["FamilyGroup", "Group", "Queue"]
 
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
@@ -36,7 +37,6 @@ class Queue:
     __slots__ = (
         "_families",
         "_fresh",
-        "_longest_run_s",
         "_order",
         "_ranked",
         "_shortest",
@@ -44,6 +44,7 @@ class Queue:
         "_ticket",
         "lanes",
         "size",
+        "warmth",
     )
 
     def __init__(
@@ -53,7 +54,7 @@ class Queue:
         self._order = order or Order()
         self._ranked = not self._order.is_arrival
         self._families = Families()
-        self._longest_run_s = longest_run_s
+        self.warmth = None if longest_run_s is None else Warmth(longest_run_s)
         # One comparison is all that a short prompt pays.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
@@ -167,8 +168,8 @@ class Queue:
         if self._ranked:
             group = RankedGroup(shape, order)
         elif len(request.prompt) >= self._shortest:
-            assert self._longest_run_s is not None
-            group = FamilyGroup(shape, order, self._longest_run_s)
+            assert self.warmth is not None
+            group = FamilyGroup(shape, order, self.warmth)
         else:
             group = Group(shape, order)
         self._fresh[shape.key] = group
@@ -184,6 +185,9 @@ class Queue:
 
     def _add_to_family(self, request: Request, group: Group) -> Group:
         path = self._families.join(request)
+        assert self.warmth is not None
+        if request.family:
+            self.warmth.came(request, request.queued_at)
         if not self._ranked and not isinstance(group, FamilyGroup):
             group = self._regroup(group)
         request.group = group
@@ -195,8 +199,8 @@ class Queue:
 
     def _regroup(self, old: Group) -> Group:
         """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""
-        assert self._longest_run_s is not None
-        group = FamilyGroup(old.shape, self._order, self._longest_run_s)
+        assert self.warmth is not None
+        group = FamilyGroup(old.shape, self._order, self.warmth)
         group.lane = old.lane
         for request in old.give_up():
             group.add(request)

@@ -301,6 +301,8 @@ class Scheduler:
         if tally.with_deadline:
             self._deadlines.ended(tally.with_deadline)
             self._times.learn(batch.shape.answer_key, now - batch.sent_at, now)
+        if batch.has_families and self._queue.warmth is not None:
+            self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
         if tally.resolved:
             self._counters.succeeded += len(tally.resolved)
             self._commands.append(Resolve(tally.resolved))

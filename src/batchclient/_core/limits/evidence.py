@@ -1,27 +1,30 @@
-"""What answers say about the load they were served under: samples gathered into points, and lines through the points.
+"""What answers say about the load they were served under: samples gathered into points, and a line through the points.
 
 Rules:
-- An answer's time has two parts. The time to its first token is waiting and prefill: the same for short answers and long ones, and a
-  matter of the queue its request met. The rest is in proportion to its tokens, and a matter of the load while they were made. Taken
-  apart, neither depends on how many short answers happen to be among those that ended just now.
-- Time that somebody's request took and nobody had anything of (its caller left, its deadline passed) is added to the waiting of the others.
-- Nothing is assumed to be steady: a point carries the mean loads its own answers saw, so that answers begun before a change of the
-  limit count like any others.
+- An answer's time is spread over its tokens and over ``overhead`` more, so that short answers and long ones compare: the overhead is what
+  the wait for the first token comes to, in tokens. Only the whole time is believed, point by point: events reach a client in bunches, and a
+  first token that is read late makes the wait look longer and the tokens shorter by the same time.
+- Time that somebody's request took and nobody had anything of (its caller left, its deadline passed) is added to the others'.
+- Nothing is assumed to be steady: a point carries the mean load its own answers saw, so that answers begun before a change of the limit
+  count like any others.
+- The line is one of time against load, not of their logarithms: a server that batches continuously takes ``a + b N``, one that queues ``N / X``,
+  and both are straight lines wherever they are looked at from.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["Cohort", "Line", "Point"]
+__all__ = ["Cohort", "Line", "Point", "waiting"]
 
 _SHORT_TOKENS = 8
 """Plain answers of up to this many tokens on average are made in a few steps: what they took is waiting."""
+_HUBER = 1.5
+"""Beyond so many standard deviations a point's pull no longer grows (Huber 1964 has 1.5 as the usual value)."""
 
 
 class Point(NamedTuple):
@@ -29,27 +32,36 @@ class Point(NamedTuple):
 
     Args:
         at: when the last of them ended.
-        weight: how many they were.
-        log_load: ln of the mean sequences in flight while they were served.
-        log_queue: ln of the sequences in flight that they met.
-        wait_s: mean time to first token, and what was wasted beside each answer.
-        token_s: time per token after the first; 0 if the answers are too short to say.
+        answers: how many they were.
+        load: the mean sequences in flight while they were served.
+        queue: sequences in flight that they met.
+        tokens: they made; 0 if the answers are too short to say.
+        seconds: sequence-seconds they took, and what was wasted beside them.
+        first_s: the sum of their times to first token; 0 if unknown.
     """
 
     at: float
-    weight: float
-    log_load: float
-    log_queue: float
-    wait_s: float
-    token_s: float
+    answers: int
+    load: float
+    queue: float
+    tokens: int
+    seconds: float
+    first_s: float
+
+    def cost_s(self, overhead: float) -> float:
+        """Time per token, an answer's overhead counted as that many tokens more."""
+        return self.seconds / (self.tokens + overhead * self.answers)
+
+    def felt(self, wait_share: float) -> float:
+        """The load that made their time what it was: as much of it as is waiting is a matter of the queue they met."""
+        return self.queue**wait_share * self.load ** (1 - wait_share)
 
 
 class Cohort:
     """Sums over some samples."""
 
     __slots__ = (
-        "_area", "_first_s", "_late_queue", "_queue", "_served_s", "answered", "began", "late", "peak", "seconds", "sequences",
-        "tokens",
+        "_area", "_first_s", "_late_queue", "_queue", "_served_s", "answered", "began", "late", "peak", "seconds", "sequences", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -97,33 +109,43 @@ class Cohort:
     def point(self, now: float) -> Point:
         """What they say; somebody must have got an answer."""
         # At most as much again as was served: a burst of callers who leave must not outweigh everything else.
-        wasted_s = min(self.seconds - self._served_s, self._served_s) / self.answered
-        more_tokens = self.tokens - self.answered
-        if self._first_s and more_tokens > 0:
-            wait_s = self._first_s / self.answered
-            token_s = (self._served_s - self._first_s) / more_tokens
-        elif self.tokens > _SHORT_TOKENS * self.answered:
-            wait_s, token_s = 0.0, self._served_s / self.tokens
-        else:
-            wait_s, token_s = self._served_s / self.answered, 0.0
+        wasted_s = min(self.seconds - self._served_s, self._served_s)
+        tokens = self.tokens if self._first_s or self.tokens > _SHORT_TOKENS * self.answered else 0
         load = max(1.0, self._area / self.seconds)
         queue = max(1.0, self._queue / self.sequences)
-        return Point(now, float(self.sequences), math.log(load), math.log(queue), wait_s + wasted_s, token_s)
+        return Point(now, self.answered, load, queue, tokens, self._served_s + wasted_s, self._first_s)
+
+
+def waiting(points: Sequence[Point]) -> tuple[float, float]:
+    """How much of an answer is the wait for its first token: in later tokens' time, that first one left out, and as a share of its time."""
+    timed = [point for point in points if point.first_s]
+    first_s = sum(point.first_s for point in timed)
+    answers = sum(point.answers for point in timed)
+    making_s = sum(point.seconds for point in timed) - first_s
+    later_tokens = sum(point.tokens for point in timed) - answers
+    if later_tokens <= 0 or making_s <= 0:
+        return 1.0, 0.0 if any(point.tokens for point in points) else 1.0
+    return max(1.0, first_s / answers * later_tokens / making_s - 1), first_s / (first_s + making_s)
 
 
 class Line:
-    """Weighted ridge regression of a value on a load's logarithm and on time.
+    """A straight line through points, robustly: weighted ridge regression of a value on a load and on time, twice.
 
     The slope is drawn to a prior where the loads hardly differ. A drift over time is allowed for, but only a small one, so that a ramp
-    of the limit is not taken for a drift of the server (ridge regression: Hoerl and Kennard 1970).
+    of the load is not taken for a drift of the server (ridge regression: Hoerl and Kennard 1970). The second time, points far off the first
+    line count less (Huber 1964).
 
     Args:
-        loads, times, values, weights: one of each per point.
-        prior: the slope expected.
-        slope_ridge, drift_ridge: how strongly slope and drift are drawn to the prior and to nothing, in units of one point's weight.
+        loads: relative to the present one: 0 there, 1 at twice as much.
+        times: 0 now, -1 at the far end of what is looked at.
+        values: one per point; their noise is taken to be in proportion to them.
+        weights: one per point.
+        prior: the slope expected, relative to the value at the present load.
+        noise: of a point's value, relative.
+        slope_spread, drift_spread: how far the slope may well be from the prior, and the drift from none: standard deviations.
     """
 
-    __slots__ = ("residuals", "slope")
+    __slots__ = ("error", "noise", "residuals", "slope")
 
     def __init__(
         self,
@@ -132,27 +154,65 @@ class Line:
         values: Sequence[float],
         weights: Sequence[float],
         prior: float,
-        slope_ridge: float,
-        drift_ridge: float,
+        noise: float,
+        slope_spread: float,
+        drift_spread: float,
     ) -> None:
+        expected = [max(0.2, 1 + prior * x) for x in loads]
         total = sum(weights) or 1e-9
-        mean_x = sum(map(mul, weights, loads)) / total
-        mean_t = sum(map(mul, weights, times)) / total
-        mean_y = sum(map(mul, weights, values)) / total
-        xs = [x - mean_x for x in loads]
-        ts = [t - mean_t for t in times]
-        ys = [y - mean_y - prior * x for y, x in zip(values, xs, strict=True)]
-        xx, tt = slope_ridge, drift_ridge
-        xy = xt = ty = 0.0
-        for weight, x, t, y in zip(weights, xs, ts, ys, strict=True):
-            xx += weight * x * x
-            tt += weight * t * t
-            xt += weight * x * t
-            xy += weight * x * y
-            ty += weight * t * y
-        determinant = xx * tt - xt * xt
-        more = (xy * tt - ty * xt) / determinant
-        drift = (ty * xx - xy * xt) / determinant
-        self.slope = prior + more
-        self.residuals = [y - more * x - drift * t for y, x, t in zip(ys, xs, ts, strict=True)]
-        """How far above the line each point lies."""
+        # In units of what is expected the noise is the same everywhere.
+        rows = [(1 / ex, x / ex, t / ex) for ex, x, t in zip(expected, loads, times, strict=True)]
+        unit = sum(w * y / ex for w, y, ex in zip(weights, values, expected, strict=True)) / total
+        ys = [y / ex / unit for y, ex in zip(values, expected, strict=True)]
+        ridges = (noise / slope_spread) ** 2, (noise / drift_spread) ** 2
+        level, slope, drift, _ = _solve(rows, ys, weights, prior, *ridges)
+        off = self._off(rows, ys, level, slope, drift)
+        self.noise = sum(w * abs(r) for w, r in zip(weights, off, strict=True)) / total * 1.25
+        """Relative standard deviation of a value, from the mean distance to the line."""
+        far = _HUBER * max(noise, self.noise)
+        pulls = [w * min(1.0, far / abs(r)) if r else w for w, r in zip(weights, off, strict=True)]
+        level, slope, drift, information = _solve(rows, ys, pulls, prior, *ridges)
+        self.error = max(noise, self.noise) / math.sqrt(information)
+        """The slope's standard error."""
+        self.slope = slope / max(level, 1e-9)
+        """Its relative growth per relative growth of the load, there."""
+        self.residuals = self._off(rows, ys, level, slope, drift)
+        """How far above the line each point lies, relative."""
+
+    @staticmethod
+    def _off(
+        rows: Sequence[tuple[float, float, float]], ys: Sequence[float], level: float, slope: float, drift: float
+    ) -> list[float]:
+        return [y - level * one - slope * x - drift * t for (one, x, t), y in zip(rows, ys, strict=True)]
+
+
+def _solve(
+    rows: Sequence[tuple[float, float, float]],
+    ys: Sequence[float],
+    weights: Sequence[float],
+    prior: float,
+    slope_ridge: float,
+    drift_ridge: float,
+) -> tuple[float, float, float, float]:
+    """Level, slope and drift with the least weighted squares, ridges added; and what is known of the slope."""
+    a = b = c = p = q = r = 0.0
+    d, f = slope_ridge, drift_ridge
+    for (one, x, t), y, w in zip(rows, ys, weights, strict=True):
+        y -= prior * x
+        a += w * one * one
+        b += w * one * x
+        c += w * one * t
+        d += w * x * x
+        f += w * t * t
+        p += w * x * t
+        q += w * one * y
+        r += w * x * y
+    s = sum(w * t * (y - prior * x) for (_, x, t), y, w in zip(rows, ys, weights, strict=True))
+    # Symmetric 3 by 3, by elimination; the ridges keep it regular.
+    a = a or 1e-9
+    d2, p2, f2 = d - b * b / a, p - b * c / a, f - c * c / a
+    r2, s2 = r - b * q / a, s - c * q / a
+    determinant = d2 * f2 - p2 * p2
+    more = (r2 * f2 - s2 * p2) / determinant
+    drift = (s2 * d2 - r2 * p2) / determinant
+    return (q - b * more - c * drift) / a, prior + more, drift, determinant / f2

@@ -30,7 +30,7 @@ import math
 from collections import deque
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
-from batchclient._core.limits.evidence import Cohort, Line, Point
+from batchclient._core.limits.evidence import Cohort, Line, Point, waiting
 
 __all__ = ["KneeLimit"]
 
@@ -39,7 +39,11 @@ OBJECTIVES = {"throughput": 0.05, "balanced": 0.1, "latency": 0.5}
 
 _GAIN = 0.7
 _RETREAT = 0.35
-"""Down by this share of the logarithm per pace at ``e = 0``, at most twice as fast: on a plateau less load costs next to nothing."""
+"""Down by this share of the logarithm per pace at ``e = 0``: on a plateau less load costs next to nothing."""
+_STEEPEST = 1.0
+"""No faster than at ``e = 0``: a slope that steep is as a rule half noise."""
+_DOUBT = 0.5
+"""It retreats from what it is sure of: half a standard error is given to the server's credit."""
 _AHEAD = 1.4
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
@@ -52,10 +56,16 @@ _MOST_POINTS = 64
 _REACH = 0.25
 """How near the present load a point counts: the standard deviation of ln N."""
 _POINT_NOISE = 0.05
-_SLOPE_RIDGE = _POINT_NOISE**2 / 0.25
-_DRIFT_RIDGE = _POINT_NOISE**2 / 0.02
-"""A point's noise over the variance expected of the slope, and of the drift over a horizon."""
+"""A point's relative standard deviation, at least."""
+_NOISE_GAIN = 0.05
+_WIDER = 0.4
+"""A noisy server is looked at from further off and for longer, by this power of its noise: a fifth of that of the variance, as local
+regression has it (Fan and Gijbels 1996), is 0.4."""
+_SLOPE_SPREAD = 0.8
+_DRIFT_SPREAD = 0.14
+"""Standard deviations expected of the slope, between two estimates, and of the drift over a horizon."""
 _FAR = 0.3
+_FAR_NOISES = 2.5
 _FAR_POINTS = 3
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
@@ -77,9 +87,8 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_mean_tokens", "_pace_s", "_points", "_steered_at", "_swing", "_swung_at", "_target", "_token_slope",
-        "_wait_slope", "limit",
+        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_error", "_floor", "_hold_until",
+        "_latency_s", "_noise", "_pace_s", "_points", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -96,10 +105,10 @@ class KneeLimit:
         self._cohort = Cohort()
         self._points: deque[Point] = deque(maxlen=_MOST_POINTS)
         self._elasticity = 1.0
-        self._token_slope = 0.0
-        self._wait_slope = 0.0
+        self._error = 0.0
+        self._slope = 0.0
+        self._noise = _POINT_NOISE
         self._latency_s = 0.0
-        self._mean_tokens = 0.0
         self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
         self._swing = 1.0
@@ -151,8 +160,6 @@ class KneeLimit:
         if not cohort.answered:
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
-        tokens = max(1.0, cohort.tokens / cohort.answered)
-        self._mean_tokens += 0.1 * (tokens - self._mean_tokens) if self._mean_tokens else tokens
         self._points.append(cohort.point(now))
         self._forget(now)
         self._estimate(now)
@@ -178,9 +185,10 @@ class KneeLimit:
         if now < self._hold_until:
             return 0.0
         error = self._elasticity - self._target
-        ahead = self._base / math.exp(self._points[-1].log_load)
+        ahead = self._base / self._points[-1].load
         if error < 0:
-            return _RETREAT * max(-2.0, error / self._target) if ahead > _BEHIND else 0.0
+            error = min(0.0, error + _DOUBT * self._error)
+            return _RETREAT * max(-_STEEPEST, error / self._target) if ahead > _BEHIND else 0.0
         used = cohort.peak >= _USED_RATIO * self.limit
         return _GAIN * min(1.0, error) if used and ahead < _AHEAD else 0.0
 
@@ -188,45 +196,51 @@ class KneeLimit:
 
     def _forget(self, now: float) -> None:
         points = self._points
-        oldest = now - _HORIZON_PACES * self._pace_s
+        wide = (max(_POINT_NOISE, self._noise) / _POINT_NOISE) ** _WIDER
+        oldest = now - _HORIZON_PACES * wide * self._pace_s
         while len(points) > _LEAST_POINTS and points[0].at < oldest:
             points.popleft()
 
     def _forget_all(self) -> None:
         self._points.clear()
         self._elasticity = 1.0
-        self._token_slope = self._wait_slope = 0.0
+        self._error = 0.0
+        self._slope = 0.0
 
     def _estimate(self, now: float) -> None:
-        """Fit both lines; if the newest points all lie off one on one side, start anew."""
+        """Fit the line; if the newest points all lie far off it on one side, start anew."""
         points = self._points
         if len(points) < 2:
             return
-        here = math.log(self._base)
-        mean = sum(point.weight for point in points) / len(points)
-        weights = [point.weight / mean * math.exp(-0.5 * ((point.log_load - here) / _REACH) ** 2) for point in points]
-        total = sum(weights) or 1e-9
-        wait_s = sum(w * point.wait_s for w, point in zip(weights, points, strict=True)) / total
-        token_s = sum(w * point.token_s for w, point in zip(weights, points, strict=True)) / total
-        making_s = token_s * max(1.0, self._mean_tokens - 1)
-        whole_s = wait_s + making_s
-        if whole_s <= 0:
-            return
-        times = [(point.at - now) / (_HORIZON_PACES * self._pace_s) for point in points]
-        loads = [point.log_load for point in points]
-        logs = [math.log(max(point.token_s, 1e-9)) for point in points]
-        tokens = Line(loads, times, logs, weights, self._token_slope, _SLOPE_RIDGE, _DRIFT_RIDGE)
-        newest = tokens.residuals[-_FAR_POINTS:]
-        if len(points) > 2 * _FAR_POINTS and (min(newest) > _FAR or max(newest) < -_FAR):
+        noise = max(_POINT_NOISE, self._noise)
+        wide = (noise / _POINT_NOISE) ** _WIDER
+        reach = _REACH * wide
+        horizon_s = _HORIZON_PACES * wide * self._pace_s
+        mean = sum(point.answers for point in points) / len(points)
+        overhead, wait_share = waiting(points)
+        loads = [point.felt(wait_share) / self._base for point in points]
+        distances = [math.log(load) / reach for load in loads]
+        weights = [point.answers / mean * math.exp(-0.5 * far * far) for point, far in zip(points, distances, strict=True)]
+        line = Line(
+            [load - 1 for load in loads],
+            [(point.at - now) / horizon_s for point in points],
+            [point.cost_s(overhead) for point in points],
+            weights,
+            self._slope,
+            noise,
+            _SLOPE_SPREAD,
+            _DRIFT_SPREAD,
+        )
+        newest = line.residuals[-_FAR_POINTS:]
+        far = max(_FAR, _FAR_NOISES * noise)
+        if len(points) > 2 * _FAR_POINTS and (min(newest) > far or max(newest) < -far):
             self._points = deque([points[-1]], maxlen=_MOST_POINTS)
             self._hold_until = now + self._pace_s
             return
-        queues = [point.log_queue for point in points]
-        shares = [point.wait_s / whole_s for point in points]
-        waits = Line(queues, times, shares, weights, self._wait_slope, _SLOPE_RIDGE, _DRIFT_RIDGE)
-        self._token_slope = max(-0.5, min(2.5, tokens.slope))
-        self._wait_slope = max(-0.5, min(2.5, waits.slope))
-        self._elasticity = 1 - making_s / whole_s * self._token_slope - self._wait_slope
+        self._noise += _NOISE_GAIN * (min(line.noise, 0.5) - self._noise)
+        self._slope = max(-0.5, min(2.5, line.slope))
+        self._elasticity = 1 - self._slope
+        self._error = line.error
 
     # Refusals ------------------------------------------------------------------------------------------------------
 
