@@ -121,7 +121,7 @@ def test_load_that_thrashes_is_left():
     def seconds(load):
         return 1.0 if load <= 8 else 1.0 + 3.0 * min(1.0, (load - 8) / 4) + max(0.0, load - 12) / 3
 
-    assert Server(KneeLimit(48), seconds).run(80.0) <= 10
+    assert Server(KneeLimit(48), seconds).run(160.0) <= 10
 
 
 def test_time_that_nobody_got_anything_for_lowers_the_limit():

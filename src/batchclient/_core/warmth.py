@@ -102,7 +102,7 @@ class Warmth:
             if own.warm_until <= now:
                 own.warm_until = now + self.longest_run_s
         while len(served) > _REMEMBERED:
-            family, oldest = served.popitem(last=False)
+            family, _ = served.popitem(last=False)
             self._awaited.pop(family, None)
 
     def answered(self, requests: Iterable[Request], endpoint: int, sent_at: float, now: float) -> None:

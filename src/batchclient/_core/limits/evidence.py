@@ -54,7 +54,7 @@ class Point(NamedTuple):
 
     def felt(self, wait_share: float) -> float:
         """The load that made their time what it was: as much of it as is waiting is a matter of the queue they met."""
-        return self.queue**wait_share * self.load ** (1 - wait_share)
+        return float(self.queue**wait_share * self.load ** (1 - wait_share))
 
 
 class Cohort:
@@ -145,7 +145,7 @@ class Line:
         slope_spread, drift_spread: how far the slope may well be from the prior, and the drift from none: standard deviations.
     """
 
-    __slots__ = ("error", "noise", "residuals", "slope")
+    __slots__ = ("leverage", "noise", "residuals", "slope")
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class Line:
         far = _HUBER * max(noise, self.noise)
         pulls = [w * min(1.0, far / abs(r)) if r else w for w, r in zip(weights, off, strict=True)]
         level, slope, drift, information = _solve(rows, ys, pulls, prior, *ridges)
-        self.error = max(noise, self.noise) / math.sqrt(information)
-        """The slope's standard error."""
+        self.leverage = math.sqrt(information)
+        """A point's noise over this is the slope's standard error."""
         self.slope = slope / max(level, 1e-9)
         """Its relative growth per relative growth of the load, there."""
         self.residuals = self._off(rows, ys, level, slope, drift)
@@ -195,19 +195,19 @@ def _solve(
     drift_ridge: float,
 ) -> tuple[float, float, float, float]:
     """Level, slope and drift with the least weighted squares, ridges added; and what is known of the slope."""
-    a = b = c = p = q = r = 0.0
+    a = b = c = p = q = r = s = 0.0
     d, f = slope_ridge, drift_ridge
     for (one, x, t), y, w in zip(rows, ys, weights, strict=True):
-        y -= prior * x
+        rest = y - prior * x
         a += w * one * one
         b += w * one * x
         c += w * one * t
         d += w * x * x
         f += w * t * t
         p += w * x * t
-        q += w * one * y
-        r += w * x * y
-    s = sum(w * t * (y - prior * x) for (_, x, t), y, w in zip(rows, ys, weights, strict=True))
+        q += w * one * rest
+        r += w * x * rest
+        s += w * t * rest
     # Symmetric 3 by 3, by elimination; the ridges keep it regular.
     a = a or 1e-9
     d2, p2, f2 = d - b * b / a, p - b * c / a, f - c * c / a

@@ -220,7 +220,9 @@ class KneeLimit:
         overhead, wait_share = waiting(points)
         loads = [point.felt(wait_share) / self._base for point in points]
         distances = [math.log(load) / reach for load in loads]
-        weights = [point.answers / mean * math.exp(-0.5 * far * far) for point, far in zip(points, distances, strict=True)]
+        weights = [
+            point.answers / mean * math.exp(-0.5 * far * far) for point, far in zip(points, distances, strict=True)
+        ]
         line = Line(
             [load - 1 for load in loads],
             [(point.at - now) / horizon_s for point in points],
@@ -240,7 +242,7 @@ class KneeLimit:
         self._noise += _NOISE_GAIN * (min(line.noise, 0.5) - self._noise)
         self._slope = max(-0.5, min(2.5, line.slope))
         self._elasticity = 1 - self._slope
-        self._error = line.error
+        self._error = self._noise / line.leverage
 
     # Refusals ------------------------------------------------------------------------------------------------------
 

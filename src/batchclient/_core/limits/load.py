@@ -6,6 +6,9 @@ The standing queue. What waits in the server for longer than a burst does nothin
 cancellation and balance.
 - A queue stands if the *smallest* ``waiting`` of a window is above the threshold. One instant says nothing: every list that arrives
   waits for its prefill (CoDel's insight, Nichols and Jacobson 2012).
+- It stands only where the server is full: its running sequences hardly change (the smallest number of the window is 0.75 of the largest or
+  more), or its KV cache is (0.9). Where answers are short, every list waits a moment for the next step, and a few instants may all be
+  such moments.
 - The window is as long as the work needs to show a change: 3 s, or 0.3 of the mean latency where that is more; and 4 reports at least.
 - Then ``cap = in flight - own share * smallest waiting + 5 %``, at least 0.8 of what was in flight. In flight is the window's peak:
   where permits are refilled in lots, the peak is what the limit allows and the smallest queue goes with the trough, so that a
@@ -51,6 +54,8 @@ _LARGEST_CUT_RATIO = 0.2
 _GROWTH_RATIO = 0.02
 _USED_RATIO = 0.8
 _OTHERS_FLOOR_RATIO = 0.5
+_STEADY_RATIO = 0.75
+_FULL_KV_RATIO = 0.9
 _KV_RATIO = 0.85
 _LEAST_REPORTS = 4
 _STALE_AFTER_S = 5.0
@@ -94,7 +99,12 @@ class _Report(NamedTuple):
     at: float
     waiting: float
     running: float | None
+    kv_usage_ratio: float | None
     in_flight: int
+
+    @property
+    def kv_full(self) -> bool:
+        return self.kv_usage_ratio is not None and self.kv_usage_ratio >= _FULL_KV_RATIO
 
 
 class LoadCap:
@@ -183,7 +193,7 @@ class LoadCap:
             self._restart_window()
             self._queue_cap = None
         else:
-            self._watch_queue(_Report(now, load.waiting, load.running, in_flight), now)
+            self._watch_queue(_Report(now, load.waiting, load.running, load.kv_usage_ratio, in_flight), now)
         self._decide(load)
 
     def on_restart(self, now: float) -> None:
@@ -226,11 +236,18 @@ class LoadCap:
         peak = max(each.in_flight for each in window)
         if not peak:
             return
-        if least > max(_LEAST_QUEUE, _QUEUE_RATIO * peak):
+        if least > max(_LEAST_QUEUE, _QUEUE_RATIO * peak) and self._is_full():
             self._cut(report, least, peak)
         elif least == 0 and self._queue_cap is not None and peak >= _USED_RATIO * self._queue_cap:
             self._queue_cap *= 1.0 + _GROWTH_RATIO
             self._queue_reason = "the server's queue ran empty"
+
+    def _is_full(self) -> bool:
+        window = self._window
+        running = [report.running for report in window if report.running is not None]
+        if not running or min(running) >= _STEADY_RATIO * max(running):
+            return True
+        return all(report.kv_full for report in window)
 
     def _cut(self, report: _Report, least: float, peak: int) -> None:
         share = 1.0
