@@ -229,6 +229,16 @@ _ALL = (
         static_s=120.0,
         limits=(8, 16, 32, 48, 64, 80, 96, 128, 256),
     ),
+    Scenario(
+        "impatient",
+        "the same on an unsteady machine, far more callers than it can serve",
+        replace(_CPU, max_num_seqs=256),
+        Closed(replace(_SWEPT, timeout_s=1.0), depth=256),
+        duration_s=120.0,
+        static_s=120.0,
+        limits=(8, 16, 32, 48, 64, 80, 96, 128, 256),
+        unsteadiness=0.15,
+    ),
     replace(
         _KNEE, name="open", summary="A at 60 % of its capacity, Poisson arrivals", workload=Open(_USUAL.calls, 37.0)
     ),

@@ -11,10 +11,13 @@ Rules:
 - Permits are taken in the very step that makes the batch.
 - Once two priority classes are in use, the lowest leaves a reserve of permits to the others, which neither linger nor are held. A group of
   the lowest class that keeps younger ones waiting does not keep higher classes waiting.
-- A call that cannot make its deadline is taken out here, before it costs anything.
+- A call that cannot make its deadline is taken out here, before it costs anything. Where the oldest call probably cannot, the newest go
+  first: with more callers than a server can serve in time, first come first served would make everybody late.
 """
 
 from __future__ import annotations
+
+import math
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.choice import choose, expected_waits, work
@@ -25,7 +28,7 @@ from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import FamilyGroup, Group, Queue
-from batchclient._core.service import ServiceTimes
+from batchclient._core.service import ServiceTimes, is_fresh
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 
@@ -227,7 +230,9 @@ class Granting:
                         # Nothing younger and cheaper goes before it.
                         self._wake(until)
                         break
-                requests = self._sort_out(self._queue.take(group, count, self._length_reach, now), now)
+                newest = oldest.deadline is not None and self._is_too_old(oldest, now)
+                taken = self._queue.take(group, count, self._length_reach, now, newest=newest)
+                requests = self._sort_out(taken, now)
                 if requests:
                     batch = self._make_batch(group, requests, endpoint, now)
                     batches.append(batch)
@@ -270,19 +275,32 @@ class Granting:
         most = endpoint.in_flight + endpoint.free
         return self._queue.lanes.reserve(most, len(self._endpoints.serving), now)
 
+    def _is_too_old(self, oldest: Request, now: float) -> bool:
+        """Whether the oldest call would probably be answered too late."""
+        assert oldest.deadline is not None
+        return self._times.known and oldest.deadline < now + self._times.likely(oldest.shape.answer_key, now)
+
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""
-        shortest_s = self._times.shortest(requests[0].shape.answer_key, now) if self._times.known else 0.0
-        if not shortest_s:
+        if not self._times.known:
             return requests
-        earliest = now + shortest_s
-        late = [request for request in requests if request.deadline is not None and request.deadline < earliest]
-        if not late:
+        key = requests[0].shape.answer_key
+        shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
+        if not likely_s:
             return requests
-        for request in late:
-            request.group = None
+        crowded = self._queue.size > 0
+        late, in_time = [], []
+        for request in requests:
+            left_s = math.inf if request.deadline is None else request.deadline - now
+            # Where others wait for the permit, it is not spent on a call that has waited and is probably late. A fresh one is
+            # tried: if even it is late, that is the limit's to know.
+            if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
+                request.group = None
+                late.append(request)
+            else:
+                in_time.append(request)
         self.hopeless += late
-        return [request for request in requests if request.deadline is None or request.deadline >= earliest]
+        return in_time
 
     def _make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
         shape, lane = group.shape, group.lane

@@ -149,6 +149,21 @@ class Group:
         self.size -= len(taken)
         return taken
 
+    def take_newest(self, count: int) -> list[Request]:
+        """Remove and return up to ``count`` requests, the last come first."""
+        taken: list[Request] = []
+        while len(taken) < count:
+            newest = max((bucket for bucket in self._buckets.values() if bucket), key=_last, default=None)
+            if newest is None:
+                break
+            request = newest.pop()
+            if request.state is _QUEUED:
+                taken.append(request)
+            else:
+                self._dead -= 1
+        self.size -= len(taken)
+        return taken
+
     def give_up(self) -> list[Request]:
         """Empty the group; return what was in it, oldest first."""
         requests = sorted(self, key=lambda request: request.seq)
@@ -185,6 +200,18 @@ class _AgedGroup(Group):
             arrivals.popleft()
         return arrivals[0] if arrivals else None
 
+    def take_newest(self, count: int) -> list[Request]:
+        """Remove and return up to ``count`` requests, the last come first."""
+        taken: list[Request] = []
+        while self._arrivals and len(taken) < count:
+            request = self._arrivals.pop()
+            if request.group is self:
+                request.group = None
+                taken.append(request)
+        self.size -= len(taken)
+        self._sweep()
+        return taken
+
     def __iter__(self) -> Iterator[Request]:
         """The live requests, oldest first."""
         return (request for request in self._arrivals if request.group is self)
@@ -192,6 +219,10 @@ class _AgedGroup(Group):
     def _sweep(self) -> None:
         if len(self._arrivals) > 2 * self.size + _SMALLEST_SWEEP:
             self._arrivals = deque(self)
+
+
+def _last(bucket: deque[Request]) -> int:
+    return bucket[-1].seq
 
 
 class RankedGroup(_AgedGroup):

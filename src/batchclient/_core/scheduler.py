@@ -300,7 +300,7 @@ class Scheduler:
         self._lanes.give_back(batch.lane, tally.count * weight)
         if tally.with_deadline:
             self._deadlines.ended(tally.with_deadline)
-            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now)
+            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.with_deadline)
         if batch.has_families and self._queue.warmth is not None:
             self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
         if tally.resolved:
@@ -362,6 +362,8 @@ class Scheduler:
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
+        if batch.expired:
+            self._times.learn_at_least(batch.shape.answer_key, self._now - batch.sent_at, self._now)
         self._fleet.judge(batch, failure, self._now)
         self._steering.failed(batch, in_flight, left, len(alive), dropped=dropped, now=self._now)
         if failure.kind in _OF_THE_ENDPOINT:

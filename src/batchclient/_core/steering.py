@@ -2,7 +2,8 @@
 
 Rules:
 - Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its pace too.
-- Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left.
+- Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
+  sent fresh is *late*: the others had spent their time in our queue, which is not the server's load.
 - Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command.
 """
 
@@ -17,6 +18,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
 from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState
+from batchclient._core.service import is_fresh
 from batchclient._core.statistics import Adjustment
 from batchclient._core.tally import Tally
 
@@ -49,8 +51,7 @@ class Steering:
         outcome = Outcome.SUCCESS
         if not tally.resolved:
             # An answer that nobody waited for took its time and brought nothing.
-            deadlines = [batch.requests[position].deadline for position, _ in event.answers]
-            late = all(deadline is not None and deadline <= now for deadline in deadlines)
+            late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
             outcome = Outcome.LATE if late else Outcome.WASTED
         first_tokens_s = tally.first_tokens_s * batch.shape.weight
         self._observe(
@@ -73,8 +74,8 @@ class Steering:
         if alive:
             self._observe(batch, in_flight, alive, Outcome.DROPPED if dropped else Outcome.IGNORED, now)
         if alive < len(left):
-            gone = [request.deadline for request in left if request.state is RequestState.DONE]
-            late = sum(deadline is not None and deadline <= now for deadline in gone)
+            gone = [request for request in left if request.state is RequestState.DONE]
+            late = sum(_is_late(request, batch, now) for request in gone)
             if late:
                 self._observe(batch, in_flight, late, Outcome.LATE, now)
             if late < len(gone):
@@ -140,3 +141,7 @@ class Steering:
         )
         if change is not None:
             self.adjusted(batch.endpoint, "limit", before, change.limit, change.reason, now)
+
+
+def _is_late(request: Request, batch: Batch, now: float) -> bool:
+    return request.deadline is not None and request.deadline <= now and is_fresh(request, batch.sent_at)
