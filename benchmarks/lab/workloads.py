@@ -90,7 +90,14 @@ class Running:
         outputs = tuple(calls.outputs.draw(rng) for _ in range(calls.n))
         deadline = None if calls.timeout_s is None else now + calls.timeout_s
         call = Call(prompt_tokens, outputs, conversation, turn)
-        self._submit(Request(self.shape, PROMPT, prompt_tokens=prompt_tokens, deadline=deadline, waiter=call), now)
+        prompt = PROMPT if conversation < 0 else self._prompt(conversation, prompt_tokens)
+        self._submit(Request(self.shape, prompt, prompt_tokens=prompt_tokens, deadline=deadline, waiter=call), now)
+
+    @staticmethod
+    def _prompt(conversation: int, tokens: int) -> bytes:
+        """Four bytes a token, as texts have; the same for every turn of a conversation."""
+        word = f"{conversation:07d} ".encode()
+        return b'"' + word * (tokens // 2) + b'"'
 
     def woke(self, now: float) -> None:
         """``next_at`` has come."""

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 from batchclient._core.messages import Request
 
-__all__ = ["Families", "PrefixTree", "path_of", "rungs"]
+__all__ = ["Families", "PrefixTree", "length_of", "path_of", "rungs"]
 
 SHORTEST_PREFIX = 256
 """Bytes on the wire, about 64 tokens of a text or of token ids: below this a server saves next to nothing (vLLM's blocks are 16 tokens)."""
@@ -124,7 +124,7 @@ class PrefixTree:
             elif child.founder is not None:
                 if child.founder.group is request.group:
                     # The path goes from short to long, so that the longest rung they share is set last.
-                    child.founder.family = max(child.founder.family, rung, key=_length)
+                    child.founder.family = max(child.founder.family, rung, key=length_of)
                 child.founder = None
             child.held += 1
             node = child
@@ -182,5 +182,6 @@ class PrefixTree:
             del trail[-1].children[node.rung]
 
 
-def _length(family: int) -> int:
+def length_of(family: int) -> int:
+    """Bytes of the prefix that a family is known by."""
     return family & 0x7FFF

@@ -334,7 +334,7 @@ class Granting:
             request.batch = batch
         if type(group) is FamilyGroup:
             assert self._queue.warmth is not None
-            self._queue.warmth.granted(requests, now)
+            self._queue.warmth.granted(requests, endpoint.id, now)
             batch.has_families = True
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self._tokens, requests))

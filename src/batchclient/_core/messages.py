@@ -134,6 +134,7 @@ class Request:
         "queued_at",
         "seq",
         "shape",
+        "shared",
         "solo_fields",
         "state",
         "stem",
@@ -164,6 +165,8 @@ class Request:
         """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
         self.stem = 0
         """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
+        self.shared = 0
+        """How many bytes of the prompt, at least, its server has answered a call with before."""
         self.failed_on = -1
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.batch: Batch | None = None

@@ -146,9 +146,7 @@ class Queue:
         else:
             self._drop_if_empty(group)
 
-    def take(
-        self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False
-    ) -> list[Request]:
+    def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
         """Take up to ``count`` requests of a group for a batch (see ``Group.take``); ``newest``: those that came last, if the order is arrival."""
         if newest and not (self._ranked or group.sealed):
             requests = group.take_newest(count)

@@ -54,8 +54,21 @@ class Steering:
             late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
             outcome = Outcome.LATE if late else Outcome.WASTED
         first_tokens_s = tally.first_tokens_s * batch.shape.weight
+        shared_tokens = 0.0
+        if batch.has_families and tally.prompt_tokens:
+            requests = [batch.requests[position] for position, _ in event.answers]
+            whole = sum(len(request.prompt) for request in requests)
+            shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / whole
         self._observe(
-            batch, in_flight, tally.count, outcome, now, tally.prompt_tokens, tally.used_tokens, first_tokens_s
+            batch,
+            in_flight,
+            tally.count,
+            outcome,
+            now,
+            tally.prompt_tokens,
+            tally.used_tokens,
+            first_tokens_s,
+            shared_tokens,
         )
 
     def failed(
@@ -116,6 +129,7 @@ class Steering:
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
         first_tokens_s: float = 0.0,
+        shared_tokens: float = 0.0,
     ) -> None:
         endpoint = self._endpoints.by_id[batch.endpoint]
         seconds = now - batch.sent_at
@@ -137,6 +151,7 @@ class Steering:
                 first_tokens_s,
                 outcome,
                 batch.admitted_at,
+                shared_tokens,
             )
         )
         if change is not None:

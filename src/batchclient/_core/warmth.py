@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from batchclient._core.families import length_of
 from batchclient._core.messages import Request
 
 __all__ = ["Warmth"]
@@ -34,12 +35,14 @@ _LONGEST_WAIT_S = 0.1
 class _Served:
     """What is known of one family."""
 
-    __slots__ = ("answered_at", "awaited_until", "endpoint", "warm_until")
+    __slots__ = ("answered_at", "answered_on", "awaited_until", "endpoint", "warm_until")
 
     def __init__(self, warm_until: float) -> None:
         self.warm_until = warm_until
         self.answered_at: float | None = None
         """When it was last answered, if it has not come back since."""
+        self.answered_on = -1
+        """By which endpoint last."""
         self.awaited_until: float | None = None
         self.endpoint = -1
 
@@ -87,15 +90,18 @@ class Warmth:
         self._returns += _LEARN * (1 - self._returns)
         self._gap_s += _LEARN * (gap_s - self._gap_s) if self._gap_s else gap_s
 
-    def granted(self, requests: Iterable[Request], now: float) -> None:
-        """Calls with long prompts are sent."""
+    def granted(self, requests: Iterable[Request], endpoint: int, now: float) -> None:
+        """Calls with long prompts are sent to an endpoint."""
         served = self._served
         for request in requests:
             if not request.stem:
                 continue
             own = served.get(request.stem)
+            parent = served.get(request.family)
+            request.shared = 0
+            if parent is not None and parent.answered_on == endpoint:
+                request.shared = length_of(request.family)
             if own is None:
-                parent = served.get(request.family)
                 own = served[request.stem] = _Served(parent.warm_until if parent is not None else now)
             else:
                 served.move_to_end(request.stem)
@@ -118,6 +124,7 @@ class Warmth:
                 self._returns -= _LEARN * self._returns
             self._service_s += _LEARN * (now - sent_at - self._service_s) if self._service_s else now - sent_at
             served.answered_at = now
+            served.answered_on = endpoint
             if worth and now < served.warm_until:
                 served.awaited_until = now + wait_s
                 served.endpoint = endpoint

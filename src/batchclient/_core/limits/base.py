@@ -46,6 +46,7 @@ class Sample:
         first_tokens_s: the sum of their times to first token, counted from ``sent_at``; 0 if unknown (plain replies).
         outcome: what it says.
         admitted_at: the limit in force when the batch was granted.
+        shared_tokens: of the prompts' tokens, those of prefixes that the server had been sent before, at least; about.
     """
 
     now: float
@@ -59,6 +60,7 @@ class Sample:
     first_tokens_s: float
     outcome: Outcome
     admitted_at: int
+    shared_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class Line:
         slope_spread, drift_spread: how far the slope may well be from the prior, and the drift from none: standard deviations.
     """
 
-    __slots__ = ("leverage", "noise", "residuals", "slope")
+    __slots__ = ("noise", "residuals", "slope")
 
     def __init__(
         self,
@@ -165,15 +165,13 @@ class Line:
         unit = sum(w * y / ex for w, y, ex in zip(weights, values, expected, strict=True)) / total
         ys = [y / ex / unit for y, ex in zip(values, expected, strict=True)]
         ridges = (noise / slope_spread) ** 2, (noise / drift_spread) ** 2
-        level, slope, drift, _ = _solve(rows, ys, weights, prior, *ridges)
+        level, slope, drift = _solve(rows, ys, weights, prior, *ridges)
         off = self._off(rows, ys, level, slope, drift)
         self.noise = sum(w * abs(r) for w, r in zip(weights, off, strict=True)) / total * 1.25
         """Relative standard deviation of a value, from the mean distance to the line."""
         far = _HUBER * max(noise, self.noise)
         pulls = [w * min(1.0, far / abs(r)) if r else w for w, r in zip(weights, off, strict=True)]
-        level, slope, drift, information = _solve(rows, ys, pulls, prior, *ridges)
-        self.leverage = math.sqrt(information)
-        """A point's noise over this is the slope's standard error."""
+        level, slope, drift = _solve(rows, ys, pulls, prior, *ridges)
         self.slope = slope / max(level, 1e-9)
         """Its relative growth per relative growth of the load, there."""
         self.residuals = self._off(rows, ys, level, slope, drift)
@@ -193,8 +191,8 @@ def _solve(
     prior: float,
     slope_ridge: float,
     drift_ridge: float,
-) -> tuple[float, float, float, float]:
-    """Level, slope and drift with the least weighted squares, ridges added; and what is known of the slope."""
+) -> tuple[float, float, float]:
+    """Level, slope and drift with the least weighted squares, ridges added."""
     a = b = c = p = q = r = s = 0.0
     d, f = slope_ridge, drift_ridge
     for (one, x, t), y, w in zip(rows, ys, weights, strict=True):
@@ -215,4 +213,4 @@ def _solve(
     determinant = d2 * f2 - p2 * p2
     more = (r2 * f2 - s2 * p2) / determinant
     drift = (s2 * d2 - r2 * p2) / determinant
-    return (q - b * more - c * drift) / a, prior + more, drift, determinant / f2
+    return (q - b * more - c * drift) / a, prior + more, drift

@@ -38,12 +38,11 @@ OBJECTIVES = {"throughput": 0.05, "balanced": 0.1, "latency": 0.5}
 """The elasticity aimed at. At 0.1, one per cent more load would still bring a tenth of a per cent more throughput."""
 
 _GAIN = 0.7
-_RETREAT = 0.35
-"""Down by this share of the logarithm per pace at ``e = 0``: on a plateau less load costs next to nothing."""
-_STEEPEST = 1.0
-"""No faster than at ``e = 0``: a slope that steep is as a rule half noise."""
-_DOUBT = 0.5
-"""It retreats from what it is sure of: half a standard error is given to the server's credit."""
+_RETREAT = 0.15
+"""Down by this share of the logarithm per pace at ``e = 0``. On a plateau less load costs next to nothing; but on a noisy server what goes down
+much faster than it comes up goes down."""
+_STEEPEST = 2.0
+"""At most twice as fast: a slope much below 0 is half noise, as a rule."""
 _AHEAD = 1.4
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
@@ -87,7 +86,7 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_error", "_floor", "_hold_until",
+        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
         "_latency_s", "_noise", "_pace_s", "_points", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
     )  # fmt: skip
 
@@ -105,7 +104,6 @@ class KneeLimit:
         self._cohort = Cohort()
         self._points: deque[Point] = deque(maxlen=_MOST_POINTS)
         self._elasticity = 1.0
-        self._error = 0.0
         self._slope = 0.0
         self._noise = _POINT_NOISE
         self._latency_s = 0.0
@@ -187,7 +185,6 @@ class KneeLimit:
         error = self._elasticity - self._target
         ahead = self._base / self._points[-1].load
         if error < 0:
-            error = min(0.0, error + _DOUBT * self._error)
             return _RETREAT * max(-_STEEPEST, error / self._target) if ahead > _BEHIND else 0.0
         used = cohort.peak >= _USED_RATIO * self.limit
         return _GAIN * min(1.0, error) if used and ahead < _AHEAD else 0.0
@@ -204,7 +201,6 @@ class KneeLimit:
     def _forget_all(self) -> None:
         self._points.clear()
         self._elasticity = 1.0
-        self._error = 0.0
         self._slope = 0.0
 
     def _estimate(self, now: float) -> None:
@@ -242,7 +238,6 @@ class KneeLimit:
         self._noise += _NOISE_GAIN * (min(line.noise, 0.5) - self._noise)
         self._slope = max(-0.5, min(2.5, line.slope))
         self._elasticity = 1 - self._slope
-        self._error = self._noise / line.leverage
 
     # Refusals ------------------------------------------------------------------------------------------------------
 

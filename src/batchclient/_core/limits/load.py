@@ -58,7 +58,7 @@ _STEADY_RATIO = 0.75
 _FULL_KV_RATIO = 0.9
 _KV_RATIO = 0.85
 _LEAST_REPORTS = 4
-_STALE_AFTER_S = 5.0
+STALE_AFTER_S = 5.0
 """The upper end of the study's 2 to 5 s: a real vLLM short of CPU took up to 2 s for its page, and is then asked 4 s later."""
 _LEAST_ANSWERS = 16
 """Fewer are the short ones: they finish first."""
@@ -183,7 +183,7 @@ class LoadCap:
         if last is not None and _went_down(last, load):
             self._forget()
             last = None
-        if now - self._heard_at > _STALE_AFTER_S:
+        if now - self._heard_at > STALE_AFTER_S:
             # The smallest queue of a time in which nobody looked is not known.
             self._restart_window()
         self._last = load
@@ -202,7 +202,7 @@ class LoadCap:
 
     def cap(self, now: float) -> tuple[int, str] | None:
         """The most sequences in flight, and why; ``None``: no opinion, or none that is fresh."""
-        return None if now - self._heard_at > _STALE_AFTER_S else self._verdict
+        return None if now - self._heard_at > STALE_AFTER_S else self._verdict
 
     def _decide(self, load: ServerLoad) -> None:
         verdict: tuple[int, str] | None = None
