@@ -209,7 +209,7 @@ class Granting:
                     passed_over.append(group)
                     above = reserve.lowest
                     continue
-            if type(group) is FamilyGroup and not urgent and endpoint.in_flight:
+            if type(group) is FamilyGroup and not urgent:
                 room, awaited_until = self._unawaited(group, endpoint, room, now)
                 if room <= 0:
                     passed_over.append(group)

@@ -290,7 +290,7 @@ class FamilyGroup(_AgedGroup):
         super().__init__(shape, order)
         self._warmth = warmth
         self._tree = PrefixTree(warmth.longest_run_s)
-        self._warm: deque[Request] = deque()
+        self._warm: list[Request] = []
         """Calls whose families were warm when they came; all of them are in the tree, too."""
 
     def add(self, request: Request, path: Sequence[int] = ()) -> None:
@@ -315,13 +315,14 @@ class FamilyGroup(_AgedGroup):
 
     def warm(self, now: float) -> int:
         """How many calls are warm, about: those that were cancelled meanwhile count, too."""
-        while self._warm and not self._is_warm(self._warm[0], now):
-            self._warm.popleft()
+        while self._warm and not self._is_warm(self._warm[-1], now):
+            self._warm.pop()
         return len(self._warm)
 
     def _next_warm(self, now: float) -> Request | None:
         while self._warm:
-            request = self._warm.popleft()
+            # The last come first: its family was answered last, and is the most likely to be in the server's cache still.
+            request = self._warm.pop()
             if self._is_warm(request, now):
                 return request
         return None
@@ -332,6 +333,6 @@ class FamilyGroup(_AgedGroup):
     def _sweep(self) -> None:
         super()._sweep()
         if len(self._warm) > 2 * self.size + _SMALLEST_SWEEP:
-            self._warm = deque(request for request in self._warm if request.group is self)
+            self._warm = [request for request in self._warm if request.group is self]
         if self._tree.held > 2 * self.size + _SMALLEST_SWEEP:
             self._tree.sweep(self)
