@@ -143,7 +143,7 @@ class Conversations:
 
 
 def client_for(server: Server, limit: int | None) -> BatchClient:
-    return BatchClient(server.base_url, model=server.model, dialect="vllm", limit=limit or "knee")
+    return BatchClient(server.base_url, model=server.model, limit=limit or "knee")
 
 
 async def compare(
