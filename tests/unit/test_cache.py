@@ -1,0 +1,84 @@
+"""The cap that listens to the server's prefix cache."""
+
+from batchclient._core.limits import CacheCap, Outcome, Sample, ServerLoad
+
+
+class Cache:
+    """Conversations on a server whose cache holds ``room`` of them: found is 0.8 of the prompt below that, nothing above it."""
+
+    def __init__(self, cap, room, in_flight=32, found=0.8):
+        self.cap, self.room, self.found = cap, room, found
+        self.most, self.now, self.hits, self.queries = in_flight, 0.0, 0.0, 0.0
+        self.others = 0.0
+        self.shared = 0.5
+
+    def run(self, until):
+        while self.now < until:
+            self.now += 0.5
+            verdict = self.cap.cap(self.now)
+            load = self.most if verdict is None else min(self.most, verdict[0])
+            for _ in range(20):
+                self.cap.on_sample(
+                    Sample(
+                        self.now, self.now - 0.1, load, load, load, 1, 300, 4, 0.0, Outcome.SUCCESS, load, 300 * self.shared
+                    )
+                )
+            self.queries += 20 * 300 + self.others
+            self.hits += 20 * 300 * self.found * (load <= self.room)
+            self.cap.on_load(ServerLoad(prefix_hit_tokens=self.hits, prefix_query_tokens=self.queries), load, self.now)
+        verdict = self.cap.cap(self.now)
+        return None if verdict is None else verdict[0]
+
+
+def test_it_comes_down_to_what_the_cache_holds_and_stays_there():
+    server = Cache(CacheCap(), 8)
+    assert 6 <= server.run(15.0) <= 9
+    assert all(6 <= server.run(server.now + 1.5) <= 9 for _ in range(100))
+    assert "prefix cache" in server.cap.cap(server.now)[1]
+
+
+def test_it_follows_a_cache_with_more_room():
+    server = Cache(CacheCap(), 8)
+    server.run(15.0)
+    server.room = 16
+    assert server.run(60.0) > 13
+
+
+def test_a_cache_that_holds_all_is_no_reason():
+    assert Cache(CacheCap(), 64).run(30.0) is None
+
+
+def test_a_server_that_never_finds_anything_is_let_go():
+    """Models without a prefix cache may count look-ups all the same."""
+    server = Cache(CacheCap(), 0)
+    assert server.run(9.0) < 12
+    assert server.run(30.0) is None
+    assert server.run(200.0) is None
+
+
+def test_prompts_that_share_little_say_nothing():
+    server = Cache(CacheCap(), 8)
+    server.shared = 0.1
+    assert server.run(30.0) is None
+
+
+def test_what_others_ask_for_says_nothing():
+    server = Cache(CacheCap(), 8)
+    server.others = 10_000
+    assert server.run(30.0) is None
+
+
+def test_a_page_without_a_prefix_cache_says_nothing():
+    cap = CacheCap()
+    for second in range(20):
+        cap.on_load(ServerLoad(running=3, waiting=0), 3, float(second))
+    assert cap.cap(20.0) is None
+
+
+def test_it_grows_stale_and_forgets_a_server_that_was_restarted():
+    server = Cache(CacheCap(), 8)
+    server.run(15.0)
+    assert server.cap.cap(server.now + 5.1) is None
+    assert server.cap.cap(server.now) is not None
+    server.cap.on_restart(server.now)
+    assert server.cap.cap(server.now) is None
