@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import random
 import sys
 import time
@@ -26,7 +27,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from _common import Measured, machine, machine_line, median, spread, table, write_results
+from _common import RESULTS, Measured, machine, machine_line, median, spread, table, write_results
 from vllm_cpu import Gauges, Prompts, Server, learn_prompts
 
 from batchclient import BatchClient, DeadlineExceeded
@@ -263,12 +264,18 @@ def markdown(data: dict[str, Any]) -> str:
         "limit at the end",
         "kept",
     )
-    text = ["# A limit that finds itself, on a real vLLM", machine_line(data["machine"])]
+    text = ["# Limits"]
+    text.append(
+        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
+        " client has searched before its first window; its limit is shown as it was at the end of its windows."
+    )
     text.append(table(header, [row for case in data["cases"] for row in rows(case, data["max_other"])]))
     text.append("The default client's search, answers in each second (limit):")
     for case in data["cases"]:
         seconds = ", ".join(f"{count} ({limit})" for _, count, limit in case["search"])
         text.append(f"- {case['part']}, {case['case']}: {seconds}")
+    for line in dict.fromkeys(case["machine"] for case in data["cases"]):
+        text.append(line)
     return "\n\n".join(text)
 
 
@@ -284,11 +291,17 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--max-other", type=float, default=0.3)
     parser.add_argument("--name", default="limits_vllm")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run measured of other cases")
     options = parser.parse_args()
-    data: dict[str, Any] = {"machine": machine(), "cases": [], "max_other": options.max_other}
+    data: dict[str, Any] = {"cases": [], "max_other": options.max_other}
+    kept_file = RESULTS / f"{options.name}.json"
+    if options.add and kept_file.exists():
+        data["cases"] = json.loads(kept_file.read_text())["cases"]
+    here = machine_line(machine())
     for name in options.parts.split(","):
         for case in PARTS[name](options):
-            data["cases"].append(case)
+            others = [each for each in data["cases"] if each["case"] != case["case"]]
+            data["cases"] = [*others, {**case, "machine": here}]
             write_results(options.name, data, markdown(data))
     print(markdown(data))
 

@@ -31,6 +31,7 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/million.py
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
+    python benchmarks/limits_vllm.py
     python benchmarks/report.py
 """
 
@@ -158,8 +159,9 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
+    "limits_vllm": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies"), "laboratory.md": ("lab",)}
+PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 

@@ -171,7 +171,7 @@ class BatchClient:
         self._http_client = http_client
         self._asks_for_load = self._settings.server_metrics
         if self._asks_for_load is None:
-            self._asks_for_load = http_client is None and dialect in (None, "vllm")
+            self._asks_for_load = http_client is None and dialect is None
         elif self._asks_for_load and http_client is not None:
             message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
             raise ConfigError(message, field="server_metrics")

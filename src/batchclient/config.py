@@ -20,15 +20,17 @@ Preset = Literal["latency", "balanced", "throughput"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
-    "latency": {"limit": 64, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0},
+    "latency": {
+        "limit": "knee", "initial_limit": 32, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0,
+    },
     # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
     "balanced": {
-        "limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
+        "limit": "knee", "initial_limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
     },
     # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
     # its knee a server loses the permits that wait, an eighth of the limit on average.
     "throughput": {
-        "limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
+        "limit": "knee", "initial_limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""
@@ -60,7 +62,7 @@ class Settings(BaseModel):
     model: Annotated[str, Field(min_length=1)] | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     limit: Count | Literal["knee", "aimd"]
-    initial_limit: Count = 32
+    initial_limit: Count
     max_limit: Count = 1024
     objective: Literal["latency", "balanced", "throughput"] = "balanced"
     p95_latency_s: PositiveSeconds | None = None
@@ -202,7 +204,11 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}
     # What a limit that is found aims at has the presets' names.
-    return _checked({"objective": preset, **chosen, **given})
+    values = {"objective": preset, **chosen, **given}
+    highest = given.get("max_limit")
+    if "initial_limit" not in given and isinstance(highest, int):
+        values["initial_limit"] = max(1, min(chosen["initial_limit"], highest))
+    return _checked(values)
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

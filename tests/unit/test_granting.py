@@ -126,3 +126,61 @@ def test_sizes_and_lone_calls_are_counted(count, sizes, alone):
     scene.add(count)
     scene.granting.grant(0.0)
     assert (dict(scene.counters.list_sizes), dict(scene.counters.alone), scene.counters.batches) == (sizes, alone, 1)
+
+
+# too many callers for their deadlines ---------------------------------------------------------------------------------
+
+
+def with_deadlines(scene, left_s, *, now, waited_s, count=1):
+    """Calls that have waited and have so much time left now."""
+    requests = scene.add(count, queued_at=now - waited_s)
+    for request in requests:
+        request.deadline = now + left_s
+    return requests
+
+
+def slow_scene(limit, *seconds):
+    """A server whose calls took these times, over and over."""
+    scene = Scene(limit)
+    for step in range(100):
+        scene.granting._times.learn(SHAPE.answer_key, seconds[step % len(seconds)], 9.9)
+    return scene
+
+
+def test_where_the_oldest_call_is_probably_late_the_newest_go_first():
+    scene = slow_scene(2, 1.0)
+    with_deadlines(scene, 0.5, now=10.0, waited_s=2.0, count=3)
+    newest = with_deadlines(scene, 2.4, now=10.0, waited_s=0.1, count=2)
+    (batch,) = scene.granting.grant(10.0)
+    assert set(batch.requests) == set(newest)
+    assert scene.granting.hopeless == [], "the others may be lucky yet"
+    assert scene.queue.size == 3
+
+
+def test_first_come_first_served_while_there_is_time():
+    scene = slow_scene(2, 1.0)
+    oldest = with_deadlines(scene, 1.5, now=10.0, waited_s=1.0, count=2)
+    with_deadlines(scene, 2.4, now=10.0, waited_s=0.1, count=2)
+    (batch,) = scene.granting.grant(10.0)
+    assert set(batch.requests) == set(oldest)
+
+
+def test_no_permit_goes_to_a_call_that_has_waited_and_is_probably_late_while_others_wait():
+    scene = slow_scene(1, 0.5, 1.5)
+    (alone,) = with_deadlines(scene, 1.5, now=10.0, waited_s=1.0)
+    (batch,) = scene.granting.grant(10.0)
+    assert batch.requests == [alone], "nobody else waits: it is tried"
+    scene = slow_scene(1, 0.5, 1.5)
+    waited = with_deadlines(scene, 1.5, now=10.0, waited_s=1.0, count=2)
+    assert scene.granting.grant(10.0)[0].requests == [waited[0]], "the last one is alone"
+    assert scene.granting.hopeless == [waited[1]]
+
+
+def test_a_fresh_call_is_tried_though_it_is_probably_late():
+    """Else a server too slow for everybody's deadlines would be sent nothing, and nobody would find out that it recovered."""
+    scene = slow_scene(4, 0.5, 1.5)
+    fresh = with_deadlines(scene, 1.5, now=10.0, waited_s=0.1, count=6)
+    (batch,) = scene.granting.grant(10.0)
+    assert set(batch.requests) < set(fresh)
+    assert len(batch.requests) == 4
+    assert scene.granting.hopeless == []

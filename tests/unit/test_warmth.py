@@ -81,10 +81,10 @@ def test_a_server_stays_with_the_conversations_it_has_begun():
 
 def test_every_conversation_has_its_turn():
     """Conversations that never end lose their precedence after starvation_s (5 s)."""
-    talk = Talk(12, 2, turns=10_000).run(60.0)
+    talk = Talk(12, 2, turns=10_000).run(120.0)
     assert set(talk.order) == set(range(12))
     counts = [talk.order.count(conversation) for conversation in range(12)]
-    assert min(counts) > 0.4 * max(counts)
+    assert min(counts) > 0.5 * max(counts)
 
 
 def test_permits_are_used_while_conversations_are_waited_for():
@@ -129,7 +129,7 @@ def test_what_is_shared_is_what_the_same_server_answered():
     warmth.answered([first], 0, 0.0, 1.0)
     warmth.granted([second], 0, 1.0)
     warmth.granted([elsewhere], 1, 1.0)
-    assert second.shared == length_of(second.family) == 1024
+    assert second.shared == length_of(second.family) == 2048
     assert elsewhere.shared == 0
 
 

@@ -210,7 +210,10 @@ class Granting:
                     above = reserve.lowest
                     continue
             if type(group) is FamilyGroup and not urgent:
-                room, awaited_until = self._unawaited(group, endpoint, room, now)
+                assert self._queue.warmth is not None, "a group of families comes from a queue that looks at them"
+                # Who comes back is no longer awaited: the permit that was kept is then free.
+                awaited, awaited_until = self._queue.warmth.awaited(endpoint.id, now)
+                room -= awaited
                 if room <= 0:
                     passed_over.append(group)
                     self._wake(awaited_until)
@@ -261,14 +264,6 @@ class Granting:
         for group in passed_over:
             self._queue.restore(group)
         return more
-
-    def _unawaited(self, group: FamilyGroup, endpoint: Endpoint, room: int, now: float) -> tuple[int, float]:
-        """Permits for a group of prefix families: those that are kept for families about to come back are for warm calls only."""
-        assert self._queue.warmth is not None, "a group of families comes from a queue that looks at them"
-        awaited, until = self._queue.warmth.awaited(endpoint.id, now)
-        if not awaited:
-            return room, until
-        return max(room - awaited, min(room, group.warm(now) * group.shape.weight)), until
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
         # Of what it may have in flight now: while it recovers that is less than its limit.

@@ -313,12 +313,6 @@ class FamilyGroup(_AgedGroup):
         self._sweep()
         return taken
 
-    def warm(self, now: float) -> int:
-        """How many calls are warm, about: those that were cancelled meanwhile count, too."""
-        while self._warm and not self._is_warm(self._warm[-1], now):
-            self._warm.pop()
-        return len(self._warm)
-
     def _next_warm(self, now: float) -> Request | None:
         while self._warm:
             # The last come first: its family was answered last, and is the most likely to be in the server's cache still.

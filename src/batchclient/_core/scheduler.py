@@ -6,7 +6,8 @@ events give the same commands. ``now`` never decreases.
 Rules (the numbers are those of ``docs/explanation/batching.md``):
  1. Only requests of one shape (coalescing key) share a batch; a shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
-    endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight.
+    endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight, but for a moment for a
+    conversation whose next turn is about to come (see ``warmth``).
  3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after permits
     were first free for it. Until then nothing younger is granted: the hold is short and first come is first served.
  4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.

@@ -9,7 +9,7 @@ Rules:
   of the shorter one it grew from, so that a conversation which never ends cannot keep others from their turns.
 - After an answer a permit is kept for the family's next call, if calls of families were seen to come back more often than not, and soon:
   waiting for them takes less than an eighth of what serving them takes. That is anticipatory scheduling, as disks do it (S. Iyer,
-  P. Druschel, SOSP 2001). It is kept from cold families only, and for three times the usual gap at most.
+  P. Druschel, SOSP 2001). It is kept from calls of other families for three times the usual gap at most; calls with short prompts may have it.
 
 The caller decides what a kept permit means (see ``granting``).
 """

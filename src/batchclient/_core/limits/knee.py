@@ -5,9 +5,9 @@ throughput under that load is ``N / T``, so that the elasticity of throughput to
 
     e = d ln(N / T) / d ln N = 1 - d ln T / d ln N
 
-``e`` is 1 while more load costs nobody any time, 0 on the plateau, negative where the server thrashes. ``T`` is the sum of the wait for the
-first token, which depends on the load that the request met, and of the tokens' time, which depends on the load under which they were
-made; the slope of each is that of a straight line through the recent points (see ``evidence``), those near the present load counting most.
+``e`` is 1 while more load costs nobody any time, 0 on the plateau, negative where the server thrashes. ``d ln T / d ln N`` is the slope of a
+straight line through the recent points of ``T`` against ``N`` (see ``evidence``), those near the present load counting most. The noisier the
+points, the further from the present load and the longer ago are those that count.
 
 What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target)`` while throughput grows
