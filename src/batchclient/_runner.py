@@ -331,7 +331,7 @@ class Runner:
 
     def _abort(self, batch: Batch) -> None:
         if self._cancel(batch.id):
-            self._end_batch(batch, _CANCELLED)
+            self._end_batch(batch, batch.verdict or _CANCELLED)
 
     def _set_timer(self) -> None:
         deadline = self.core.next_deadline()
@@ -375,7 +375,7 @@ class Runner:
             )
         except BaseException:
             # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
-            self._end_batch(batch, _CANCELLED)
+            self._end_batch(batch, batch.verdict or _CANCELLED)
             raise
         if failure is not None:
             self._end_batch(batch, failure)
@@ -397,6 +397,7 @@ class Runner:
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
+                    batch.heard = True
                     answers = decoder.feed(chunk, now())
                     if answers:
                         pending.add(answers)

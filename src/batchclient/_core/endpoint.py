@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from batchclient._core.budget import RetryBudget
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_cost import ListCosts
 from batchclient._core.rates import Rates, RateWindow
+from batchclient._core.refusals import Refusals
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import EndpointStatistics
+from batchclient._core.stillness import Stillness
 
 __all__ = ["Endpoint"]
 
@@ -47,6 +50,7 @@ class Endpoint:
         "abandoned",
         "answered_at",
         "blocked_until",
+        "budget",
         "health",
         "held_since",
         "id",
@@ -60,6 +64,8 @@ class Endpoint:
         "name",
         "pace",
         "rates",
+        "refusals",
+        "stillness",
         "streams_refused",
     )
 
@@ -81,7 +87,10 @@ class Endpoint:
         """Until when the server wishes to be left alone."""
         self.rates: Rates | None = None
         """What it may be sent per minute; ``None``: whatever has a permit."""
+        self.budget = RetryBudget()
         self.health = Health()
+        self.refusals = Refusals()
+        self.stillness = Stillness()
         self.answered_at = float("-inf")
         """When it last answered anything."""
         self.lists_proven = False
@@ -221,6 +230,7 @@ class Endpoint:
             base_url=self.name,
             state="leaving" if self.leaving else self.health.state.value,
             reason="it was removed" if self.leaving else self.health.reason,
+            retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:
