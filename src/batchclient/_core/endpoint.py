@@ -58,6 +58,7 @@ class Endpoint:
         "leaving",
         "limit",
         "list_costs",
+        "longest_list",
         "lists_proven",
         "lists_refused",
         "max_list",
@@ -95,6 +96,8 @@ class Endpoint:
         """When it last answered anything."""
         self.lists_proven = False
         """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
+        self.longest_list = 1
+        """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
         self.lists_refused = False
         self.streams_refused = False
         self._lists_again_at = 0.0
@@ -158,6 +161,7 @@ class Endpoint:
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.pace.forget()
             self.list_costs.forget()
+            self.longest_list = 1
             restart = getattr(self.limit, "on_restart", None)
             change = restart(now) if restart is not None else None
         health.answered_once = True

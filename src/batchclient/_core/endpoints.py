@@ -74,10 +74,10 @@ class Endpoints:
         del self.by_id[endpoint.id]
 
     def _keep_one_in_use(self) -> None:
-        """The panic rule: where none is in use, those ejected for other reasons than refused connections may be probed."""
+        """The panic rule: where none is in use, those that were ejected but have not vanished may be probed."""
         if not any(endpoint.health.in_use for endpoint in self.serving):
             for endpoint in self.serving:
-                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.refuses:
+                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
                     endpoint.health.open_now()
 
     def __repr__(self) -> str:

@@ -127,9 +127,7 @@ class Granting:
             assert health.closed_until is not None
             self._wake(health.closed_until)
             return False
-        more_at = health.grow(endpoint.limit.limit, now)
-        if more_at is not None:
-            self._wake(more_at)
+        health.grow(endpoint.limit.limit, now)
         return health.probe is None
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
@@ -275,6 +273,8 @@ class Granting:
                 if reserve is None or urgent or (wait_until is None and not _may_pass(group, reserve, endpoint)):
                     break
                 above = reserve.lowest
+        if endpoint.health.grows_at is not None and endpoint.free <= 0:
+            self._wake(endpoint.health.grows_at)
         if not more:
             # Else it is looked at again in this step.
             endpoint.held_since = (now if held_since is None else held_since) if held else None

@@ -9,7 +9,7 @@ Rules:
 - The last endpoint in use is never ejected for what it answers, nor for single silences: a poor server is better than none. It is
   ejected when it has vanished: it refuses connections, or its engine stands still, or 8 requests in a row broke that were all sent after
   the first break. (What was in flight when one of several servers behind a load balancer died breaks together, and says little of
-  the others.) When the last one in use is ejected, those ejected for other reasons than refused connections are probed at once.
+  the others.) When the last one in use is ejected, those that were ejected but had not vanished are probed at once.
 - The pause doubles with each failed probe: from 0.5 s to 8 s after refusals, which are found out at once and cost no caller
   anything; from 1 s to 30 s after other failures, since a caller pays for the probe with its time. An endpoint that
   was healthy for a minute starts at the shortest pause again.
@@ -103,6 +103,7 @@ class Health:
         "probe",
         "reason",
         "state",
+        "vanished",
     )
 
     def __init__(self) -> None:
@@ -118,6 +119,8 @@ class Health:
         self.allowed: int | None = None
         """Sequences in flight at most, below the limit, while it recovers."""
         self.answered_once = False
+        self.vanished = False
+        """Whether it was ejected last because it had vanished: to be probed after its pause, never at once."""
         self._refusals = 0
         self._failures = 0
         self._ejections = 0
@@ -169,10 +172,15 @@ class Health:
         """Probe an ejected endpoint without waiting for the end of its pause."""
         self.closed_until = None
 
-    def grow(self, limit: int, now: float) -> float | None:
-        """Slow start where answers take long: return when a recovering endpoint is next given more."""
+    @property
+    def grows_at(self) -> float | None:
+        """When a recovering endpoint is next given more, though nothing is answered."""
+        return self._doubled_at + _DOUBLES_AFTER_S if self.state is HealthState.RECOVERING else None
+
+    def grow(self, limit: int, now: float) -> None:
+        """Slow start where answers take long."""
         if self.state is not HealthState.RECOVERING or self.allowed is None:
-            return None
+            return
         if self._failures:
             self._doubled_at = now
         elif now >= self._doubled_at + _DOUBLES_AFTER_S:
@@ -180,8 +188,6 @@ class Health:
             self.allowed *= 2
             if self.allowed >= limit:
                 self._recover(now)
-                return None
-        return self._doubled_at + _DOUBLES_AFTER_S
 
     def fail(self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None) -> bool:
         """A batch has failed; call ``end_probe`` after it.
@@ -213,7 +219,8 @@ class Health:
         if self.state is not HealthState.PROBING and self._failures < _EJECTS_AFTER[sign]:
             return False
         times = "" if self._failures == 1 else f"{self._failures} failures in a row, the last: "
-        if not others and not self._has_vanished(sign):
+        vanished = self._has_vanished(sign)
+        if not others and not vanished:
             self.reason = f"in use because no other is: {times}{sign.value}"
             if self.state is HealthState.PROBING:
                 self._return(HealthState.HEALTHY)
@@ -221,7 +228,7 @@ class Health:
         if self.state is HealthState.HEALTHY and now - self._healthy_since > _WELL_AFTER_S:
             self._ejections = 0
         self._ejections += 1
-        self.state, self.allowed, self.probe = HealthState.EJECTED, None, None
+        self.state, self.allowed, self.probe, self.vanished = HealthState.EJECTED, None, None, vanished
         self.reason = f"{times}{sign.value}"
         first, longest = _FIRST_PAUSE_S, _LONGEST_PAUSE_S
         if sign is Sign.REFUSED:

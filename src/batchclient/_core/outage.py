@@ -8,6 +8,7 @@ Rules:
 - A call waits until its deadline, and no longer than the patience: from the beginning of the outage, or from when it was made if
   that was later. Calls of maps have no such bound. Then it fails with what was last wrong with the servers.
 - A probe that has begun to answer shows that the outage may be over: patience then lasts until the probe has ended.
+- A second before anybody's patience ends, an endpoint that refused connections is probed once more, however long its pause.
 - Patience is looked at when the next call may have lost it, four times a second at most.
 """
 
@@ -24,6 +25,7 @@ from batchclient.errors import BatchClientError, ConnectFailed
 __all__ = ["Outage"]
 
 _LOOK_AGAIN_S = 0.25
+_LAST_PROBE_S = 1.0
 _ROUNDING = 1e-6
 _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 
@@ -37,13 +39,17 @@ class Outage:
         patience_s: how long a call waits in an outage.
     """
 
-    __slots__ = ("_batches", "_endpoints", "_failure", "_patience_s", "began_at", "due")
+    __slots__ = ("_batches", "_endpoints", "_expiry", "_failure", "_patience_s", "_probed", "began_at", "due")
 
     def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
         self._endpoints = endpoints
         self._batches = batches
         self._patience_s = patience_s
         self._failure = _UNKNOWN
+        self._expiry = 0.0
+        """When the next call may lose its patience."""
+        self._probed = False
+        """Whether the servers were given their last chance before that."""
         self.began_at: float | None = None
         """``None``: there is none."""
         self.due: float | None = None
@@ -62,7 +68,7 @@ class Outage:
                 self._failure = failure
             if self.began_at is None:
                 self.began_at = now
-                self.due = now + self._patience_s
+                self._look_at(now + self._patience_s, now)
 
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
         """Return the calls that have waited long enough. Only to be asked in an outage.
@@ -73,6 +79,14 @@ class Outage:
         """
         if self.due is not None and now < self.due:
             return []
+        if not self._probed:
+            self._probed = True
+            self.due = self._expiry
+            for endpoint in self._endpoints.serving:
+                if endpoint.health.refuses:
+                    endpoint.health.open_now()
+            if now < self.due:
+                return []
         if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
             self.due = now + _LOOK_AGAIN_S
             return []
@@ -88,13 +102,18 @@ class Outage:
                 late.append(request)
             else:
                 earliest = min(earliest, until)
-        self.due = max(now + _LOOK_AGAIN_S, earliest)
+        self._look_at(max(now + _LOOK_AGAIN_S, earliest), now)
         return late
 
     def error(self, request: Request) -> BatchClientError:
         """The error of a call that has waited long enough."""
         message = f"{self._failure.message} (no server came back within outage_patience_s)"
         return replace(self._failure, message=message).to_error(request.attempts)
+
+    def _look_at(self, expiry: float, now: float) -> None:
+        self._expiry = expiry
+        self._probed = False
+        self.due = max(now, expiry - _LAST_PROBE_S)
 
     def _is_answering(self, probe: int | None) -> bool:
         batch = self._batches.get(probe) if probe is not None else None

@@ -148,8 +148,14 @@ class Recovery:
         elif kind is FailureKind.LIST_TOO_LONG and listed:
             endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)
             self._split(alive, batch)
-        elif listed and failure.status == 503 and batch.failures and not endpoint.in_flight:
-            # Refused twice with nothing else there: vLLM's queue limit is shorter than the list, and waiting is in vain.
+        elif (
+            failure.status == 503
+            and batch.failures
+            and len(batch.requests) > endpoint.longest_list
+            and not endpoint.in_flight
+        ):
+            # Refused twice with nothing else there, and no list of that length was ever taken: vLLM's queue limit is shorter, and
+            # waiting is in vain.
             endpoint.shorten_lists(len(batch.requests), None, now)
             self._split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):

@@ -305,7 +305,8 @@ class Scheduler:
                 self._outage.watch(now)
             else:
                 endpoint.answer(tally.count * weight, now)
-            if len(batch.requests) > 1:
+            if len(batch.requests) > endpoint.longest_list:
+                endpoint.longest_list = len(batch.requests)
                 endpoint.lists_proven = True
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
@@ -488,8 +489,10 @@ class Scheduler:
         self._settle()
 
     def _end_all(self, error: BatchClientError) -> None:
-        requests = self._waiting()
+        requests = self._outside.requests()
+        requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
+        requests += self._queue.requests()
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
         self._end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
 
