@@ -70,8 +70,6 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
-_EVENTS_PER_CHOICE = 3
-"""More than this in a streamed reply is not the two-event form."""
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
@@ -402,7 +400,8 @@ class Runner:
                     if answers:
                         pending.add(answers)
             answers, failure = decoder.end(now())
-            if decoder.events > _EVENTS_PER_CHOICE * len(batch.requests) * batch.shape.weight:
+            choices = len(batch.requests) * batch.shape.weight
+            if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
                     " this client about five times the CPU per streamed call"

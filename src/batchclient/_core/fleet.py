@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
-from batchclient._core.health import Sign, sign_of
+from batchclient._core.health import HealthState, Sign, sign_of
 from batchclient._core.limits import LimitChange, LimitControl
 from batchclient._core.messages import (
     AbortBatch,
@@ -99,7 +99,7 @@ class Fleet:
     def look_for_life(self, event: LoadReported, now: float) -> bool:
         """A server has said how busy it is; return whether it was given up because its engine stands still."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
-        if endpoint is None or not endpoint.health.in_use:
+        if endpoint is None or endpoint.health.state is HealthState.EJECTED:
             return False
         own = [batch for batch in self._batches.values() if batch.endpoint == endpoint.id]
         if not endpoint.stillness.observe(
@@ -107,7 +107,8 @@ class Fleet:
         ):
             return False
         # At once, so that nothing more is sent there before these have ended.
-        self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH, now)
+        probe = endpoint.health.probe
+        self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)
         self._tell_health(endpoint, endpoint.limit.limit, None, now)
         for batch in own:
             if not batch.aborting:

@@ -208,9 +208,9 @@ class Scheduler:
         return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
 
     def asks_for_load(self, endpoint: int) -> bool:
-        """Whether a report of this endpoint's load could change anything now: no limit is below one."""
+        """Whether a report of this endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
         it = self._by_id.get(endpoint)
-        return it is not None and it.in_flight > 1
+        return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
