@@ -99,8 +99,8 @@ class BatchClient:
         outage_patience_s: how long a call waits while every server that has ever answered is away, seconds; 30 by default. Calls of maps wait
             as long as their deadlines allow.
         connect_timeout_s: for a connection, seconds.
-        read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
-            first token and its last, so this bounds a generation.
+        read_timeout_s: the longest silence of the server within a request, seconds. A streamed answer is silent until its first token,
+            and then for 256 tokens at most, so this bounds no generation that goes on.
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.

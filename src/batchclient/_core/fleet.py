@@ -30,6 +30,7 @@ from batchclient._core.messages import (
     Retuned,
 )
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.stillness import Stillness
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["STILL", "Fleet"]
@@ -106,6 +107,8 @@ class Fleet:
             event.load, endpoint.answered_at, sum(batch.tokens_at_risk for batch in own), now
         ):
             return False
+        # The probe has a minute of its own.
+        endpoint.stillness = Stillness()
         # At once, so that nothing more is sent there before these have ended.
         probe = endpoint.health.probe
         self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -90,20 +91,24 @@ class Outage:
         if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
             self.due = now + _LOOK_AGAIN_S
             return []
-        assert self.began_at is not None
         late: list[Request] = []
-        # One that is queued after this look has all its patience before it.
+        # One that is made after this look has all its patience before it.
         earliest = now + self._patience_s
         for request in waiting():
-            if request.patient:
-                continue
-            until = max(self.began_at, request.queued_at) + self._patience_s
+            until = self._patience_of(request)
             if until <= now + _ROUNDING:
                 late.append(request)
             else:
                 earliest = min(earliest, until)
+        for batch in self._batches.values():
+            # A probe may come back.
+            earliest = min(earliest, *map(self._patience_of, batch.requests))
         self._look_at(max(now + _LOOK_AGAIN_S, earliest), now)
         return late
+
+    def _patience_of(self, request: Request) -> float:
+        assert self.began_at is not None, "patience is asked for in an outage"
+        return math.inf if request.patient else max(self.began_at, request.queued_at) + self._patience_s
 
     def error(self, request: Request) -> BatchClientError:
         """The error of a call that has waited long enough."""
