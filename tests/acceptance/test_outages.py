@@ -124,7 +124,9 @@ def test_an_outage_beyond_patience_fails_application_calls_with_its_cause_and_ho
                 assert "refused" in str(caught.value) or kind is DeadlineExceeded
 
             await asyncio.gather(
-                fails(10.0, ConnectFailed), fails(10.0, ConnectFailed, timeout_s=60.0), fails(3.0, DeadlineExceeded, timeout_s=3.0)
+                fails(10.0, ConnectFailed),
+                fails(10.0, ConnectFailed, timeout_s=60.0),
+                fails(3.0, DeadlineExceeded, timeout_s=3.0),
             )
             # Made in the middle of the outage: its patience begins with it.
             began_at = loop.time()

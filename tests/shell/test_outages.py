@@ -12,7 +12,9 @@ from tests.shell.test_complete import call_all
 from tests.shell.test_feedback import Page, make
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, AuthenticationFailed), (403, AuthenticationFailed), (404, NotFound)])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationFailed), (403, AuthenticationFailed), (404, NotFound)]
+)
 async def test_a_refused_key_or_model_costs_one_request_more_and_fails_all_that_is_queued(status, kind):
     server = ScriptedTransport(*[error(status)] * 50)
     async with make_client(server, limit=4, max_list=4) as client:

@@ -70,10 +70,10 @@ class Recovery:
         """Queue again what has waited long enough and can be paid for."""
         if self._unpaid:
             self._unpaid_until = None
-            for number, line in list(self._unpaid.items()):
-                while line and self._pay(line[0], now):
-                    line.popleft()
-                if not line:
+            for number, unpaid in list(self._unpaid.items()):
+                while unpaid and self._pay(unpaid[0], now):
+                    unpaid.popleft()
+                if not unpaid:
                     del self._unpaid[number]
         while self._backoff and self._backoff[0][0] <= now:
             resend = heapq.heappop(self._backoff)[2]
