@@ -7,7 +7,7 @@ from batchclient import AuthenticationFailed, Backoff, ConnectFailed, NotFound, 
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import ScriptedTransport, answer_to, error, make_client
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, stream, stream_end
 from tests.shell.test_complete import call_all
 from tests.shell.test_feedback import Page, make
 
@@ -71,3 +71,13 @@ async def test_events_of_long_answers_are_no_sign_of_an_old_server(caplog):
     async with make_client(transport) as client:
         await client.complete("A novel:", max_tokens=1500, temperature=0)
     assert "event per token" not in caplog.text
+
+
+async def test_patience_lasts_while_the_server_answers_again_however_long_that_takes():
+    server = ScriptedTransport()
+    async with make_client(server, max_list=1, limit=1, outage_patience_s=10.0) as client:
+        await client.complete("it has answered")
+        slowly = lambda sent: Reply(chunks=[*stream(sent, last=False), 60.0, *stream(sent, first=False), *stream_end()])  # noqa: E731
+        server.script = [ConnectFailed("refused"), slowly]
+        outcomes = await call_all(client, ["a", "b"])
+    assert {each.text for each in outcomes.values()} == {answer_to("a"), answer_to("b")}
