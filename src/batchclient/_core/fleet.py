@@ -23,23 +23,17 @@ from batchclient._core.messages import (
     EndpointGone,
     EndpointRemoved,
     Failure,
-    FailureKind,
     HealthChanged,
     LoadReported,
     RatesReported,
     Retuned,
 )
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.stillness import Stillness
-from batchclient.errors import ReadTimedOut
+from batchclient._core.stillness import STILL, Stillness
 
-__all__ = ["STILL", "Fleet"]
+__all__ = ["Fleet"]
 
 _NO_BATCH = -1
-STILL = Failure(
-    FailureKind.MAYBE_PROCESSED, ReadTimedOut, "the server lives but generates nothing: its engine stands still"
-)
-"""Why the requests of a server fail whose engine is dead behind a living HTTP server."""
 
 
 class Fleet:

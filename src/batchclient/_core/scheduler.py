@@ -34,7 +34,7 @@ from batchclient._core.deadlines import Deadlines
 from batchclient._core.endings import copy_of, too_late
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
-from batchclient._core.fleet import STILL, Fleet
+from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.lanes import Lanes
 from batchclient._core.lengths import OutputLengths, bucket_of
@@ -77,6 +77,7 @@ from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.steering import Steering
+from batchclient._core.stillness import STILL
 from batchclient._core.tally import Tally
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 

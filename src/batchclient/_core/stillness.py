@@ -11,9 +11,16 @@ Rules:
 
 from __future__ import annotations
 
+from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.limits import ServerLoad
+from batchclient.errors import ReadTimedOut
 
-__all__ = ["Stillness"]
+__all__ = ["STILL", "Stillness"]
+
+STILL = Failure(
+    FailureKind.MAYBE_PROCESSED, ReadTimedOut, "the server lives but generates nothing: its engine stands still"
+)
+"""Why the requests of a server fail whose engine is dead behind a living HTTP server."""
 
 _STILL_AFTER_S = 60.0
 _PER_TOKEN_S = 0.01
