@@ -70,8 +70,6 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
-_EVENTS_PER_CHOICE = 3
-"""More than this in a streamed reply is not the two-event form."""
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
@@ -331,7 +329,7 @@ class Runner:
 
     def _abort(self, batch: Batch) -> None:
         if self._cancel(batch.id):
-            self._end_batch(batch, _CANCELLED)
+            self._end_batch(batch, batch.verdict or _CANCELLED)
 
     def _set_timer(self) -> None:
         deadline = self.core.next_deadline()
@@ -375,7 +373,7 @@ class Runner:
             )
         except BaseException:
             # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
-            self._end_batch(batch, _CANCELLED)
+            self._end_batch(batch, batch.verdict or _CANCELLED)
             raise
         if failure is not None:
             self._end_batch(batch, failure)
@@ -397,11 +395,13 @@ class Runner:
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
+                    batch.heard = True
                     answers = decoder.feed(chunk, now())
                     if answers:
                         pending.add(answers)
             answers, failure = decoder.end(now())
-            if decoder.events > _EVENTS_PER_CHOICE * len(batch.requests) * batch.shape.weight:
+            choices = len(batch.requests) * batch.shape.weight
+            if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
                     " this client about five times the CPU per streamed call"

@@ -96,9 +96,11 @@ class BatchClient:
         length_reach: how many length buckets (powers of 2 of the estimated tokens) away from its oldest call a list may reach; by default
             the dialect's, which is any where the server batches continuously.
         timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
+        outage_patience_s: how long a call waits while every server that has ever answered is away, seconds; 30 by default. Calls of maps wait
+            as long as their deadlines allow.
         connect_timeout_s: for a connection, seconds.
-        read_timeout_s: the longest silence of the server within a request, seconds. A streamed prompt is silent between its
-            first token and its last, so this bounds a generation.
+        read_timeout_s: the longest silence of the server within a request, seconds. A streamed answer is silent until its first token,
+            and then for 256 tokens at most, so this bounds no generation that goes on.
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
@@ -147,6 +149,7 @@ class BatchClient:
         batch_size: Callable[[int], int] | None = None,
         length_reach: int | None = None,
         timeout_s: float | None = None,
+        outage_patience_s: float | None = None,
         connect_timeout_s: float | None = None,
         read_timeout_s: float | None = None,
         max_response_bytes: int | None = None,

@@ -85,6 +85,7 @@ class Settings(BaseModel):
     batch_size: Callable[[int], int] | None = None
     length_reach: Annotated[int, Field(ge=0, strict=True)] | None = None
     timeout_s: PositiveSeconds | None = None
+    outage_patience_s: Seconds = 30.0
     connect_timeout_s: PositiveSeconds = 5.0
     read_timeout_s: PositiveSeconds | None = 600.0
     max_response_bytes: Count = 64 * 1024 * 1024
@@ -155,6 +156,7 @@ class Settings(BaseModel):
             server_max_list=dialect_max_list,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
+            outage_patience_s=self.outage_patience_s,
         )
 
 

@@ -31,15 +31,16 @@ def test_a_lone_endpoint_that_never_answered_fails_its_calls_after_three_refused
     play.at(4.2) >> failed(b, FailureKind.NOT_SENT, delay=0.1) << ["reject b: ConnectFailed"]
 
 
-def test_an_endpoint_that_answered_once_is_given_what_the_policy_gives():
+def test_an_endpoint_that_answered_once_is_waited_for_whatever_the_policy_says():
     play = Playbook()
     a, b = calls("a b")
     play.submit(a) >> Woke() << ["send a"]
     play >> answered(a) << ["resolve a"]
     play.at(1.0).submit(b) >> Woke() << ["send b"]
-    for time in (2.0, 12.0, 22.0, 32.0):
-        play.at(time) >> failed(b, FailureKind.NOT_SENT, delay=0.1) << []
-        play.at(time + 8.0) >> Woke() << ["send b"]
+    for time, pause in ((2.0, 0.5), (4.0, 1.0), (8.0, 2.0), (16.0, 4.0)):
+        play.at(time) >> failed(b, FailureKind.NOT_SENT, delay=None) << []
+        assert play.wakes_at == time + pause
+        play.at(time + pause) >> Woke() << ["send b"]
 
 
 @pytest.mark.parametrize(("wish", "rest"), [(3.0, 3.0), (86_400.0, 60.0)])
@@ -150,7 +151,7 @@ def test_an_answer_of_any_kind_shows_that_it_lives():
         call.failed_on = 1
         play.submit(call) >> Woke()
         kind = FailureKind.REFUSED if call.waiter in ("c2", "c6", "c10") else FailureKind.MAYBE_PROCESSED
-        play >> failed(call, kind, status=404 if kind is FailureKind.REFUSED else 500)
+        play >> failed(call, kind, status=405 if kind is FailureKind.REFUSED else 500)
     assert {batch.endpoint for batch in play.sent} == {0}
     assert play.endpoints[0].state == "healthy"
 

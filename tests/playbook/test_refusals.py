@@ -155,6 +155,18 @@ def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long():
     assert play.endpoints[0].list_cap == 2
 
 
+def test_a_list_no_longer_than_one_that_was_answered_is_not_too_long_and_waits():
+    play = Playbook()
+    everyone = calls("a b c d")
+    play.submit(*everyone) >> Woke() << ["send a b c d"]
+    play >> answered(*everyone) << ["resolve a b c d"]
+    again = calls("e f g h")
+    play.submit(*again) >> Woke() << ["send e f g h"]
+    for time in (1.0, 2.0):
+        play >> failed(again[0], FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
+        play.at(time) >> Woke() << ["send e f g h"]
+
+
 def test_a_list_that_gets_503_while_others_are_in_flight_waits():
     play = Playbook(limit=8)
     a, b, x = calls("a b x")

@@ -54,7 +54,7 @@ def test_an_answer_starts_the_count_anew():
     assert health.in_use
 
 
-@pytest.mark.parametrize("sign", [Sign.BROKEN, Sign.SILENT, Sign.FAULTY])
+@pytest.mark.parametrize("sign", [Sign.SILENT, Sign.FAULTY])
 def test_the_last_endpoint_in_use_is_not_ejected_for_its_answers(sign):
     health = Health()
     assert fail(health, sign, 50, 0.0, others=False) == 0

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from batchclient._core.budget import RetryBudget
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_cost import ListCosts
 from batchclient._core.rates import Rates, RateWindow
+from batchclient._core.refusals import Refusals
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import EndpointStatistics
+from batchclient._core.stillness import Stillness
 
 __all__ = ["Endpoint"]
 
@@ -47,6 +50,7 @@ class Endpoint:
         "abandoned",
         "answered_at",
         "blocked_until",
+        "budget",
         "health",
         "held_since",
         "id",
@@ -56,10 +60,13 @@ class Endpoint:
         "list_costs",
         "lists_proven",
         "lists_refused",
+        "longest_list",
         "max_list",
         "name",
         "pace",
         "rates",
+        "refusals",
+        "stillness",
         "streams_refused",
     )
 
@@ -81,11 +88,16 @@ class Endpoint:
         """Until when the server wishes to be left alone."""
         self.rates: Rates | None = None
         """What it may be sent per minute; ``None``: whatever has a permit."""
+        self.budget = RetryBudget()
         self.health = Health()
+        self.refusals = Refusals()
+        self.stillness = Stillness()
         self.answered_at = float("-inf")
         """When it last answered anything."""
         self.lists_proven = False
         """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
+        self.longest_list = 1
+        """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
         self.lists_refused = False
         self.streams_refused = False
         self._lists_again_at = 0.0
@@ -149,6 +161,7 @@ class Endpoint:
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.pace.forget()
             self.list_costs.forget()
+            self.longest_list = 1
             restart = getattr(self.limit, "on_restart", None)
             change = restart(now) if restart is not None else None
         health.answered_once = True
@@ -221,6 +234,7 @@ class Endpoint:
             base_url=self.name,
             state="leaving" if self.leaving else self.health.state.value,
             reason="it was removed" if self.leaving else self.health.reason,
+            retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

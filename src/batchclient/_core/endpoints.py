@@ -38,9 +38,21 @@ class Endpoints:
         """Whether another endpoint is given calls as they come."""
         return any(other is not endpoint and other.health.in_use for other in self.serving)
 
-    def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float) -> None:
+    @property
+    def known(self) -> bool:
+        """Whether any that serves has ever answered."""
+        return any(endpoint.health.answered_once for endpoint in self.serving)
+
+    def others_take(self, model: str, endpoint: Endpoint) -> bool:
+        """Whether another endpoint is in use that has not refused the model."""
+        return any(
+            other is not endpoint and other.health.in_use and model not in other.refusals.models
+            for other in self.serving
+        )
+
+    def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None) -> None:
         """One of an endpoint's batches has failed for a reason that is the endpoint's."""
-        if endpoint.health.fail(sign, batch, now, others=self.others_in_use(endpoint)):
+        if endpoint.health.fail(sign, batch, now, others=self.others_in_use(endpoint), sent_at=sent_at):
             self._keep_one_in_use()
 
     def add(self, endpoint: Endpoint) -> None:
@@ -62,10 +74,10 @@ class Endpoints:
         del self.by_id[endpoint.id]
 
     def _keep_one_in_use(self) -> None:
-        """The panic rule: where none is in use, those ejected for other reasons than refused connections may be probed."""
+        """The panic rule: where none is in use, those that were ejected but have not vanished may be probed."""
         if not any(endpoint.health.in_use for endpoint in self.serving):
             for endpoint in self.serving:
-                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.refuses:
+                if endpoint.health.state is HealthState.EJECTED and not endpoint.health.vanished:
                     endpoint.health.open_now()
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ Rules:
 - What a batch's end says of its endpoint is told to the endpoint's health, and a change of state is a command.
 - An endpoint that is removed is forgotten once its last batch is over, not before: the reply's connection is then released.
 - A batch that is ended because its endpoint was removed says nothing of it.
+- An endpoint whose engine stands still is given up: what is in flight there fails as if each request had been silent for too long.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
-from batchclient._core.health import Sign, sign_of
+from batchclient._core.health import HealthState, Sign, sign_of
 from batchclient._core.limits import LimitChange, LimitControl
 from batchclient._core.messages import (
     AbortBatch,
@@ -23,12 +24,16 @@ from batchclient._core.messages import (
     EndpointRemoved,
     Failure,
     HealthChanged,
+    LoadReported,
     RatesReported,
     Retuned,
 )
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.stillness import STILL, Stillness
 
 __all__ = ["Fleet"]
+
+_NO_BATCH = -1
 
 
 class Fleet:
@@ -68,11 +73,13 @@ class Fleet:
         if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
             # Its callers' deadlines passed, and in all their time nobody had an answer from there.
             sign = Sign.SILENT
+        if batch.verdict is not None:
+            sign = Sign.STILL
         if sign is Sign.ALIVE:
             change = endpoint.live(0, now)
         elif sign is not Sign.NOTHING:
             endpoint.health.answered_once |= failure.status is not None
-            self._endpoints.fail(endpoint, sign, batch.id, now)
+            self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
@@ -83,6 +90,29 @@ class Fleet:
         change = endpoint.answer(sequences, now)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
+
+    def look_for_life(self, event: LoadReported, now: float) -> bool:
+        """A server has said how busy it is; return whether it was given up because its engine stands still."""
+        endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is None or endpoint.health.state is HealthState.EJECTED:
+            return False
+        own = [batch for batch in self._batches.values() if batch.endpoint == endpoint.id]
+        if not endpoint.stillness.observe(
+            event.load, endpoint.answered_at, sum(batch.tokens_at_risk for batch in own), now
+        ):
+            return False
+        # The probe has a minute of its own.
+        endpoint.stillness = Stillness()
+        # At once, so that nothing more is sent there before these have ended.
+        probe = endpoint.health.probe
+        self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)
+        self._tell_health(endpoint, endpoint.limit.limit, None, now)
+        for batch in own:
+            if not batch.aborting:
+                batch.aborting = True
+                batch.verdict = STILL
+                self._command(AbortBatch(batch))
+        return True
 
     def hear_rates(self, event: RatesReported, now: float) -> None:
         """A gateway says what is left."""

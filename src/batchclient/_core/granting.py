@@ -127,6 +127,7 @@ class Granting:
             assert health.closed_until is not None
             self._wake(health.closed_until)
             return False
+        health.grow(endpoint.limit.limit, now)
         return health.probe is None
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
@@ -166,7 +167,14 @@ class Granting:
         return [other for other, its in zip(others, waits, strict=True) if its <= longest]
 
     def _grant_on(
-        self, endpoint: Endpoint, now: float, batches: list[Batch], most: int | None = None, *, lone: bool = False
+        self,
+        endpoint: Endpoint,
+        now: float,
+        batches: list[Batch],
+        most: int | None = None,
+        *,
+        lone: bool = False,
+        shelter: bool = True,
     ) -> bool:
         """Grant what can be granted on a lone endpoint, else one batch; return whether there may be more to grant.
 
@@ -176,18 +184,21 @@ class Granting:
             batches: what is granted joins them.
             most: a fresh list is no longer than this.
             lone: there is no other.
+            shelter: do not probe with what failed here before.
         """
-        probe, sheltered = False, -1
+        probe, sheltered, others = False, -1, True
         if endpoint.health.ailing and endpoint.health.state is HealthState.EJECTED:
             probe = not (lone and endpoint.health.is_wrong_address)
-            sheltered = endpoint.id if probe and self._endpoints.others_in_use(endpoint) else -1
+            others = self._endpoints.others_in_use(endpoint)
+            # What failed here is no probe: an outage must not use up one call's attempts.
+            sheltered = endpoint.id if probe and shelter and (others or not endpoint.health.refuses) else -1
         passed_over: list[Group] = []
         # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
         held_since, held = endpoint.held_since, False
         reserve = self._reserve(endpoint, now)
         above: int | None = None
         more = False
-        rates = endpoint.rates
+        rates, doubts = endpoint.rates, endpoint.refusals.models
         while (room := endpoint.free) > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
             if rates is not None and (ready_at := rates.ready_at(now)) is not None:
                 self._wake(ready_at)
@@ -197,9 +208,14 @@ class Granting:
                 break
             group, oldest = found
             if sheltered >= 0 and oldest.failed_on == sheltered:
-                # What failed here is no probe: an outage must not use up one call's attempts.
                 passed_over.append(group)
                 continue
+            doubtful = bool(doubts) and group.shape.model in doubts
+            if doubtful:
+                elsewhere = not lone and self._endpoints.others_take(group.shape.model, endpoint)
+                if not endpoint.refusals.may_probe(group.shape.model, now, elsewhere=elsewhere):
+                    passed_over.append(group)
+                    continue
             self._queue.lanes.see(group.shape.priority, now)
             urgent = reserve is not None and group.shape.priority > reserve.lowest
             if reserve is not None and not urgent:
@@ -222,7 +238,7 @@ class Granting:
                 group, oldest, endpoint, now, held_since, room=room, urgent=urgent
             )
             if count:
-                if probe:
+                if probe or doubtful:
                     count = 1
                 elif most is not None and count > most and not group.whole:
                     count = most
@@ -241,6 +257,8 @@ class Granting:
                     batches.append(batch)
                     if probe:
                         endpoint.health.begin_probe(batch.id)
+                    if doubtful:
+                        endpoint.refusals.begin_probe(batch)
                 self._queue.restore(group)
                 if probe and requests:
                     break
@@ -258,11 +276,16 @@ class Granting:
                 if reserve is None or urgent or (wait_until is None and not _may_pass(group, reserve, endpoint)):
                     break
                 above = reserve.lowest
+        if endpoint.health.grows_at is not None and endpoint.free <= 0:
+            self._wake(endpoint.health.grows_at)
         if not more:
             # Else it is looked at again in this step.
             endpoint.held_since = (now if held_since is None else held_since) if held else None
         for group in passed_over:
             self._queue.restore(group)
+        if sheltered >= 0 and not others and passed_over and endpoint.health.probe is None:
+            # All that waits has failed here before, and there is no other endpoint to find out.
+            return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
@@ -325,8 +348,10 @@ class Granting:
             admitted_at=endpoint.limit.limit,
             lane=lane,
         )
+        prompt_tokens = 0
         for request in requests:
             request.batch = batch
+            prompt_tokens += request.prompt_tokens
         if type(group) is FamilyGroup:
             assert self._queue.warmth is not None
             self._queue.warmth.granted(requests, endpoint.id, now)
@@ -337,8 +362,11 @@ class Granting:
         endpoint.take(size * shape.weight, now)
         batch.in_flight_at_sent = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
-        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
-        self._queue.lanes.charge(batch, shape.weight * expected)
+        expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        self._queue.lanes.charge(batch, expected)
+        batch.tokens_at_risk = prompt_tokens + size * expected
+        if not group.failures:
+            endpoint.budget.sent(batch.tokens_at_risk, size)
         self._counters.batches += 1
         self._counters.list_sizes[size] += 1
         return batch

@@ -129,6 +129,7 @@ class Request:
         "failed_on",
         "family",
         "group",
+        "patient",
         "prompt",
         "prompt_tokens",
         "queued_at",
@@ -169,6 +170,8 @@ class Request:
         """How many bytes of the prompt, at least, its server has answered a call with before."""
         self.failed_on = -1
         """Id of the endpoint where it failed last; -1: nowhere."""
+        self.patient = False
+        """Whether only its deadline bounds its waiting in an outage."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
@@ -243,6 +246,12 @@ class Batch:
     """Whom it is for."""
     expected_tokens: int = 0
     """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
+    tokens_at_risk: int = 0
+    """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
+    heard: bool = False
+    """Whether anything of the reply's body has come. The shell sets it."""
+    verdict: Failure | None = None
+    """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"
@@ -260,7 +269,8 @@ class Submitted:
 
     Args:
         request: the call.
-        may_wait: wait outside a full queue even where others are refused (maps read no further ahead than they may).
+        may_wait: wait outside a full queue even where others are refused (maps read no further ahead than they may), and in an outage
+            as long as the deadline allows.
     """
 
     request: Request

@@ -4,12 +4,15 @@ Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
 - A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
-- Everything else waits for as long as the retry policy said, or has failed.
+- What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
+- Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
+  has failed.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass
 
 from batchclient._core.endpoint import Endpoint
@@ -27,6 +30,10 @@ class _Resend:
     requests: list[Request]
     failures: int
     isolation: Isolation | None
+    endpoint: Endpoint
+    """Where they failed."""
+    tokens: float
+    """What sending them again takes of its retry budget."""
 
 
 class Recovery:
@@ -37,36 +44,79 @@ class Recovery:
         counters: what is counted.
     """
 
-    __slots__ = ("_backoff", "_counters", "_queue", "backing_off")
+    __slots__ = ("_backoff", "_counters", "_queue", "_unpaid", "_unpaid_until", "backing_off")
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
         self._counters = counters
         self._backoff: list[tuple[float, int, _Resend]] = []
+        self._unpaid: dict[int, deque[_Resend]] = {}
+        """What has waited long enough and waits for the retry budget, by endpoint, in order."""
+        self._unpaid_until: float | None = None
         self.backing_off = 0
         """Requests that wait to be tried again."""
 
     def next_due(self) -> float | None:
         """When the first of them is due."""
         # The calls of an entry may all have gone; once none is left anywhere, there is nothing to wake for.
-        return self._backoff[0][0] if self.backing_off else None
+        if not self.backing_off:
+            return None
+        due = self._backoff[0][0] if self._backoff else None
+        if self._unpaid_until is None:
+            return due
+        return self._unpaid_until if due is None else min(due, self._unpaid_until)
 
     def requeue(self, now: float) -> None:
-        """Queue again what has waited long enough."""
+        """Queue again what has waited long enough and can be paid for."""
+        if self._unpaid:
+            self._unpaid_until = None
+            for number, unpaid in list(self._unpaid.items()):
+                while unpaid and self._pay(unpaid[0], now):
+                    unpaid.popleft()
+                if not unpaid:
+                    del self._unpaid[number]
         while self._backoff and self._backoff[0][0] <= now:
             resend = heapq.heappop(self._backoff)[2]
-            alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
-            self.backing_off -= len(alive)
-            if alive:
-                self._resend(alive, resend.failures, resend.isolation)
+            line = self._unpaid.get(resend.endpoint.id)
+            if line is None:
+                if self._pay(resend, now):
+                    continue
+                self._unpaid[resend.endpoint.id] = line = deque()
+            line.append(resend)
+            self._counters.retries_delayed += 1
+
+    def _pay(self, resend: _Resend, now: float) -> bool:
+        """Queue some requests again; return false if their endpoint's retry budget is in debt."""
+        alive = [request for request in resend.requests if request.state is RequestState.BACKING_OFF]
+        if not alive:
+            return True
+        endpoint = resend.endpoint
+        limit = endpoint.limit.limit
+        if not endpoint.budget.take(resend.tokens * len(alive) / len(resend.requests), limit, now):
+            until = endpoint.budget.when(limit, now)
+            self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
+            return False
+        self.backing_off -= len(alive)
+        self._resend(alive, resend.failures, resend.isolation)
+        return True
 
     def requests(self) -> list[Request]:
         """Every request that waits to be tried again."""
-        waiting = (request for _, _, resend in self._backoff for request in resend.requests)
+        resends = [resend for _, _, resend in self._backoff]
+        for line in self._unpaid.values():
+            resends += line
+        waiting = (request for resend in resends for request in resend.requests)
         return [request for request in waiting if request.state is RequestState.BACKING_OFF]
 
     def try_again(
-        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, elsewhere: bool = False
+        self,
+        event: Failed,
+        alive: list[Request],
+        endpoint: Endpoint,
+        now: float,
+        *,
+        elsewhere: bool = False,
+        known: bool = False,
     ) -> bool:
         """Requeue the unanswered requests of a failed batch as its failure demands.
 
@@ -76,14 +126,15 @@ class Recovery:
             endpoint: where it failed.
             now: the time.
             elsewhere: whether another endpoint is in use.
+            known: whether any endpoint has ever answered.
 
         Returns:
             False if they are not to be sent again.
         """
         batch, failure, kind = event.batch, event.failure, event.failure.kind
         listed = len(batch.requests) > 1
-        if kind is FailureKind.NOT_SENT and elsewhere:
-            # Nothing was lost but time: another endpoint may have it at once.
+        if kind is FailureKind.NOT_SENT and (elsewhere or known):
+            # Nothing was lost but time: another endpoint may have it at once, or the first that comes back.
             self._counters.retries += 1
             self._resend(alive, batch.failures, batch.isolation)
         elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
@@ -97,8 +148,14 @@ class Recovery:
         elif kind is FailureKind.LIST_TOO_LONG and listed:
             endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)
             self._split(alive, batch)
-        elif listed and failure.status == 503 and batch.failures and not endpoint.in_flight:
-            # Refused twice with nothing else there: vLLM's queue limit is shorter than the list, and waiting is in vain.
+        elif (
+            failure.status == 503
+            and batch.failures
+            and len(batch.requests) > endpoint.longest_list
+            and not endpoint.in_flight
+        ):
+            # Refused twice with nothing else there, and no list of that length was ever taken: vLLM's queue limit is shorter, and
+            # waiting is in vain.
             endpoint.shorten_lists(len(batch.requests), None, now)
             self._split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
@@ -111,10 +168,12 @@ class Recovery:
             self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
             self._counters.retries += 1
+            # At once, as it is sent in another form; but it failed, and what failed has its price.
+            endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
             self._resend_singly(alive, batch.failures + 1)
         elif event.retry_delay_s is not None:
             self._counters.retries += 1
-            self._back_off(alive, batch, now + event.retry_delay_s)
+            self._back_off(alive, batch, endpoint, now + event.retry_delay_s)
         else:
             if kind is FailureKind.BAD_CALL and batch.isolation is not None:
                 batch.isolation.bad += len(alive)
@@ -143,11 +202,11 @@ class Recovery:
         group = Group(requests[0].shape, sealed=True, whole=whole, failures=failures, isolation=isolation)
         self._queue.add_sealed(requests, group)
 
-    def _back_off(self, alive: list[Request], batch: Batch, due: float) -> None:
+    def _back_off(self, alive: list[Request], batch: Batch, endpoint: Endpoint, due: float) -> None:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        resend = _Resend(alive, batch.failures + 1, batch.isolation)
+        resend = _Resend(alive, batch.failures + 1, batch.isolation, endpoint, _tokens(alive, batch))
         # The batch's number breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (due, batch.id, resend))
 
@@ -164,3 +223,8 @@ class Recovery:
             and isolation.good >= isolation.size
         ):
             endpoint.refuse_lists(now)
+
+
+def _tokens(requests: list[Request], batch: Batch) -> float:
+    """What is at risk when some requests of a batch are sent again."""
+    return batch.tokens_at_risk * len(requests) / len(batch.requests)

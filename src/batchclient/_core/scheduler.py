@@ -27,6 +27,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchclient._core.batching import BatchingRule
@@ -68,13 +69,16 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.order import Order
+from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
+from batchclient._core.refusals import is_refusal
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.steering import Steering
+from batchclient._core.stillness import STILL
 from batchclient._core.tally import Tally
 from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
@@ -133,6 +137,7 @@ class Scheduler:
             self._times,
         )
         self._recovery = Recovery(self._queue, self._counters)
+        self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._submitted = 0
         self._now = 0.0
         self._fresh_calls = False
@@ -179,8 +184,14 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
         if self._fresh_calls and not self._paused:
             return self._now
-        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due())
+        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), self._patience_ends())
         return min((time for time in times if time is not None), default=None)
+
+    def _patience_ends(self) -> float | None:
+        due = self._outage.due
+        if due is None or not (self._queue.size or self._outside.size or self._recovery.backing_off):
+            return None
+        return max(due, self._now)
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
@@ -199,9 +210,9 @@ class Scheduler:
         return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
 
     def asks_for_load(self, endpoint: int) -> bool:
-        """Whether a report of this endpoint's load could change anything now: no limit is below one."""
+        """Whether a report of this endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
         it = self._by_id.get(endpoint)
-        return it is not None and it.in_flight > 1
+        return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -214,6 +225,7 @@ class Scheduler:
             self._reject([request], ClientClosed("the client takes no more calls"))
             return
         request.queued_at = self._now
+        request.patient = event.may_wait
         if request.deadline is not None and request.deadline <= self._now:
             self._reject([request], too_late(request))
             return
@@ -288,11 +300,15 @@ class Scheduler:
         in_flight = endpoint.in_flight
         tally = Tally(batch, event.answers)
         if tally.count:
+            if endpoint.refusals.models:
+                endpoint.refusals.answered(batch)
             if endpoint.health.ailing:
                 self._fleet.welcome(endpoint, tally.count * weight, now)
+                self._outage.watch(now)
             else:
                 endpoint.answer(tally.count * weight, now)
-            if len(batch.requests) > 1:
+            if len(batch.requests) > endpoint.longest_list:
+                endpoint.longest_list = len(batch.requests)
                 endpoint.lists_proven = True
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
@@ -366,23 +382,51 @@ class Scheduler:
         if batch.expired:
             self._times.learn_at_least(batch.shape.answer_key, self._now - batch.sent_at, self._now)
         self._fleet.judge(batch, failure, self._now)
+        self._outage.watch(self._now, failure)
+        disproved = endpoint.refusals.end_probe(batch)
         self._steering.failed(batch, in_flight, left, len(alive), dropped=dropped, now=self._now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        elsewhere = self._endpoints.others_in_use(endpoint)
+        elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         list_cap = endpoint.list_cap(self._now)
         if alive and batch.moving:
             self._recovery.move(alive, batch)
-        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, elsewhere=elsewhere):
+        elif is_refusal(failure) and event.retry_delay_s is None:
+            self._on_refused(event, alive, endpoint, disproved=disproved)
+        elif alive and not self._recovery.try_again(
+            event, alive, endpoint, self._now, elsewhere=elsewhere, known=known
+        ):
             self._fail(alive, event)
         self._steering.note_list_cap(endpoint, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()
 
+    def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
+        """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
+        model = event.batch.shape.model
+        endpoint.refusals.doubt(event.batch, self._now)
+        if self._endpoints.others_take(model, endpoint):
+            for request in alive:
+                request.failed_on = endpoint.id
+            if alive:
+                self._recovery.move(alive, event.batch)
+            return
+        if alive:
+            self._fail(alive, event)
+        if disproved:
+            message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
+            failure = replace(event.failure, message=message)
+            waiting = [request for request in self._waiting() if request.shape.model == model]
+            self._end(waiting, lambda request: failure.to_error(request.attempts))
+
     def _on_load(self, event: LoadReported) -> None:
-        if self._steering.on_load(event, self._now):
+        changed = self._steering.on_load(event, self._now)
+        if self._fleet.look_for_life(event, self._now):
+            self._outage.watch(self._now, STILL)
+            changed = True
+        if changed:
             self._settle()
 
     def _say(self, command: Command) -> None:
@@ -424,10 +468,12 @@ class Scheduler:
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
         self._fleet.add(event, self._settings)
+        self._outage.watch(self._now)
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
         self._fleet.remove(event)
+        self._outage.watch(self._now)
         self._settle()
 
     def _on_drain(self, event: DrainRequested) -> None:
@@ -452,6 +498,10 @@ class Scheduler:
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
         self._end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
 
+    def _waiting(self) -> list[Request]:
+        """Every call that is not in flight."""
+        return self._outside.requests() + self._recovery.requests() + self._queue.requests()
+
     def _end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
         """Tell callers that their calls end here, wherever they are."""
         if not requests:
@@ -474,6 +524,8 @@ class Scheduler:
                     request.batch.expired = True
             self._end(expired, too_late)
         self._recovery.requeue(now)
+        if self._outage.began_at is not None:
+            self._end(self._outage.impatient(self._waiting, now), self._outage.error)
         self._admit()
         self._fresh_calls = False
         if not self._paused:

@@ -32,6 +32,7 @@ class SchedulerSettings:
         batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list`` and of what lists were found to
             cost; where it answers ``None``, these hold.
         server_max_list: prompts per request that the server takes, which bounds ``batch_size``.
+        outage_patience_s: how long a call waits for a server that has vanished.
     """
 
     linger_s: float = 0.0
@@ -52,3 +53,4 @@ class SchedulerSettings:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     batch_size: Callable[[int], int | None] | None = None
     server_max_list: int = 1024
+    outage_patience_s: float = 30.0

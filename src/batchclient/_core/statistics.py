@@ -58,6 +58,7 @@ class EndpointStatistics:
         state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
             ``"recovering"``: it is back, and gets a growing share; ``"leaving"``: it was removed, and finishes what it has.
         reason: why it is in that state; empty while nothing happened.
+        retry_budget_tokens: prompt and output tokens that may be sent again now; below 0 retries wait.
     """
 
     limit: int
@@ -72,6 +73,7 @@ class EndpointStatistics:
     base_url: str
     state: str
     reason: str
+    retry_budget_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class Statistics:
         submitted, succeeded, failed, cancelled: calls, each counted once at its end.
         batches: requests sent.
         retries: requests sent again after a failure (isolation not counted).
+        retries_delayed: those of them that waited for the retry budget.
         splits: lists split to find a bad prompt.
         list_sizes: how many requests carried how many prompts.
         alone: why calls went alone, by reason.
@@ -163,6 +166,7 @@ class Statistics:
     priorities: Mapping[int, LaneStatistics]
     tenants: Mapping[str, LaneStatistics]
     adjustments: tuple[Adjustment, ...] = ()
+    retries_delayed: int = 0
 
 
 @dataclass(slots=True)
@@ -175,6 +179,7 @@ class Counters:
     cancelled: int = 0
     batches: int = 0
     retries: int = 0
+    retries_delayed: int = 0
     splits: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -205,6 +210,7 @@ class Counters:
             cancelled=self.cancelled,
             batches=self.batches,
             retries=self.retries,
+            retries_delayed=self.retries_delayed,
             splits=self.splits,
             list_sizes=dict(sorted(self.list_sizes.items())),
             alone=dict(self.alone),

@@ -59,6 +59,10 @@ class Dialect(Protocol):
         """Write the batch's request."""
         ...
 
+    def events_per_choice(self, shape: Shape) -> int:
+        """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
+        ...
+
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
         """Return a fresh decoder for the batch's reply, which may not be of the kind that was asked for."""
         ...

@@ -2,7 +2,7 @@
 
 What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
 - Choices are numbered prompt by prompt: ``index = prompt * n + k``. A list may hold 1,024 prompts.
-- With ``stream_interval`` at its ceiling a prompt sends two events: its first token, then all the rest with
+- With ``stream_interval`` very large a prompt sends two events: its first token, then all the rest with
   ``finish_reason``. With ``continuous_usage_stats`` each event carries the usage of its own prompt.
   Before vLLM 0.27 ``stream_interval`` is ignored and an event comes per token; the decoder takes both.
 - A plain reply has one usage for the whole list, so a list also asks for token ids and counts them. Not with ``echo``: asked
@@ -35,8 +35,11 @@ __all__ = ["VllmDialect"]
 
 _PATH = "/completions"
 _STREAM_FIELDS = (
-    b'"stream":true,"stream_interval":100000,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
+    b'"stream":true,"stream_interval":%d,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 )
+_TWO_EVENTS = 100_000
+_TOKENS_PER_EVENT = 256
+"""Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
 _COUNT_FIELDS = b'"return_token_ids":true,'
 _LENGTH = re.compile(r"maximum context length is (\d+) tokens")
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -120,11 +123,16 @@ class VllmDialect:
         else:
             parts += [b'"prompt":[', b",".join([request.prompt for request in requests]), b"],"]
         if batch.streamed:
-            parts.append(_STREAM_FIELDS)
+            parts.append(_STREAM_FIELDS % (_TWO_EVENTS if self.events_per_choice(shape) == 2 else _TOKENS_PER_EVENT))
         elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo:
             parts.append(_COUNT_FIELDS)
         parts.append(shape.body[1:])
         return WireRequest("POST", _PATH, b"".join(parts))
+
+    @staticmethod
+    def events_per_choice(shape: Shape) -> int:
+        """Two where the answer is short; one more for every 256 tokens of a longer one, so that silence means something."""
+        return 2 + (shape.max_output_tokens or 0) // (_TOKENS_PER_EVENT + 1)
 
     def decoder(self, batch: Batch, content_type: str = "") -> _PlainDecoder | _StreamDecoder:
         """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""

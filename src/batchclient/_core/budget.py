@@ -1,0 +1,87 @@
+"""The retry budget: how much work one endpoint may be asked to do twice.
+
+Rules:
+- A retry costs the tokens at risk: prompt and expected output of what is sent again. One of 30,000 tokens is not one unit.
+- A fifth of the tokens sent for the first time flows in, and ten calls' worth a second besides, so that nothing waits for ever.
+- It holds what the limit lets be in flight, at least a hundred calls' worth, and is full at the start: a server that is started
+  anew breaks everything in flight at once, and that is repaid at once.
+- It delays and never fails: a retry goes while the budget is not in debt, and may leave it there; the next ones wait, in order.
+- What was not sent costs nothing, and neither does what is sent again in another form (splits, singles, plain).
+
+Sources: the 20 % and 10 per second are Finagle's ``RetryBudget`` and tower's; like gRPC's throttle it belongs to a server, and
+unlike them it is counted in tokens, since that is what a server's work is.
+"""
+
+from __future__ import annotations
+
+__all__ = ["RetryBudget"]
+
+_RATIO = 0.2
+_CALLS_PER_S = 10.0
+_FEWEST_CALLS = 100
+_CALLS_REMEMBERED = 4096
+_SHORTEST_WAIT_S = 0.001
+_ROUNDING = 1e-6
+"""A budget this near to nothing is out of debt: times are floats."""
+
+
+class RetryBudget:
+    """One endpoint's. Not to be confused with ``Rates``, which bound every request."""
+
+    __slots__ = ("_at", "_calls", "_level", "_settled", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._calls = 0
+        self._settled = 0.0
+        """Of ``_tokens``, what has flowed in."""
+        self._level: float | None = None
+        """``None``: full."""
+        self._at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<RetryBudget {'full' if self._level is None else f'{self._level:.4g} tokens'} at {self._at:.3f} s>"
+
+    def sent(self, tokens: float, calls: int) -> None:
+        """Calls were sent for the first time. All that a call pays while nothing fails."""
+        self._tokens += tokens
+        self._calls += calls
+
+    def level(self, limit: int, now: float) -> float:
+        """Tokens that may be sent again; below 0 is debt.
+
+        Args:
+            limit: the endpoint's, in sequences.
+            now: the time.
+        """
+        mean = self._mean
+        most = max(_FEWEST_CALLS, limit) * mean
+        if self._level is None:
+            return most
+        earned = _RATIO * (self._tokens - self._settled) + _CALLS_PER_S * mean * (now - self._at)
+        return min(most, self._level + earned)
+
+    def take(self, tokens: float, limit: int, now: float) -> bool:
+        """Pay for a retry, if there is no debt; return whether it may go."""
+        if self.level(limit, now) < -_ROUNDING:
+            return False
+        self.charge(tokens, limit, now)
+        return True
+
+    def charge(self, tokens: float, limit: int, now: float) -> None:
+        """Pay for a retry, debt or not."""
+        self._level = self.level(limit, now) - tokens
+        if self._calls > _CALLS_REMEMBERED:
+            # The mean follows what is sent now.
+            self._tokens /= 2
+            self._calls //= 2
+        self._settled = self._tokens
+        self._at = now
+
+    def when(self, limit: int, now: float) -> float:
+        """When it will be out of debt, should nothing else be sent."""
+        return now + max(_SHORTEST_WAIT_S, -self.level(limit, now) / (_CALLS_PER_S * self._mean))
+
+    @property
+    def _mean(self) -> float:
+        return self._tokens / self._calls if self._calls else 1.0

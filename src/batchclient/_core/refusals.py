@@ -1,0 +1,91 @@
+"""What an endpoint refuses whoever calls: the key (401, 403), or a model it does not have (404). No hammering.
+
+    ADMITTED ──401, 403 or 404──▶ IN DOUBT ──one call finds out: anything else──▶ ADMITTED
+                                     ▲──────────the same again: all that is queued for the model fails──┘
+
+Rules:
+- Doubts are kept by model: gateways give keys for some models only, and servers lose single adapters.
+- While a model is in doubt, one of its calls at a time is sent, by itself. If that one is refused as well, every call that waits for
+  the model fails with the same error. Calls made later find out anew, with one call again.
+- Where another endpoint is in use that has not refused the model, its calls go there, and the doubtful one is asked again every 30 s.
+- An answer to what was sent before the refusal removes no doubt: a key may have been taken away meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.messages import Batch
+
+__all__ = ["Refusals", "is_refusal"]
+
+_ASK_AGAIN_AFTER_S = 30.0
+_MOST_MODELS = 1024
+_STATUSES = (401, 403, 404)
+
+
+def is_refusal(failure: Failure) -> bool:
+    """Whether a failure concerns every call for its model alike."""
+    return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
+
+
+@dataclass(slots=True)
+class _Doubt:
+    since: float
+    ask_again_at: float
+    probe: int | None = None
+    """The batch that finds out."""
+
+
+class Refusals:
+    """One endpoint's."""
+
+    __slots__ = ("models",)
+
+    def __init__(self) -> None:
+        self.models: dict[str, _Doubt] = {}
+        """The models in doubt; empty as a rule, which is all that a call looks at."""
+
+    def __repr__(self) -> str:
+        return f"<Refusals {sorted(self.models)}>"
+
+    def doubt(self, batch: Batch, now: float) -> None:
+        """A batch was refused."""
+        model = batch.shape.model
+        doubt = self.models.get(model)
+        if doubt is None:
+            if len(self.models) >= _MOST_MODELS:
+                self.models.clear()
+            self.models[model] = _Doubt(now, now + _ASK_AGAIN_AFTER_S)
+        elif doubt.probe is None:
+            doubt.ask_again_at = now + _ASK_AGAIN_AFTER_S
+
+    def may_probe(self, model: str, now: float, *, elsewhere: bool) -> bool:
+        """Whether a call for a model in doubt may be sent to find out.
+
+        Args:
+            model: which.
+            now: the time.
+            elsewhere: whether another endpoint takes such calls.
+        """
+        doubt = self.models[model]
+        return doubt.probe is None and not (elsewhere and now < doubt.ask_again_at)
+
+    def begin_probe(self, batch: Batch) -> None:
+        """One call is sent to find out."""
+        self.models[batch.shape.model].probe = batch.id
+
+    def end_probe(self, batch: Batch) -> bool:
+        """A batch has failed; return whether it was to find out. If it was and said nothing, another may be sent."""
+        doubt = self.models.get(batch.shape.model)
+        if doubt is None or doubt.probe != batch.id:
+            return False
+        doubt.probe = None
+        return True
+
+    def answered(self, batch: Batch) -> None:
+        """A batch has an answer."""
+        doubt = self.models.get(batch.shape.model)
+        if doubt is not None and (batch.id == doubt.probe or batch.sent_at > doubt.since):
+            del self.models[batch.shape.model]

@@ -1,0 +1,59 @@
+"""An engine that is dead behind a living HTTP server, noticed by its silence.
+
+Rules:
+- Only the server's own count is believed (``ServerLoad``): it says that sequences run, and the count of tokens it has generated has not
+  moved for a minute, and nobody had an answer from it either. How long one request is silent proves nothing: a plain request of ten
+  minutes, or a call far back in a server's queue, is silent and well.
+- A prompt is read before its first token is made, and meanwhile nothing moves. So a hundredth of a second per token in flight is
+  added to the minute, which is the pace of a slow CPU.
+- Reports that did not follow each other closely show nothing. Where there are none, ``read_timeout_s`` bounds each request's silence.
+"""
+
+from __future__ import annotations
+
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.limits import ServerLoad
+from batchclient.errors import ReadTimedOut
+
+__all__ = ["STILL", "Stillness"]
+
+STILL = Failure(
+    FailureKind.MAYBE_PROCESSED, ReadTimedOut, "the server lives but generates nothing: its engine stands still"
+)
+"""Why the requests of a server fail whose engine is dead behind a living HTTP server."""
+
+_STILL_AFTER_S = 60.0
+_PER_TOKEN_S = 0.01
+_LONGEST_GAP_S = 10.0
+
+
+class Stillness:
+    """Watches one endpoint's reports."""
+
+    __slots__ = ("_generated", "_reported_at", "_since")
+
+    def __init__(self) -> None:
+        self._generated: float | None = None
+        self._reported_at = float("-inf")
+        self._since = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Stillness: {self._generated} tokens since {self._since:.3f} s>"
+
+    def observe(self, load: ServerLoad, answered_at: float, tokens_in_flight: int, now: float) -> bool:
+        """Take in a report; return whether the engine must be dead.
+
+        Args:
+            load: what the server said.
+            answered_at: when it last answered anything.
+            tokens_in_flight: prompt and expected output of what is in flight there.
+            now: the time.
+        """
+        generated = load.generation_tokens
+        moves = generated != self._generated or not load.running or now - self._reported_at > _LONGEST_GAP_S
+        self._generated, self._reported_at = generated, now
+        if generated is None or moves:
+            self._since = now
+            return False
+        still_s = now - max(self._since, answered_at)
+        return still_s >= _STILL_AFTER_S + _PER_TOKEN_S * tokens_in_flight

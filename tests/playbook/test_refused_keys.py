@@ -1,0 +1,121 @@
+"""401, 403 and 404: one more request finds out, then everything queued fails. Row 24: no hammering."""
+
+import pytest
+
+from batchclient._core.messages import FailureKind, Submitted, Woke
+from batchclient.errors import AuthenticationFailed
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+NO = FailureKind.REFUSED
+
+
+def refused(request, status=401, **fields):
+    return failed(request, NO, error=AuthenticationFailed, status=status, **fields)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_after_the_first_refusal_one_call_finds_out_and_all_that_is_queued_fails(status):
+    play = Playbook(limit=4, max_list=2, max_queued=8)
+    everyone = calls("a b c d e f g h i j k l m n")
+    for call in everyone:
+        play >> Submitted(call, may_wait=True)
+    play >> Woke() << ["send a b", "send c d"]
+    play >> refused(everyone[0], status) << ["reject a b: AuthenticationFailed", "send e"]
+    # What was in flight before says nothing new.
+    play >> refused(everyone[2], status) << ["reject c d: AuthenticationFailed"]
+    rest = "n f g h i j k l m"
+    play >> refused(everyone[4], status) << ["reject e: AuthenticationFailed", f"reject {rest}: AuthenticationFailed"]
+    assert (len(play.sent), play.failed, play.wakes_at) == (3, 14, None)
+    play.scheduler.handle(Woke(), play.now)
+
+
+def test_calls_made_later_find_out_anew_with_one_request():
+    play = Playbook(limit=8)
+    a, b, c, d, e = calls("a b c d e")
+    play.submit(a) >> Woke() << ["send a"]
+    play >> refused(a) << ["reject a: AuthenticationFailed"]
+    play.at(5.0).submit(b, c) >> Woke() << ["send b"]
+    play >> refused(b) << ["reject b: AuthenticationFailed", "reject c: AuthenticationFailed"]
+    play.at(6.0).submit(d, e) >> Woke() << ["send d"]
+    play >> answered(d) << ["resolve d", "send e"]
+
+
+def test_the_error_says_that_another_call_was_refused():
+    play = Playbook(limit=1)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a"]
+    play >> refused(a) << ["reject a: AuthenticationFailed", "send b"]
+    play.scheduler.handle(refused(b), play.now)
+    ((_, error),) = play.scheduler.commands()[1].errors
+    assert "no (said to another call for the same model" in str(error)
+    assert (error.status, error.attempt) == (401, 0)
+
+
+def test_a_refusal_that_the_next_call_does_not_meet_was_that_calls_alone():
+    play = Playbook(limit=4, max_list=1)
+    a, b, c, d, e, f = calls("a b c d e f")
+    play.submit(a, b, c, d, e, f) >> Woke()
+    play.at(1.0) >> refused(a, 403) << ["reject a: AuthenticationFailed", "send e"]
+    # Sent before the refusal: a key may have been taken away meanwhile.
+    play.at(2.0) >> answered(b) << ["resolve b"]
+    play >> answered(e) << ["resolve e", "send f"]
+
+
+def test_a_doubt_concerns_one_model():
+    play = Playbook(limit=2, max_list=1)
+    other = shape(model="other")
+    a, b, c = calls("a b c")
+    x, y = calls("x y", other)
+    play.submit(x, a, b, c, y) >> Woke() << ["send x", "send a"]
+    play >> refused(x, 403) << ["reject x: AuthenticationFailed", "send b"]
+    play >> answered(a) << ["resolve a", "send c"]
+    play >> answered(b) << ["resolve b", "send y"]
+    play >> refused(y, 403) << ["reject y: AuthenticationFailed"]
+    play >> answered(c) << ["resolve c"]
+
+
+def test_a_probe_that_fails_otherwise_makes_room_for_another():
+    play = Playbook(limit=4, max_list=1)
+    a, b, c = calls("a b c")
+    play.submit(a) >> Woke() << ["send a"]
+    play >> refused(a) << ["reject a: AuthenticationFailed"]
+    play.submit(b, c) >> Woke() << ["send b"]
+    play >> failed(b, FailureKind.MAYBE_PROCESSED, delay=9.0) << ["send c"]
+    play >> answered(c) << ["resolve c"]
+    play.at(9.0) >> Woke() << ["send b"]
+
+
+def test_calls_go_to_a_server_that_takes_the_key_and_the_other_is_asked_again_after_a_while():
+    play = Playbook(limit=[2, 2], max_list=1)
+    a, b, c, d, e = calls("a b c d e")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> refused(a) << ["send a @1"]
+    play >> answered(a) << ["resolve a"]
+    play.at(29.0).submit(b, c, d) >> Woke() << ["send b @1", "send c @1"]
+    play >> answered(b) << ["resolve b", "send d @1"]
+    play >> answered(c, ended=True)
+    play >> answered(d)
+    play.at(31.0).submit(e) >> Woke()
+    assert play.last.endpoint in (0, 1)
+    play >> (refused(e) if play.last.endpoint == 0 else answered(e))
+    assert play.failed == 0
+
+
+def test_where_every_server_refuses_the_call_fails():
+    play = Playbook(limit=[2, 2], max_list=1)
+    a, b = calls("a b")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> refused(a) << ["send a @1"]
+    play >> refused(a) << ["reject a: AuthenticationFailed"]
+    play.at(1.0).submit(b) >> Woke()
+    assert len(play.sent) == 3
+    play >> refused(b) << ["reject b: AuthenticationFailed"]
+
+
+def test_a_policy_that_tries_refusals_again_is_heeded():
+    play = Playbook(limit=1)
+    a, b = calls("a b")
+    play.submit(a, b) >> Woke() << ["send a"]
+    play >> refused(a, delay=2.0) << ["send b"]
+    play >> answered(b) << ["resolve b"]
+    play.at(2.0) >> Woke() << ["send a"]

@@ -1,0 +1,83 @@
+"""Refused keys, dead engines and long answers as callers meet them, in virtual time."""
+
+import anyio
+import pytest
+
+from batchclient import AuthenticationFailed, Backoff, ConnectFailed, NotFound, ReadTimedOut
+from batchclient.simulator.profiles import Profile
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, stream, stream_end
+from tests.shell.test_complete import call_all
+from tests.shell.test_feedback import Page, make
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, AuthenticationFailed), (403, AuthenticationFailed), (404, NotFound)]
+)
+async def test_a_refused_key_or_model_costs_one_request_more_and_fails_all_that_is_queued(status, kind):
+    server = ScriptedTransport(*[error(status)] * 50)
+    async with make_client(server, limit=4, max_list=4) as client:
+        outcomes = await call_all(client, [f"p{i}" for i in range(200)])
+        assert {type(each) for each in outcomes.values()} == {kind}
+        assert {each.status for each in outcomes.values()} == {status}
+        assert len(server.sent) == 2
+        # Later calls find out for themselves, with one request for all of them.
+        await call_all(client, [f"q{i}" for i in range(200)])
+        assert len(server.sent) == 3
+        server.script.clear()
+        outcomes = await call_all(client, ["r0", "r1"])
+        assert {each.text for each in outcomes.values()} == {answer_to("r0"), answer_to("r1")}
+
+
+async def test_a_server_that_vanishes_holds_its_callers_even_where_nothing_is_retried():
+    server = ScriptedTransport()
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        await client.complete("it has answered")
+        server.script = [ConnectFailed("refused")] * 4
+        before = anyio.current_time()
+        outcomes = await call_all(client, ["a", "b", "c"])
+        assert {each.text for each in outcomes.values()} == {answer_to(each) for each in "abc"}
+        # Pauses of 0.5, 1, 2 and 4 s.
+        assert anyio.current_time() - before == pytest.approx(7.5, abs=0.1)
+
+
+async def test_an_engine_that_stands_still_behind_a_living_server_is_given_up_long_before_the_read_timeout():
+    server = ScriptedTransport(held=True)
+    async with make(server, Page(), limit=2, outage_patience_s=10.0) as client:
+        server.held = False
+        await client.complete("it has answered")
+        server.held = True
+        before = anyio.current_time()
+        outcomes = await call_all(client, ["a", "b", "c", "d"])
+        assert {type(each) for each in outcomes.values()} == {ReadTimedOut}
+        # A minute, the pause, and another minute for the one call that was the probe.
+        assert 120.0 <= anyio.current_time() - before <= 130.0
+        assert set(server.states[1:]) == {"cancelled"}
+        assert client.statistics().in_flight == 0
+
+
+async def test_a_long_answer_is_not_cut_by_the_bound_on_silence():
+    slow = SimulatedServer(Profile("slow", "", step_s=0.5), model="m")
+    transport = SimulatorTransport(slow)
+    async with make_client(transport, read_timeout_s=150.0, retry=Backoff(max_attempts=1)) as client:
+        answer = await client.complete("A novel:", max_tokens=1500, temperature=0)
+        # It took 750 s, and said something every 128 s.
+        assert answer.usage.completion_tokens == 1500
+
+
+async def test_events_of_long_answers_are_no_sign_of_an_old_server(caplog):
+    transport = SimulatorTransport(SimulatedServer(Profile("slow", "", step_s=0.5), model="m"))
+    async with make_client(transport) as client:
+        await client.complete("A novel:", max_tokens=1500, temperature=0)
+    assert "event per token" not in caplog.text
+
+
+async def test_patience_lasts_while_the_server_answers_again_however_long_that_takes():
+    server = ScriptedTransport()
+    async with make_client(server, max_list=1, limit=1, outage_patience_s=10.0) as client:
+        await client.complete("it has answered")
+        slowly = lambda sent: Reply(chunks=[*stream(sent, last=False), 60.0, *stream(sent, first=False), *stream_end()])  # noqa: E731
+        server.script = [ConnectFailed("refused"), slowly]
+        outcomes = await call_all(client, ["a", "b"])
+    assert {each.text for each in outcomes.values()} == {answer_to("a"), answer_to("b")}
