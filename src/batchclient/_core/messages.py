@@ -303,7 +303,13 @@ class Failed:
 
 @dataclass(slots=True, eq=False)
 class Woke:
-    """Time has passed."""
+    """Time has passed.
+
+    Args:
+        stalled: the event loop stood still: what was under way took longer here than at the server.
+    """
+
+    stalled: bool = False
 
 
 @dataclass(slots=True, eq=False)

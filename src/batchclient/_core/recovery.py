@@ -4,7 +4,8 @@ Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
 - A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
-- Everything else waits for as long as the retry policy said, or has failed.
+- Everything else waits for as long as the retry policy said, or has failed. What would fail again the same way is tried
+  once more at most; a redirect, an untrusted certificate or a fault of ours never, whatever the policy said.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Recovery:
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
             self._counters.retries += 1
             self._resend_singly(alive, batch.failures + 1)
-        elif event.retry_delay_s is not None:
+        elif event.retry_delay_s is not None and not failure.final and not (failure.once and batch.failures):
             self._counters.retries += 1
             self._back_off(alive, batch, now + event.retry_delay_s)
         else:
