@@ -523,9 +523,7 @@ async def _read_some(response: WireResponse) -> bytes:
 
 
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
-    """Whether what becomes of the calls is settled, whatever a retry policy thinks of it."""
-    if failure.final:
-        return True
+    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
     return failure.kind in _SPLIT and len(batch.requests) > 1

@@ -16,7 +16,19 @@ import subprocess
 from batchclient import Backoff, BatchClient
 from tests.transport.rawserver import Heard, body_of, events_of, response
 
-__all__ = ["Connection", "FaultServer", "answers", "certificate", "chunked", "cut", "hang", "make", "nobody_listens", "says", "whole"]
+__all__ = [
+    "Connection",
+    "FaultServer",
+    "answers",
+    "certificate",
+    "chunked",
+    "cut",
+    "hang",
+    "make",
+    "nobody_listens",
+    "says",
+    "whole",
+]
 
 
 class Connection:

@@ -90,9 +90,7 @@ async def test_row_11_error_event_in_mid_stream():
         assert [each.attempts for each in answers] == [1, 2, 2]
         assert server.prompts == [["a", "b", "c"], ["b", "c"]]
     async with FaultServer(says(broken)) as server, make(server, retry=NEVER) as client:
-        _, failed = await asyncio.gather(
-            *(client.complete(p, max_tokens=16) for p in "ab"), return_exceptions=True
-        )
+        _, failed = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"), return_exceptions=True)
         assert isinstance(failed, ServerFault)
 
 
@@ -168,7 +166,9 @@ async def test_row_18_usage_that_is_none(usage):
 
 async def test_row_19_nan_among_the_logprobs():
     """NaN and Infinity are no JSON, and are read all the same."""
-    reply = plain({"index": 0, "text": "x", "finish_reason": "stop", "logprobs": {"token_logprobs": [math.nan, -math.inf]}})
+    reply = plain(
+        {"index": 0, "text": "x", "finish_reason": "stop", "logprobs": {"token_logprobs": [math.nan, -math.inf]}}
+    )
     assert b"NaN" in reply
     async with FaultServer(says(reply)) as server, make(server, retry=NEVER) as client:
         completion = await client.complete("p", max_tokens=1, logprobs=1)
@@ -265,6 +265,7 @@ async def test_row_25_model_that_is_not_there():
 
 def refuses(bad, message="bad prompt", status="400 Bad Request"):
     """A server that refuses any request with one of the bad prompts in it."""
+
     def reply(heard):
         return error(status, message) if bad(heard.prompts) else whole(heard)
 
@@ -283,6 +284,18 @@ async def test_row_26_one_bad_prompt_among_64():
     assert isinstance(answers[41], BadRequest)
     assert [each.text for n, each in enumerate(answers) if n != 41] == [f"<{n}>" for n in range(64) if n != 41]
     assert len(server.heard) <= 1 + 13
+
+
+async def test_row_26_most_prompts_bad():
+    """Halving would ask for each nearly twice."""
+    good = {"3", "60"}
+    async with FaultServer(then=refuses(lambda prompts: not good.issuperset(prompts))) as server:
+        async with make(server, max_list=64) as client:
+            answers = await asyncio.gather(
+                *(client.complete(f"{n}", max_tokens=16) for n in range(64)), return_exceptions=True
+            )
+    assert {f"{n}" for n, each in enumerate(answers) if not isinstance(each, BadRequest)} == good
+    assert len(server.heard) <= 100
 
 
 async def test_row_27_list_that_is_too_long():

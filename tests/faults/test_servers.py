@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
+import random
 
 import pytest
 
-from batchclient import Backoff, BatchClient, DeadlineExceeded, ReadTimedOut
+from batchclient import Backoff, DeadlineExceeded, ReadTimedOut
 from batchclient.errors import BatchClientError
-from tests.faults.faultserver import FaultServer, answers, chunked, cut, hang, make, says, whole
+from tests.faults.faultserver import FaultServer, chunked, cut, hang, make, says, whole
 from tests.transport.rawserver import events_of, response
 
 NEVER = Backoff(max_attempts=1)
+MANY = Backoff(max_attempts=9, base_s=0)
 FAULT = response(b"", "500 Internal Server Error")
 
 
@@ -32,7 +34,9 @@ async def test_row_23_one_endpoint_of_two_answers_500():
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(200)))
             assert [each.text for each in done] == [f"<{n}>" for n in range(200)]
             state = client.statistics().endpoints[0]
-            assert (state.state, state.reason) == ("ejected", "5 failures in a row, the last: a server error")
+            assert state.state == "ejected"
+            assert "the last: a server error" in state.reason
+            # Five in a row, and what was in flight meanwhile.
             assert len(bad.heard) <= 5 + 4
             ill = False
             before = len(bad.heard)
@@ -78,12 +82,14 @@ async def test_row_30_slow_events_are_no_silence():
         heard = await connection.request()
         await connection.write(chunked([], end=False))
         for piece in events_of(heard):
+            # Later than the timeout in all, and no event later than it.
             await asyncio.sleep(0.06)
             await connection.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         await connection.write(b"0\r\n\r\n")
 
     async with FaultServer(slowly) as server, make(server, retry=NEVER, read_timeout_s=0.1) as client:
-        assert (await client.complete("p", max_tokens=16)).text == "<p>"
+        done = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"))
+        assert [each.text for each in done] == ["<a>", "<b>"]
 
 
 @pytest.mark.parametrize("fault", ["31: it never answers", "33: its engine is dead behind a living HTTP server"])
@@ -110,7 +116,8 @@ async def test_rows_31_and_33_silence(fault):
             state = client.statistics().endpoints[0]
             assert state.state == "ejected"
             assert "silence" in state.reason
-            assert len(bad.heard) == 4
+            # Four at once; two more until the third silence.
+            assert len(bad.heard) <= 6
 
 
 async def test_row_32_server_that_is_started_anew():
@@ -241,34 +248,24 @@ class _Waits:
 
 
 async def test_row_71_one_of_four_replicas_behind_one_address_restarts():
-    """Every fourth connection breaks: no call fails, and the address stays in use."""
-    broken = 0
+    """One connection in four breaks: no call fails, and the address stays in use."""
+    broken, replica = 0, random.Random(71)
 
     async def one_in_four(connection):
         nonlocal broken
-        if connection.number % 4 == 3:
+        if replica.randrange(4) == 3:
             broken += 1
             return await cut(0, how="reset")(connection)
         heard = await connection.request()
         if heard:
             # A balancer chooses anew for each request.
-            await connection.write(whole(heard).replace(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n"))
+            await connection.write(
+                whole(heard).replace(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n")
+            )
         return None
 
-    async with FaultServer(then=one_in_four) as server, make(server, max_list=4, limit=16) as client:
+    async with FaultServer(then=one_in_four) as server, make(server, max_list=4, limit=16, retry=MANY) as client:
         done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
         assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
         assert client.statistics().endpoints[0].state == "healthy"
         assert broken > 10
-
-
-def test_the_server_answers_by_itself():
-    """Of the tools: a script of its own changes nothing for the connections after it."""
-
-    async def main():
-        async with FaultServer(answers(), cut(0)) as server:
-            async with BatchClient(server.url, model="m", retry=Backoff(base_s=0), max_list=1) as client:
-                done = await asyncio.gather(*(client.complete(f"{n}") for n in range(3)))
-            return [each.text for each in done], server.connections
-
-    assert asyncio.run(main()) == (["<0>", "<1>", "<2>"], 4)

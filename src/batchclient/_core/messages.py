@@ -192,6 +192,8 @@ class Isolation:
     size: int
     good: int = 0
     bad: int = 0
+    refused: int = 0
+    """Lists of it that were refused."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,8 @@
 
 Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
-- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone.
+- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone. Where only refusals come, the
+  rest go one by one.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
 - Everything else waits for as long as the retry policy said, or has failed. What would fail again the same way is tried
   once more at most; a redirect, an untrusted certificate or a fault of ours never, whatever the policy said.
@@ -103,8 +104,7 @@ class Recovery:
             endpoint.shorten_lists(len(batch.requests), None, now)
             self._split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
-            isolation = batch.isolation or Isolation(size=len(alive))
-            self._split(alive, batch, isolation)
+            self._search(alive, batch)
         elif kind is FailureKind.MISMATCH and listed and not endpoint.lists_proven:
             # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
             # it did not serve is sent again, whatever the retry policy thinks of failures.
@@ -127,6 +127,17 @@ class Recovery:
         self._counters.retries += 1
         self._resend(alive, batch.failures, batch.isolation)
 
+    def _search(self, alive: list[Request], batch: Batch) -> None:
+        """A list was refused for one of its prompts, or for all of them."""
+        isolation = batch.isolation or Isolation(size=len(alive))
+        isolation.refused += 1
+        if isolation.good or isolation.refused <= isolation.size.bit_length():
+            self._split(alive, batch, isolation)
+            return
+        # More refusals than one guilty prompt can cause, and nobody is well: most are bad, and halving would ask for each twice.
+        self._counters.splits += 1
+        self._resend_singly(alive, batch.failures, isolation)
+
     def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
         self._counters.splits += 1
         middle = (len(alive) + 1) // 2
@@ -134,9 +145,9 @@ class Recovery:
             if half:
                 self._resend(half, batch.failures, isolation, whole=True)
 
-    def _resend_singly(self, alive: list[Request], failures: int) -> None:
+    def _resend_singly(self, alive: list[Request], failures: int, isolation: Isolation | None = None) -> None:
         for request in alive:
-            self._resend([request], failures, None)
+            self._resend([request], failures, isolation)
 
     def _resend(
         self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False

@@ -292,9 +292,7 @@ class _PlainDecoder(_Reply):
             kind = f" (its content type is {self._content_type})" if "json" not in self._content_type else ""
             begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
             # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
-            return [], _malformed(
-                f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True
-            )
+            return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
         if not isinstance(reply, dict):
             return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
         if reply.get("error") is not None:

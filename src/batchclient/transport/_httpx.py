@@ -143,7 +143,6 @@ class HttpxTransport:
             extensions["trace"] = connected.trace
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
         await self._close_idle()
-        may_race = True
         pool = self._pool()
         while True:
             pool.used += 1
@@ -161,9 +160,8 @@ class HttpxTransport:
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
-                if may_race and not connected.fresh and connected.age_s < _RACE_S and _is_break(error):
-                    may_race = False
-                    # The others of this pool may have been closed as well.
+                if not connected.fresh and connected.age_s < _RACE_S and _is_break(error):
+                    # The others of this pool may have been closed as well. A new pool has fresh sockets only, so that this ends.
                     pool = self._new_pool()
                     continue
                 if isinstance(error, httpx.TransportError) or _is_aiohttps(error):
@@ -324,7 +322,7 @@ class _Connected:
             self.fresh = True
 
     @staticmethod
-    async def trace_aiohttp(session: object, context: object, params: object) -> None:
+    async def trace_aiohttp(session: object, context: object, params: object) -> None:  # noqa: ARG004  # aiohttp's signature
         """Aiohttp's ``on_connection_create_start``."""
         connected = _opened.get()
         if connected is not None:
@@ -369,7 +367,9 @@ def _translate(error: BaseException, address: str = "", received: int = 0) -> Ba
         for cause in _causes(error):
             # aiohttp's own class, in front of it, is one by name only.
             if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
-                return CertificateRefused(f"the connection{address} is refused by its certificate: {cause.verify_message}")
+                return CertificateRefused(
+                    f"the connection{address} is refused by its certificate: {cause.verify_message}"
+                )
             if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
                 return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
     if isinstance(error, httpx.ConnectTimeout) and not broken:
