@@ -107,8 +107,8 @@ def test_row_48_loop_that_stands_still(setting):
             async def work(count):
                 await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(count)))
 
-            await work(640)
-            for _ in range(4):
+            await work(320)
+            for _ in range(2):
                 calls = asyncio.ensure_future(work(256))
                 await asyncio.sleep(0.2)
                 loop.clock += stall_s

@@ -133,7 +133,7 @@ async def test_row_14_no_choices(choices):
         assert (await client.complete("q", max_tokens=1)).text == "<q>"
 
 
-@pytest.mark.parametrize("indices", [[0], [0, 1, 2], [0, 0], [1, 1], [1, 2], [-1, 0], [True, 0]], ids=str)
+@pytest.mark.parametrize("indices", [[0], [0, 1, 2], [0, 0], [1, 1], [0, 1, 1], [1, 2], [-1, 0], [True, 0]], ids=str)
 async def test_rows_15_and_16_wrong_indices(indices):
     """Too few, too many, doubled or unknown: nothing of the reply is handed out, and the prompts go one by one."""
     reply = plain(*((index, "another's") for index in indices))

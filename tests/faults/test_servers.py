@@ -116,17 +116,19 @@ async def test_rows_31_and_33_silence(fault):
             state = client.statistics().endpoints[0]
             assert state.state == "ejected"
             assert "silence" in state.reason
-            # Four at once; two more until the third silence.
-            assert len(bad.heard) <= 6
+            # Four at once, a few more until the third silence, a probe or two.
+            assert len(bad.heard) <= 12
 
 
 async def test_row_32_server_that_is_started_anew():
     """What was in flight is sent again, and the limit is reached again step by step."""
-    server = FaultServer(*[hang()] * 8)
+    # It must have answered once: one that never did and refuses is a wrong address.
+    server = FaultServer(says(whole, close=True), *[hang()] * 8)
     async with server:
         client = make(server, max_list=1, limit=8, retry=Backoff(max_attempts=20, base_s=0.05, cap_s=0.2))
+        await client.complete("first")
         calls = [asyncio.ensure_future(client.complete(f"{n}")) for n in range(8)]
-        await server.arrived(8)
+        await server.arrived(9)
     # Its port is closed and its connections are cut: what comes now is refused.
     await asyncio.sleep(0.1)
     async with server:
@@ -247,9 +249,10 @@ class _Waits:
         return self.seconds
 
 
-async def test_row_71_one_of_four_replicas_behind_one_address_restarts():
+async def test_row_71_one_of_four_replicas_behind_one_address_restarts(caplog):
     """One connection in four breaks: no call fails, and the address stays in use."""
     broken, replica = 0, random.Random(71)
+    caplog.set_level(logging.INFO, "batchclient")
 
     async def one_in_four(connection):
         nonlocal broken
@@ -267,5 +270,5 @@ async def test_row_71_one_of_four_replicas_behind_one_address_restarts():
     async with FaultServer(then=one_in_four) as server, make(server, max_list=4, limit=16, retry=MANY) as client:
         done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
         assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
-        assert client.statistics().endpoints[0].state == "healthy"
         assert broken > 10
+    assert "is ejected" not in caplog.text
