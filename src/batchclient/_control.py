@@ -2,7 +2,7 @@
 
 Rules:
 - ``limit`` is a number, or the name of an algorithm that finds one.
-- An algorithm never asks for more sequences than the process may open sockets for: where outputs are long, every sequence has its own.
+- Neither is ever more than the process may open sockets for: where outputs are long, every sequence has its own.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ def make_limit(settings: Settings, *, hears_load: bool) -> LimitControl:
 def _algorithm(settings: Settings) -> Limit:
     files = _most_sockets(len(settings.base_url))
     if isinstance(settings.limit, int):
-        if files is not None and settings.limit > files and settings.limit not in _said:
+        if files is None or settings.limit <= files:
+            return FixedLimit(settings.limit)
+        if settings.limit not in _said:
             _said.add(settings.limit)
             _log.warning(
-                "limit=%d is more than the %d sockets this process may open per endpoint; raise `ulimit -n`",
+                "limit=%d is more than the sockets this process may open per endpoint; %d is used; raise `ulimit -n`",
                 settings.limit,
                 files,
             )
-        return FixedLimit(settings.limit)
+        return FixedLimit(files)
     ceiling = settings.max_limit if files is None else min(settings.max_limit, files)
     start = min(settings.initial_limit, ceiling)
     if settings.limit == "aimd":

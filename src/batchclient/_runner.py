@@ -54,11 +54,15 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Adjustment
 from batchclient._feedback import Feedback
+from batchclient._stall import StallWatch
 from batchclient.dialects import Dialect
 from batchclient.errors import (
     BatchClientError,
     CallAborted,
+    CertificateRefused,
     ConnectFailed,
+    OutOfSockets,
+    ReadTimedOut,
     ResponseTooLarge,
     TransportError,
 )
@@ -70,6 +74,8 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
+_ERROR_BODY_TIMEOUT_S = 5.0
+"""The status says what to do; its body only says why."""
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
@@ -139,6 +145,9 @@ class Runner:
         self._tasks_left: anyio.Event | None = None
         self._drained = anyio.Event()
         self._over = False
+        self.watches_stalls = False
+        """Whether a limit rests on how long answers take."""
+        self._stalls = StallWatch(backend, self._on_stall)
         self._feedback: Feedback | None = None
         if metrics_transports:
             self._feedback = Feedback(
@@ -171,6 +180,13 @@ class Runner:
         feedback = self._feedback
         if feedback is not None and feedback.awake and core.idle:
             feedback.sleep()
+        if self._stalls.awake and core.idle:
+            self._stalls.sleep()
+
+    def _on_stall(self) -> None:
+        _log.debug("the event loop stood still: what was under way is not measured")
+        if not self.ended:
+            self.tell(Woke(stalled=True))
 
     def _report_load(self, endpoint: int, load: ServerLoad) -> None:
         if not self.ended:
@@ -292,6 +308,8 @@ class Runner:
                             waiter.set_result(completion)
                 case SendBatch(batch):
                     self._start_task(batch.id, self._send, batch)
+                    if self.watches_stalls:
+                        self._stalls.wake()
                     if self._feedback is not None:
                         self._feedback.wake()
                 case Reject(errors):
@@ -393,12 +411,20 @@ class Runner:
                 body = await _read_some(response)
                 return dialect.failure(batch, response.status, response.headers, body, time.time())
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
+            silence_s = self._timeouts.read_s if batch.streamed else None
+            heard, heard_at = decoder.events, now()
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
                     batch.heard = True
-                    answers = decoder.feed(chunk, now())
+                    arrived_at = now()
+                    answers = decoder.feed(chunk, arrived_at)
                     if answers:
                         pending.add(answers)
+                    if decoder.events != heard:
+                        heard, heard_at = decoder.events, arrived_at
+                    elif silence_s is not None and arrived_at - heard_at > silence_s:
+                        # Pings, or an event byte by byte: each read is in time, and nothing is said.
+                        raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
             if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
@@ -482,13 +508,17 @@ class _Pending:
 
 
 async def _read_some(response: WireResponse) -> bytes:
-    """Read an error's body, but no more of it than is worth showing."""
+    """Read an error's body, but no more of it than is worth showing; if it breaks off or never ends, what came of it."""
     body = b""
-    async with aclosing(response.chunks()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > _LONGEST_ERROR_BODY:
-                break
+    try:
+        with anyio.move_on_after(_ERROR_BODY_TIMEOUT_S):
+            async with aclosing(response.chunks()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > _LONGEST_ERROR_BODY:
+                        break
+    except TransportError as error:
+        _log.debug("the body of an error broke off: %s", error)
     return body
 
 
@@ -500,7 +530,12 @@ def _is_no_retry(batch: Batch, failure: Failure) -> bool:
 
 
 def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
-    if isinstance(error, ConnectFailed):
+    if isinstance(error, CertificateRefused):
+        kind = FailureKind.REFUSED
+    elif isinstance(error, OutOfSockets):
+        # As if the server had refused work: fewer at once is what helps, and it is not to blame.
+        kind = FailureKind.REJECTED
+    elif isinstance(error, ConnectFailed):
         kind = FailureKind.NOT_SENT
     elif isinstance(error, ResponseTooLarge):
         kind = FailureKind.LIST_TOO_LONG if listed else FailureKind.REFUSED

@@ -390,6 +390,7 @@ class BatchClient:
         if self._runner is not None:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
             core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
+            self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 
     def pin(self, limit: int) -> None:
@@ -577,6 +578,7 @@ class BatchClient:
             [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
             self._settings.model,
         )
+        runner.watches_stalls = self._settings.heeds_time
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
             runner.tell(Paused())

@@ -114,6 +114,11 @@ class Settings(BaseModel):
         """The most sequences that may ever be in flight per endpoint."""
         return self.limit if isinstance(self.limit, int) else self.max_limit
 
+    @property
+    def heeds_time(self) -> bool:
+        """Whether a limit rests on how long answers take."""
+        return not (isinstance(self.limit, int) and self.p95_latency_s is None and self.time_to_first_token_s is None)
+
     @field_validator("base_url", mode="before")
     @classmethod
     def _check_urls(cls, value: object) -> tuple[str, ...]:

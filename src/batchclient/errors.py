@@ -17,6 +17,8 @@
     │   └── DialectError                a reply that is not what the server's protocol says
     └── TransportError                  the network decided
         ├── ConnectFailed               nothing was sent
+        │   ├── CertificateRefused      the server could not prove who it is: never tried again
+        │   └── OutOfSockets            this process has no descriptor or port left
         ├── ReadTimedOut                silence for ``read_timeout_s``
         ├── ConnectionLost              broken after the request was (partly) sent
         └── ResponseTooLarge            over ``max_response_bytes``
@@ -31,6 +33,7 @@ __all__ = [
     "BadRequest",
     "BatchClientError",
     "CallAborted",
+    "CertificateRefused",
     "ClientClosed",
     "ConfigError",
     "ConnectFailed",
@@ -40,6 +43,7 @@ __all__ = [
     "DialectError",
     "LocalError",
     "NotFound",
+    "OutOfSockets",
     "QueueFull",
     "RateLimited",
     "ReadTimedOut",
@@ -180,6 +184,16 @@ class TransportError(BatchClientError):
 
 class ConnectFailed(TransportError):
     """No connection could be made; nothing was sent."""
+
+
+class CertificateRefused(ConnectFailed):
+    """The server's TLS certificate is not trusted, has expired, or is another host's. Verification is never turned off."""
+
+    retryable = False
+
+
+class OutOfSockets(ConnectFailed):
+    """This process has no file descriptor or local port left for a connection; the server is not to blame."""
 
 
 class ReadTimedOut(TransportError):

@@ -75,7 +75,7 @@ class TenacityRetry:
     """A policy written in tenacity's ``stop``, ``wait`` and ``retry`` strategies.
 
     The strategies see a real ``RetryCallState`` whose outcome is the caller's error. ``sleep``, ``before`` and ``after``
-    hooks have no meaning here: the scheduler does the waiting.
+    hooks have no meaning here: the scheduler does the waiting. The server's ``Retry-After`` is a floor; one over 60 s gives up.
 
     Args:
         stop: for example ``stop_after_attempt(5) | stop_after_delay(60)``.
@@ -101,6 +101,8 @@ class TenacityRetry:
             return None
         delay_s = float(self._wait(state))
         if failure.retry_after_s is not None:
+            if failure.retry_after_s > _LONGEST_RETRY_AFTER_S:
+                return None
             delay_s = max(delay_s, failure.retry_after_s)
         state.upcoming_sleep = delay_s
         return None if self._stop(state) else delay_s

@@ -81,7 +81,7 @@ async def test_a_wish_for_more_than_a_minute_is_the_callers_to_wait_for():
         (error(401), AuthenticationFailed, 1),
         (error(403), AuthenticationFailed, 1),
         (error(404), NotFound, 1),
-        (error(307), DialectError, 5),
+        (error(307), DialectError, 1),
         (ConnectFailed("no connection"), ConnectFailed, 3),
         (ConnectionLost("broke"), ConnectionLost, 5),
         (ReadTimedOut("silence"), ReadTimedOut, 5),

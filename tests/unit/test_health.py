@@ -7,7 +7,16 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import Health, HealthState, Sign, sign_of
 from batchclient._core.limits import FixedLimit, LimitChange
 from batchclient._core.messages import Failure, FailureKind
-from batchclient.errors import BadRequest, ConnectFailed, ConnectionLost, RateLimited, ReadTimedOut, ServerFault
+from batchclient.errors import (
+    BadRequest,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    OutOfSockets,
+    RateLimited,
+    ReadTimedOut,
+    ServerFault,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +32,8 @@ from batchclient.errors import BadRequest, ConnectFailed, ConnectionLost, RateLi
         (FailureKind.BAD_CALL, BadRequest, 501, Sign.ALIVE),
         (FailureKind.MISMATCH, BadRequest, None, Sign.NOTHING),
         (FailureKind.REFUSED, BadRequest, None, Sign.NOTHING),
+        (FailureKind.REFUSED, CertificateRefused, None, Sign.BROKEN),
+        (FailureKind.REJECTED, OutOfSockets, None, Sign.NOTHING),
     ],
 )
 def test_what_a_failure_says_of_the_endpoint(kind, error, status, sign):

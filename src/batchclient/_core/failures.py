@@ -22,7 +22,7 @@ class FailureKind(Enum):
     BAD_CALL = "bad call"
     """4xx that one prompt of the list may have caused: split to find it."""
     REFUSED = "refused"
-    """4xx that concerns every call alike (key, model, route): no split, no retry."""
+    """4xx that concerns every call alike (key, model, route), a redirect, a certificate, a fault of ours: no split, no retry."""
     LIST_REFUSED = "list refused"
     """The server takes no lists: send the prompts one by one."""
     LIST_TOO_LONG = "list too long"
@@ -46,6 +46,8 @@ class Failure:
         code: the server's own code.
         list_cap: the longest list the server said it takes, with ``LIST_TOO_LONG``.
         cause: the exception behind it, if any.
+        once: what happened will most likely happen again: the calls are tried again if this was their first failure,
+            and no more.
     """
 
     kind: FailureKind
@@ -56,6 +58,12 @@ class Failure:
     code: str | None = None
     list_cap: int | None = None
     cause: BaseException | None = None
+    once: bool = False
+
+    @property
+    def final(self) -> bool:
+        """Whether no policy may have the calls sent again; a 4xx it may (a model that is being loaded is not found at first)."""
+        return self.kind is FailureKind.REFUSED and not (self.status is not None and 400 <= self.status < 500)
 
     def to_error(self, attempt: int) -> BatchClientError:
         """Make one caller's error; callers never share an exception object."""
@@ -65,4 +73,6 @@ class Failure:
         error.retry_after_s = self.retry_after_s
         error.code = self.code
         error.__cause__ = self.cause
+        if self.final:
+            error.retryable = False
         return error

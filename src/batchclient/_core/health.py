@@ -29,7 +29,7 @@ from __future__ import annotations
 from enum import Enum
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient.errors import ReadTimedOut
+from batchclient.errors import CertificateRefused, ReadTimedOut
 
 __all__ = ["Health", "HealthState", "Sign", "sign_of"]
 
@@ -81,6 +81,9 @@ def sign_of(failure: Failure) -> Sign:
         return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
     if failure.kind is FailureKind.MAYBE_PROCESSED:
         return Sign.SILENT if issubclass(failure.error, ReadTimedOut) else Sign.BROKEN
+    if issubclass(failure.error, CertificateRefused):
+        # No call is sent there again, but the next ones go elsewhere if there is an elsewhere.
+        return Sign.BROKEN
     return Sign.NOTHING
 
 

@@ -195,6 +195,8 @@ class Isolation:
     size: int
     good: int = 0
     bad: int = 0
+    refused: int = 0
+    """Lists of it that were refused."""
 
 
 @dataclass(slots=True, eq=False)
@@ -313,7 +315,13 @@ class Failed:
 
 @dataclass(slots=True, eq=False)
 class Woke:
-    """Time has passed."""
+    """Time has passed.
+
+    Args:
+        stalled: the event loop stood still: what was under way took longer here than at the server.
+    """
+
+    stalled: bool = False
 
 
 @dataclass(slots=True, eq=False)

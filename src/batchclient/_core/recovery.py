@@ -2,11 +2,13 @@
 
 Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
-- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone.
+- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone. Where only refusals come, the
+  rest go one by one.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
 - What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
 - Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
-  has failed.
+  has failed. What would fail again the same way is tried once more at most; a redirect, an untrusted certificate or a fault of
+  ours never, whatever the policy said.
 """
 
 from __future__ import annotations
@@ -159,8 +161,7 @@ class Recovery:
             endpoint.shorten_lists(len(batch.requests), None, now)
             self._split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
-            isolation = batch.isolation or Isolation(size=len(alive))
-            self._split(alive, batch, isolation)
+            self._search(alive, batch)
         elif kind is FailureKind.MISMATCH and listed and not endpoint.lists_proven:
             # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
             # it did not serve is sent again, whatever the retry policy thinks of failures.
@@ -171,7 +172,7 @@ class Recovery:
             # At once, as it is sent in another form; but it failed, and what failed has its price.
             endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
             self._resend_singly(alive, batch.failures + 1)
-        elif event.retry_delay_s is not None:
+        elif event.retry_delay_s is not None and not failure.final and not (failure.once and batch.failures):
             self._counters.retries += 1
             self._back_off(alive, batch, endpoint, now + event.retry_delay_s)
         else:
@@ -185,6 +186,17 @@ class Recovery:
         self._counters.retries += 1
         self._resend(alive, batch.failures, batch.isolation)
 
+    def _search(self, alive: list[Request], batch: Batch) -> None:
+        """A list was refused for one of its prompts, or for all of them."""
+        isolation = batch.isolation or Isolation(size=len(alive))
+        isolation.refused += 1
+        if isolation.good or isolation.refused <= isolation.size.bit_length():
+            self._split(alive, batch, isolation)
+            return
+        # More refusals than one guilty prompt can cause, and nobody is well: most are bad, and halving would ask for each twice.
+        self._counters.splits += 1
+        self._resend_singly(alive, batch.failures, isolation)
+
     def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
         self._counters.splits += 1
         middle = (len(alive) + 1) // 2
@@ -192,9 +204,9 @@ class Recovery:
             if half:
                 self._resend(half, batch.failures, isolation, whole=True)
 
-    def _resend_singly(self, alive: list[Request], failures: int) -> None:
+    def _resend_singly(self, alive: list[Request], failures: int, isolation: Isolation | None = None) -> None:
         for request in alive:
-            self._resend([request], failures, None)
+            self._resend([request], failures, isolation)
 
     def _resend(
         self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False

@@ -346,8 +346,6 @@ class Scheduler:
         if tally.made_tokens:
             self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
         self._steering.answered(event, in_flight, tally, now)
-        if not batch.streamed and tally.count == len(batch.requests) and self._settings.max_list > 1:
-            endpoint.list_costs.learn(batch.shape.key, tally.count, now - batch.sent_at)
         if batch.isolation is not None:
             list_cap = endpoint.list_cap(now)
             self._recovery.isolated(batch, tally.count, endpoint, now)
@@ -444,6 +442,8 @@ class Scheduler:
     # Time and the ends -----------------------------------------------------------------------------------------
 
     def _on_woke(self, event: Woke) -> None:
+        if event.stalled:
+            self._steering.trusts_from = self._now
         self._settle()
 
     def _on_paused(self, event: Paused) -> None:

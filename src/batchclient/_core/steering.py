@@ -4,6 +4,7 @@ Rules:
 - Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its pace too.
 - Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
   sent fresh is *late*: the others had spent their time in our queue, which is not the server's load.
+- What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
 - Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command.
 """
 
@@ -36,7 +37,7 @@ class Steering:
         command: takes a command.
     """
 
-    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments")
+    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "trusts_from")
 
     def __init__(self, endpoints: Endpoints, lengths: OutputLengths, command: Callable[[Command], None]) -> None:
         self._endpoints = endpoints
@@ -44,10 +45,16 @@ class Steering:
         self._command = command
         self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
         """The last changes, oldest first."""
+        self.trusts_from = float("-inf")
+        """Batches sent before this are not measured."""
 
     def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
         """Some requests of a batch have their answers; ``in_flight`` is the load before."""
         batch = event.batch
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        whole = not batch.streamed and tally.count == len(batch.requests)
+        if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
+            endpoint.list_costs.learn(batch.shape.key, tally.count, now - batch.sent_at)
         outcome = Outcome.SUCCESS
         if not tally.resolved:
             # An answer that nobody waited for took its time and brought nothing.
@@ -57,8 +64,8 @@ class Steering:
         shared_tokens = 0.0
         if batch.has_families and tally.prompt_tokens:
             requests = [batch.requests[position] for position, _ in event.answers]
-            whole = sum(len(request.prompt) for request in requests)
-            shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / whole
+            size = sum(len(request.prompt) for request in requests)
+            shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / size
         self._observe(
             batch,
             in_flight,
@@ -132,6 +139,8 @@ class Steering:
         shared_tokens: float = 0.0,
     ) -> None:
         endpoint = self._endpoints.by_id[batch.endpoint]
+        if batch.sent_at < self.trusts_from and outcome is not Outcome.DROPPED:
+            outcome = Outcome.IGNORED
         seconds = now - batch.sent_at
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit

@@ -16,8 +16,9 @@ class EventStream:
     __slots__ = ("_data", "_rest", "_skip_lf")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._data: bytes | None = None
+        # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its square.
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
         self._skip_lf = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -29,19 +30,25 @@ class EventStream:
         if b"\r" in chunk:
             self._skip_lf = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = (self._rest + chunk if self._rest else chunk).split(b"\n")
-        self._rest = lines.pop()
+        lines = chunk.split(b"\n")
+        rest = self._rest
+        if rest:
+            if len(lines) == 1:
+                rest.append(chunk)
+                return []
+            rest.append(lines[0])
+            lines[0] = b"".join(rest)
+        last = lines.pop()
+        self._rest = [last] if last else []
         payloads: list[bytes] = []
         data = self._data
         for line in lines:
             if not line:
-                if data is not None:
-                    payloads.append(data)
-                    data = None
+                if data:
+                    payloads.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data.clear()
             elif line.startswith(b"data:"):
-                value = line[6:] if line[5:6] == b" " else line[5:]
-                data = value if data is None else data + b"\n" + value
-        self._data = data
+                data.append(line[6:] if line[5:6] == b" " else line[5:])
         return payloads
 
     def end(self) -> list[bytes]:

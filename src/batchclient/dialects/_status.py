@@ -26,6 +26,8 @@ _LIST_REFUSED = re.compile(
 )
 _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
 _STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size) (\d+)", re.IGNORECASE)
+_NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
+"""A server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the list's others are well without it."""
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
 
 
@@ -38,7 +40,8 @@ def failure_of(status: int, message: str, code: str | None, *, streamed: bool, r
     if status == 404 and message == "Not Found":
         message = "Not Found; does base_url end in /v1, and in nothing more?"
     kind, error, cap = _classify(status, message, streamed=streamed)
-    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap)
+    once = kind is FailureKind.BAD_CALL and error is ServerFault
+    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once)
 
 
 def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:
@@ -63,6 +66,8 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
         if streamed and _STREAM_REFUSED.search(message):
             return FailureKind.STREAM_REFUSED, BadRequest, None
         return FailureKind.BAD_CALL, BadRequest, None
+    if status >= 500 and _NOT_JSON.search(message):
+        return FailureKind.BAD_CALL, ServerFault, None
     if status >= 500:
         return FailureKind.MAYBE_PROCESSED, ServerFault, None
     if status >= 400:

@@ -42,6 +42,7 @@ _TOKENS_PER_EVENT = 256
 """Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
 _COUNT_FIELDS = b'"return_token_ids":true,'
 _LENGTH = re.compile(r"maximum context length is (\d+) tokens")
+_SHOWN_BYTES = 512
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _KEYS_REMEMBERED = 4096
 _HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
@@ -271,8 +272,8 @@ def _mismatch(error: DemuxError) -> Failure:
     return Failure(FailureKind.MISMATCH, DemuxError, error.message)
 
 
-def _malformed(what: str, cause: BaseException | None = None) -> Failure:
-    return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause)
+def _malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:
+    return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
 
 
 _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted the generation (finish_reason: abort)")
@@ -292,11 +293,14 @@ class _PlainDecoder(_Reply):
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
         """Parse the reply and check it whole before any of it is handed out."""
+        body = b"".join(self._chunks)
         try:
-            reply = from_json(b"".join(self._chunks))
+            reply = from_json(body)
         except ValueError as error:
             kind = f" (its content type is {self._content_type})" if "json" not in self._content_type else ""
-            return [], _malformed(f"the reply is not JSON, or was cut off{kind}", error)
+            begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
+            # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
+            return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
         if not isinstance(reply, dict):
             return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
         if reply.get("error") is not None:

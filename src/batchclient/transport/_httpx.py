@@ -10,14 +10,18 @@ Rules:
   request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
 - No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
+- A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
+  request was sent. Such a request is sent once more at once, on a socket of its own; this is no attempt and costs no retry.
 - The size of the decoded body is capped as it arrives. Bodies are asked for without compression.
 """
 
 from __future__ import annotations
 
+import errno
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
@@ -25,10 +29,12 @@ import httpx
 
 from batchclient.errors import (
     BatchClientError,
+    CertificateRefused,
     ClientClosed,
     ConfigError,
     ConnectFailed,
     ConnectionLost,
+    OutOfSockets,
     ReadTimedOut,
     ResponseTooLarge,
 )
@@ -40,6 +46,10 @@ _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _LARGEST_PIECE_BYTES = 256 * 1024
 _QUOTES = ": bytearray("
+_AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
+_RACE_S = 1.0
+"""A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
+_NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 
 
 def check_arguments(http_client: object, http_backend: str) -> None:
@@ -124,16 +134,19 @@ class HttpxTransport:
                 request.method, url, content=content, headers=headers, extensions=extensions
             )
             return await self._send_by_user_client(wire)
+        connected = _Connected()
         if self._backend == "aiohttp":
             wire = _aiohttp_request(request.method, url, content, headers, extensions)
         else:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
+            extensions["trace"] = connected.trace
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
         await self._close_idle()
+        pool = self._pool()
         while True:
-            pool = self._pool()
             pool.used += 1
+            connected.watch()
             try:
                 response = await pool.transport.handle_async_request(wire)
             except httpx.PoolTimeout as error:
@@ -141,11 +154,16 @@ class HttpxTransport:
                 if pool.fresh:
                     raise _translate(error, self._address) from error
                 await self._retire(pool)
+                pool = self._pool()
             except BaseException as error:
                 pool.used -= 1
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
+                if not connected.fresh and connected.age_s < _RACE_S and _is_break(error):
+                    # The others of this pool may have been closed as well. A new pool has fresh sockets only, so that this ends.
+                    pool = self._new_pool()
+                    continue
                 if isinstance(error, httpx.TransportError) or _is_aiohttps(error):
                     raise _translate(error, self._address) from _cause(error)
                 raise
@@ -186,6 +204,9 @@ class HttpxTransport:
         for pool in self._pools:
             if pool.used < _CONNECTIONS_PER_POOL:
                 return pool
+        return self._new_pool()
+
+    def _new_pool(self) -> _Pool:
         pool = _Pool(self._make_transport())
         self._pools.append(pool)
         return pool
@@ -255,12 +276,12 @@ class _Response:
                     raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
                 yield chunk
         except httpx.HTTPError as error:
-            raise _translate(error) from _cause(error)
+            raise _translate(error, received=self._cap - left) from _cause(error)
         except httpx.StreamError as error:
             raise ConnectionLost("the response could not be read") from error
         except Exception as error:
             if _is_aiohttps(error):
-                raise _translate(error) from _cause(error)
+                raise _translate(error, received=self._cap - left) from _cause(error)
             raise
 
     async def aclose(self) -> None:
@@ -276,6 +297,55 @@ class _Response:
                     await self._retire(pool)
 
 
+_opened: ContextVar[_Connected | None] = ContextVar("_opened", default=None)
+"""Of the request that is being sent: aiohttp's traces know only the task they run in."""
+
+
+class _Connected:
+    """Whether a connection was made for a request, as the HTTP library's traces tell."""
+
+    __slots__ = ("_since", "fresh")
+
+    def watch(self) -> None:
+        """A request is about to be sent."""
+        self.fresh = False
+        self._since = time.monotonic()
+        _opened.set(self)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._since
+
+    async def trace(self, event: str, info: object) -> None:
+        """Httpcore's trace extension."""
+        if event == "connection.connect_tcp.started":
+            self.fresh = True
+
+    @staticmethod
+    async def trace_aiohttp(session: object, context: object, params: object) -> None:  # noqa: ARG004  # aiohttp's signature
+        """Aiohttp's ``on_connection_create_start``."""
+        connected = _opened.get()
+        if connected is not None:
+            connected.fresh = True
+
+
+def _is_break(error: BaseException) -> bool:
+    """Whether the connection ended before the answer's headers, and not because of anything in them."""
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "without sending a response" in str(error)
+    return isinstance(error, (httpx.ReadError, httpx.WriteError)) or type(error.__cause__).__name__ in _AIOHTTP_BREAKS
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what is behind it, all the tries of a connection to several addresses included."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _causes(one)
+        error = error.__cause__ or error.__context__
+
+
 def _is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
@@ -286,17 +356,22 @@ def _cause(error: BaseException) -> BaseException | None:
     return None if _is_aiohttps(error) or _QUOTES in str(error) else error
 
 
-def _translate(error: BaseException, address: str = "") -> BatchClientError:
+def _translate(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
     """Map httpx's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
     if _is_aiohttps(error):
         # Its texts quote the server's bytes.
         return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
     # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
-    broken = type(error.__cause__).__name__ in (
-        "ServerDisconnectedError",
-        "ClientOSError",
-        "ClientConnectionResetError",
-    )
+    broken = type(error.__cause__).__name__ in _AIOHTTP_BREAKS
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) and not broken:
+        for cause in _causes(error):
+            # aiohttp's own class, in front of it, is one by name only.
+            if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
+                return CertificateRefused(
+                    f"the connection{address} is refused by its certificate: {cause.verify_message}"
+                )
+            if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
+                return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
     if isinstance(error, httpx.ConnectTimeout) and not broken:
         return ConnectFailed(f"no connection{address} within the connect timeout")
     if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
@@ -309,7 +384,8 @@ def _translate(error: BaseException, address: str = "") -> BatchClientError:
         return ConnectionLost("the body could not be decompressed")
     # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
     said = str(error).partition(_QUOTES)[0]
-    return ConnectionLost(f"the connection broke: {said or type(error).__name__}")
+    after = f" after {received} bytes of the body" if received else ""
+    return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
 
 
 def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:
@@ -352,6 +428,14 @@ def _aiohttp_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: 
             limit=limits.max_connections or 0, keepalive_timeout=limits.keepalive_expiry, ssl=tls
         )
         jar = aiohttp.DummyCookieJar()
-        return aiohttp.ClientSession(connector=connector, trust_env=trust_env, auto_decompress=False, cookie_jar=jar)
+        traces = aiohttp.TraceConfig()
+        traces.on_connection_create_start.append(_Connected.trace_aiohttp)
+        return aiohttp.ClientSession(
+            connector=connector,
+            trust_env=trust_env,
+            auto_decompress=False,
+            cookie_jar=jar,
+            trace_configs=[traces],
+        )
 
     return AiohttpTransport(verify=tls, client=session)

@@ -1,0 +1,344 @@
+"""Rows of the fault matrix about connections: those that are never made, and those that break."""
+
+import asyncio
+import errno
+import logging
+import shutil
+import socket
+
+import pytest
+
+from batchclient import (
+    Backoff,
+    BatchClient,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    OutOfSockets,
+    TenacityRetry,
+)
+from tests.faults.faultserver import FaultServer, certificate, chunked, cut, make, nobody_listens, says
+from tests.transport.rawserver import events_of, response
+
+NEVER = Backoff(max_attempts=1)
+
+
+class Always:
+    """A policy that would try anything again."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return 0.0 if attempt < 10 else None
+
+
+async def test_row_01_connection_refused(backend):
+    """The other endpoint has the call at once; the one that refused is left alone; no policy is asked."""
+    async with FaultServer() as server, make(server, backend, also=[nobody_listens()], retry=NEVER) as client:
+        answers_ = await asyncio.gather(*(client.complete(f"{n}") for n in range(40)))
+        states = [endpoint.state for endpoint in client.statistics().endpoints]
+    assert [each.text for each in answers_] == [f"<{n}>" for n in range(40)]
+    assert states == ["ejected", "healthy"]
+
+
+async def test_row_01_connection_refused_by_the_only_endpoint(backend):
+    """Three refused connections show a wrong address."""
+    client = BatchClient(nobody_listens(), model="m", http_backend=backend, retry=Backoff(base_s=0))
+    async with client:
+        with pytest.raises(ConnectFailed) as caught:
+            await client.complete("p")
+    assert caught.value.attempt == 3
+
+
+async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypatch):
+    asked = []
+
+    async def resolve(host, port, **arguments):
+        asked.append(host)
+        if len(asked) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    async with FaultServer() as server:
+        url = f"http://llm.test:{server.port}/v1"
+        async with BatchClient(url, model="m", http_backend=backend, retry=Backoff(base_s=0.01)) as client:
+            assert (await client.complete("p")).attempts == 3
+            # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.
+            assert len(asked) == 3
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["connect", "handshake"])
+async def test_row_03_connection_that_hangs(backend, tls):
+    """The connect timeout is its own: the read timeout here is 600 s."""
+    listener = socket.socket()
+    fillers = []
+    try:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        if not tls:
+            # A full backlog: further connections get no answer.
+            for _ in range(4):
+                filler = socket.socket()
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+                fillers.append(filler)
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}/v1"
+        client = BatchClient(url, model="m", http_backend=backend, retry=NEVER, connect_timeout_s=0.1)
+        async with client:
+            with pytest.raises(ConnectFailed, match="connect timeout"):
+                await client.complete("p")
+    finally:
+        for each in (listener, *fillers):
+            each.close()
+
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+
+
+@needs_openssl
+@pytest.mark.parametrize("fault", ["nobody trusts it", "another host's", "expired"])
+async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
+    """Whatever a policy says: one handshake, no request, the reason in the error."""
+    wrong = {"another host's": {"name": "DNS:elsewhere.test"}, "expired": {"days": -1}}.get(fault, {})
+    file, tls = certificate(tmp_path, **wrong)
+    if fault != "nobody trusts it":
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+    async with FaultServer(tls=tls) as server:
+        server.quiet()
+        async with make(server, backend, retry=Always(), trust_env=True) as client:
+            with pytest.raises(CertificateRefused, match="certificate") as caught:
+                await client.complete("p")
+            assert caught.value.attempt == 1
+            assert not caught.value.retryable
+            assert not server.heard
+            assert server.connections <= 1
+
+
+@needs_openssl
+async def test_row_04_good_certificate(backend, tmp_path, monkeypatch):
+    file, tls = certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", file)
+    async with FaultServer(tls=tls) as server, make(server, backend, trust_env=True) as client:
+        assert (await client.complete("p")).text == "<p>"
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_row_05_keep_alive_race(backend, how):
+    """A socket that was used before ends without a word: the request is sent again at once, and no policy is asked."""
+
+    async def answer_once_then_end(connection):
+        await connection.answer(await connection.request())
+        await connection.request()
+        if how == "reset":
+            connection.reset()
+
+    async with FaultServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
+        await client.complete("first")
+        second = await client.complete("second")
+        assert (second.text, second.attempts) == ("<second>", 1)
+        assert server.connections == 2
+        assert server.prompts == [["first"], ["second"], ["second"]]
+
+
+async def test_row_05_keep_alive_race_is_free_once(backend):
+    """What breaks on a fresh socket too is no race."""
+
+    async def answer_once_then_end(connection):
+        await connection.answer(await connection.request())
+        await connection.request()
+
+    async with (
+        FaultServer(answer_once_then_end, cut(0), cut(0)) as server,
+        make(server, backend, retry=NEVER) as client,
+    ):
+        await client.complete("first")
+        with pytest.raises(ConnectionLost):
+            await client.complete("second")
+        assert server.prompts == [["first"], ["second"], ["second"]]
+
+
+async def test_row_05_keep_alive_race_is_over_within_a_second(backend, monkeypatch):
+    """A server that dies over a request does so later: that costs a retry."""
+    from batchclient.transport import _httpx
+
+    monkeypatch.setattr(_httpx, "_RACE_S", 0.0)
+
+    async def answer_once_then_end(connection):
+        await connection.answer(await connection.request())
+        await connection.request()
+
+    async with FaultServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
+        await client.complete("first")
+        with pytest.raises(ConnectionLost):
+            await client.complete("second")
+        assert len(server.heard) == 2
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_row_06_reset_within_the_headers_of_a_fresh_socket(backend, how):
+    """Perhaps it was processed: the policy decides."""
+    async with FaultServer(cut(20, how=how)) as server, make(server, backend, retry=NEVER) as client:
+        with pytest.raises(ConnectionLost):
+            await client.complete("p")
+        assert len(server.heard) == 1
+    async with FaultServer(cut(20, how=how)) as server, make(server, backend) as client:
+        assert (await client.complete("p")).attempts == 2
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_row_07_end_within_a_body_of_known_length(backend, how):
+    """Nothing of half a body is believed, and the error says how much came."""
+    async with FaultServer(cut(-3, how=how)) as server, make(server, backend, retry=NEVER) as client:
+        with pytest.raises(ConnectionLost, match=r"after \d+ bytes of the body"):
+            await client.complete("p", max_tokens=1)
+    async with FaultServer(cut(-3, how=how)) as server, make(server, backend) as client:
+        completion = await client.complete("p", max_tokens=1)
+    assert (completion.text, completion.attempts) == ("<p>", 2)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_row_08_chunks_without_the_last_one(backend, how):
+    """The same; of a list, whose prompts had all finished, nothing is sent again."""
+
+    def half(heard):
+        return chunked(events_of(heard)[:1], end=False)
+
+    async with FaultServer(says(half, close=True)) as server, make(server, backend) as client:
+        completion = await client.complete("p", max_tokens=16)
+        assert (completion.text, completion.attempts) == ("<p>", 2)
+    async with FaultServer(cut(-5, how=how)) as server, make(server, backend) as client:
+        completions = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
+        assert [each.text for each in completions] == ["<a>", "<b>", "<c>"]
+        assert len(server.heard) == 1 if how == "close" else len(server.heard) <= 2
+
+
+async def test_an_error_status_whose_body_breaks_off_keeps_its_status(backend):
+    """Belongs to rows 7 and 8: what the server said before it broke off stands."""
+    broken = response(b'{"error"', "404 Not Found", length=1000)
+    async with FaultServer(says(broken, close=True)) as server, make(server, backend) as client:
+        with pytest.raises(Exception, match="404") as caught:
+            await client.complete("p")
+        assert (type(caught.value).__name__, caught.value.status, caught.value.attempt) == ("NotFound", 404, 1)
+        assert len(server.heard) == 1
+
+
+async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, monkeypatch):
+    from batchclient import _runner
+
+    monkeypatch.setattr(_runner, "_ERROR_BODY_TIMEOUT_S", 0.05)
+
+    async def begin_and_hang(connection):
+        await connection.request()
+        await connection.write(response(b'{"error"', "403 Forbidden", length=1000))
+        await connection.gone()
+
+    async with FaultServer(begin_and_hang) as server, make(server, backend) as client:
+        with pytest.raises(Exception, match="403"):
+            await client.complete("p")
+        await asyncio.wait_for(server.closed_by_client.wait(), 5)
+
+
+async def test_row_38_calls_cancelled_while_they_connect(backend):
+    """No place in a pool is lost: afterwards as many are in flight as before."""
+    async with FaultServer() as server, make(server, backend, limit=8, max_list=1) as client:
+        for turns in range(60):
+            calls = [asyncio.ensure_future(client.complete(f"{n}")) for n in range(8)]
+            for _ in range(turns % 20):
+                await asyncio.sleep(0)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+        answers_ = await asyncio.gather(*(client.complete(f"{n}") for n in range(100)))
+        assert [each.text for each in answers_] == [f"<{n}>" for n in range(100)]
+        statistics = client.statistics()
+        assert (statistics.in_flight, statistics.endpoints[0].abandoned) == (0, 0)
+        assert all(pool.used == 0 for pool in client._runner._transports[0]._pools)
+
+
+async def test_row_52_redirects(backend):
+    """Never followed, so that no key travels; never tried again, whatever a policy says."""
+    for status in ("301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"):
+        async with FaultServer() as elsewhere:
+            moved = response(b"", status, headers=[("location", f"{elsewhere.url}/completions")])
+            async with (
+                FaultServer(says(*[moved] * 20)) as server,
+                make(server, backend, api_key="canary-key", retry=Always()) as client,
+            ):
+                with pytest.raises(DialectError, match=status[:3]) as caught:
+                    await client.complete("p")
+                assert (caught.value.attempt, caught.value.retryable) == (1, False)
+                assert len(server.heard) == 1
+            assert not elsewhere.heard
+
+
+def no_sockets(number, monkeypatch, times):
+    """The first ``times`` connections of this loop fail for want of a socket."""
+    loop = asyncio.get_running_loop()
+    tries = []
+
+    def instead_of(connect):
+        async def create(*arguments, **named):
+            tries.append(arguments)
+            if len(tries) <= times:
+                raise OSError(number, "no socket left")
+            return await connect(*arguments, **named)
+
+        return create
+
+    monkeypatch.setattr(loop, "sock_connect", instead_of(loop.sock_connect))
+    monkeypatch.setattr(loop, "create_connection", instead_of(loop.create_connection))
+    return tries
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(errno.EMFILE, id="row_68_EMFILE"), pytest.param(errno.EADDRNOTAVAIL, id="row_69_EADDRNOTAVAIL")],
+)
+async def test_rows_68_and_69_no_socket_left(backend, number, monkeypatch):
+    """Not the endpoint's fault: it stays in use, the limit is cut, and the call is tried again after a backoff."""
+    async with FaultServer() as server:
+        client = make(server, backend, limit="aimd", retry=Backoff(base_s=0.01))
+        async with client:
+            no_sockets(number, monkeypatch, 2)
+            assert (await client.complete("p")).attempts == 3
+            statistics = client.statistics()
+            assert statistics.endpoints[0].state == "healthy"
+            assert [each.new < each.old for each in statistics.adjustments] == [True]
+        client = make(server, backend, retry=NEVER)
+        async with client:
+            no_sockets(number, monkeypatch, 99)
+            with pytest.raises(OutOfSockets, match="no socket left") as caught:
+                await client.complete("p")
+            assert caught.value.retryable
+
+
+def test_row_68_limit_above_the_descriptors_there_are(monkeypatch, caplog):
+    """It is held at what there is, and the log says so."""
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
+    with caplog.at_level(logging.WARNING, "batchclient"):
+        client = BatchClient("http://server.test/v1", model="m", limit=1001)
+        assert client._make_limit().limit == 192
+    assert "192 is used" in caplog.text
+
+
+def test_row_21_tenacity_gives_up_too_where_the_wish_is_too_long():
+    from batchclient import RateLimited
+
+    failure = RateLimited("429", retry_after_s=61.0)
+    assert TenacityRetry().decide(failure, 1, 0.0, None) is None
+    failure.retry_after_s = 60.0
+    assert TenacityRetry().decide(failure, 1, 0.0, None) == 60.0
+
+
+async def test_row_54_proxies_of_the_environment(backend, monkeypatch):
+    """Not asked unless that was asked for."""
+    async with FaultServer() as proxy, FaultServer() as server:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "")
+        monkeypatch.setenv("no_proxy", "")
+        async with make(server, backend) as client:
+            assert (await client.complete("p")).text == "<p>"
+        assert not proxy.connections
