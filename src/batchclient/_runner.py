@@ -52,6 +52,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
 from batchclient._feedback import Feedback
 from batchclient.dialects import Dialect
@@ -105,7 +106,7 @@ class Runner:
     def __init__(
         self,
         backend: Backend,
-        core: Scheduler,
+        core: Scheduler | SingleFlight,
         dialect: Dialect,
         transports: Sequence[Transport],
         policy: RetryPolicy,

@@ -24,6 +24,7 @@ from batchclient._control import make_limit
 from batchclient._core.limits import LimitControl
 from batchclient._core.messages import UNPIN, AbortRequested, Cancelled, Paused, Request, RequestState, Resumed, Retuned
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._feedback import LARGEST_PAGE_BYTES, root_of
 from batchclient._runner import Runner
@@ -101,6 +102,7 @@ class BatchClient:
             first token and its last, so this bounds a generation.
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
+        single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
@@ -151,6 +153,7 @@ class BatchClient:
         read_timeout_s: float | None = None,
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
+        single_flight: bool | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
@@ -594,10 +597,11 @@ class BatchClient:
             raise ConfigError("another running event loop uses this client; make one client per event loop")
         return None
 
-    def _make_core(self) -> Scheduler:
+    def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
         names = [_shown(url) for url, _ in self._endpoints]
-        return Scheduler(settings, [self._make_limit() for _ in names], names)
+        core = Scheduler(settings, [self._make_limit() for _ in names], names)
+        return SingleFlight(core) if self._settings.single_flight else core
 
     def _make_limit(self) -> LimitControl:
         limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))

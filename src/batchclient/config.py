@@ -88,6 +88,7 @@ class Settings(BaseModel):
     max_response_bytes: Count = 64 * 1024 * 1024
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
+    single_flight: Annotated[bool, Field(strict=True)] = False
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False

@@ -20,7 +20,18 @@ class Cache:
             for _ in range(20):
                 self.cap.on_sample(
                     Sample(
-                        self.now, self.now - 0.1, load, load, load, 1, 300, 4, 0.0, Outcome.SUCCESS, load, 300 * self.shared
+                        self.now,
+                        self.now - 0.1,
+                        load,
+                        load,
+                        load,
+                        1,
+                        300,
+                        4,
+                        0.0,
+                        Outcome.SUCCESS,
+                        load,
+                        300 * self.shared,
                     )
                 )
             self.queries += 20 * 300 + self.others

@@ -141,6 +141,7 @@ class Statistics:
         priorities: the same by priority class, the highest first.
         tenants: the same by tenant; those idle for long are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
+        shared: calls that joined an equal one under way (``single_flight``); they are among ``submitted``, too.
     """
 
     queued: int
@@ -163,6 +164,7 @@ class Statistics:
     priorities: Mapping[int, LaneStatistics]
     tenants: Mapping[str, LaneStatistics]
     adjustments: tuple[Adjustment, ...] = ()
+    shared: int = 0
 
 
 @dataclass(slots=True)

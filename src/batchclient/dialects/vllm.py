@@ -172,6 +172,7 @@ def _make_shape(fields: Mapping[str, Any], key: bytes, body: bytes, alone: str |
         plain_only=bool(fields.get("use_beam_search")) or fields.get("prompt_logprobs") is not None,
         wants_token_ids=_flag(fields, "return_token_ids"),
         echo=_flag(fields, "echo"),
+        greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
     )
 
 
