@@ -4,6 +4,7 @@ Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
   request costs 2.0 ms with 32 in flight in one pool, 5.8 ms with 256, 1.0 to 1.3 ms in pools of 8). So there are many
   small pools, and the first with room is taken, which keeps the connections of the first ones warm.
+- A pool is closed whole, whatever becomes of the request in whose time it is done: half closed, its other sockets would be nobody's.
 - So a request never waits for a connection. A pool that lets one wait has lost places to requests that were cancelled
   while they connected (httpcore #1093, #830, #658): it takes no more and is closed when its last request has ended.
 - A socket that was idle for 3 s is not used again: servers close theirs after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
@@ -15,11 +16,13 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
+import anyio
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
 import httpx
 
@@ -96,6 +99,7 @@ class HttpxTransport:
         self._tls: ssl.SSLContext | None = None
         self._pools: list[_Pool] = []
         self._retired: list[_Pool] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._urls: dict[str, httpx.URL] = {}
 
     def __repr__(self) -> str:
@@ -173,7 +177,18 @@ class HttpxTransport:
             self._retired.append(pool)
         if not pool.used and pool in self._retired:
             self._retired.remove(pool)
-            await pool.transport.aclose()
+            await self._close(pool)
+
+    async def _close(self, pool: _Pool) -> None:
+        if asyncio._get_running_loop() is None:
+            with anyio.CancelScope(shield=True):
+                await pool.transport.aclose()
+            return
+        # In a task of its own: the cancellation of an asyncio task goes through anyio's shields.
+        closing = asyncio.ensure_future(pool.transport.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     async def _close_idle(self) -> None:
         """Close the pools that a smaller load has no use for; httpcore drops idle sockets only of pools it uses."""
@@ -213,7 +228,9 @@ class HttpxTransport:
         """Close every pool of our own."""
         pools, self._pools, self._retired = self._pools + self._retired, [], []
         for pool in pools:
-            await pool.transport.aclose()
+            await self._close(pool)
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
 
 
 class _Pool:
@@ -222,7 +239,7 @@ class _Pool:
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self.transport = transport
         self.used = 0
-        self.used_at = 0.0
+        self.used_at = time.monotonic()
         self.fresh = True
         self.retired = False
 
@@ -266,13 +283,16 @@ class _Response:
     async def aclose(self) -> None:
         """Release the connection."""
         pool, self._pool = self._pool, None
+        whole = False
         try:
             await self._response.aclose()
+            whole = True
         finally:
             if pool is not None:
                 pool.used -= 1
                 pool.used_at = time.monotonic()
-                if pool.retired:
+                # Broken off, it has left its place in httpx's pool taken for good.
+                if pool.retired or not whole:
                     await self._retire(pool)
 
 
