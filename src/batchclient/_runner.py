@@ -401,6 +401,9 @@ class Runner:
                     answers = decoder.feed(chunk, now())
                     if answers:
                         pending.add(answers)
+                    if decoder.failed:
+                        # What still comes, for ever perhaps, is not waited for.
+                        break
             answers, failure = decoder.end(now())
             if decoder.events > _EVENTS_PER_CHOICE * len(batch.requests) * batch.shape.weight:
                 self._say_once(

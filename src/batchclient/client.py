@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
+from urllib.parse import parse_qsl, quote
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
@@ -167,7 +168,7 @@ class BatchClient:
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._dialect = make_dialect(dialect, _secrets(self._headers))
+        self._dialect = make_dialect(dialect, _secrets(self._headers, self._settings.base_url))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
@@ -660,9 +661,11 @@ def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]
     return {**headers, "authorization": f"Bearer {api_key}"}
 
 
-def _secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys among the headers: what a server may say back to us and nobody may see."""
+def _secrets(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str, ...]:
+    """The keys among the headers, and what URLs have after their ``?``: what a server may say back to us and nobody may see."""
     values = [value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS)]
+    queries = [url.partition("?")[2] for url in base_urls]
+    values += [form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))]
     return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
 
 

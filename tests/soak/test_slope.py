@@ -31,7 +31,9 @@ def test_two_samples_are_the_least():
 
 def test_a_leak_of_one_request_per_call_is_seen_in_the_noise():
     calls_per_s, bytes_per_call = 500, 200
-    verdict = judge("rss", TIMES, noisy(1e8, calls_per_s * bytes_per_call, 5e6), max(LEAST_BYTES, LEAK_BYTES_PER_CALL * 500 * 500))
+    verdict = judge(
+        "rss", TIMES, noisy(1e8, calls_per_s * bytes_per_call, 5e6), max(LEAST_BYTES, LEAK_BYTES_PER_CALL * 500 * 500)
+    )
     assert not verdict.flat
 
 

@@ -25,6 +25,11 @@ class Decoder(Protocol):
     events: int
     """Streamed events with choices so far: two per choice, or one per token on servers that ignore ``stream_interval``."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether what is still to come can change nothing: ``end`` will say why."""
+        ...
+
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Take in some bytes; return the (position, answer) pairs they completed."""
         ...

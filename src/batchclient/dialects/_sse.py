@@ -16,8 +16,9 @@ class EventStream:
     __slots__ = ("_data", "_rest", "_skip_lf")
 
     def __init__(self) -> None:
-        self._rest = b""
-        self._data: bytes | None = None
+        # Pieces of a line, and lines of an event: joined once, so that endless ones cost no more than their length.
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
         self._skip_lf = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -29,18 +30,23 @@ class EventStream:
         if b"\r" in chunk:
             self._skip_lf = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = (self._rest + chunk if self._rest else chunk).split(b"\n")
-        self._rest = lines.pop()
+        lines = chunk.split(b"\n")
+        last = lines.pop()
         payloads: list[bytes] = []
+        if lines and self._rest:
+            self._rest.append(lines[0])
+            lines[0] = b"".join(self._rest)
+            self._rest = []
+        if last:
+            self._rest.append(last)
         data = self._data
         for line in lines:
             if not line:
-                if data is not None:
-                    payloads.append(data)
-                    data = None
+                if data:
+                    payloads.append(data[0] if len(data) == 1 else b"\n".join(data))
+                    data = []
             elif line.startswith(b"data:"):
-                value = line[6:] if line[5:6] == b" " else line[5:]
-                data = value if data is None else data + b"\n" + value
+                data.append(line[6:] if line[5:6] == b" " else line[5:])
         self._data = data
         return payloads
 

@@ -44,6 +44,9 @@ _KEYS_REMEMBERED = 4096
 _HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
 _COUNTED_ONLY = _HANDED_OUT | {"prompt_token_ids"}
 _ABORTED = frozenset({"abort", "error"})
+_EVENTS_PER_TOKEN = 4
+_FEWEST_EVENTS = 4096
+"""A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
 
 
 class VllmDialect:
@@ -205,6 +208,7 @@ class _Reply:
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
         self.events = 0
+        self.failed = False
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         """Join one choice's events."""
@@ -288,7 +292,9 @@ class _PlainDecoder(_Reply):
         try:
             reply = from_json(b"".join(self._chunks))
         except ValueError as error:
-            kind = f" (its content type is {self._content_type})" if "json" not in self._content_type else ""
+            kind = (
+                f" (its content type is {self._clean(self._content_type)})" if "json" not in self._content_type else ""
+            )
             return [], _malformed(f"the reply is not JSON, or was cut off{kind}", error)
         if not isinstance(reply, dict):
             return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
@@ -356,6 +362,8 @@ class _StreamDecoder(_Reply):
         self._first_at: dict[int, float] = {}
         self._aborted: set[int] = set()
         self._failure: Failure | None = None
+        tokens = batch.shape.max_output_tokens
+        self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Return the answers that some bytes completed."""
@@ -382,6 +390,7 @@ class _StreamDecoder(_Reply):
                 self._failure = _mismatch(error)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._failure = _malformed("an event is not what vLLM sends", error)
+        self.failed = self._failure is not None
         return answers
 
     def _on_piece(
@@ -396,6 +405,8 @@ class _StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
+        if len(pieces) > self._most_events:
+            raise ValueError("more events than tokens")
         if piece.get("finish_reason") is None:
             return
         usage = _usage(event.get("usage"))
@@ -435,6 +446,8 @@ class _StreamDecoder(_Reply):
             if self.events and not self._pieces:
                 return answers, _mismatch(DemuxError(self._demux.missing()))
             if not self.events and self._content_type not in ("", "text/event-stream"):
-                return answers, _malformed(f"server-sent events were expected, and {self._content_type} came")
+                return answers, _malformed(
+                    f"server-sent events were expected, and {self._clean(self._content_type)} came"
+                )
             return answers, _malformed("the stream ended before every choice had finished")
         return answers, None

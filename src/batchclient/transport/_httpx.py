@@ -11,7 +11,8 @@ Rules:
   request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
 - No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
-- The size of the decoded body is capped as it arrives. Bodies are asked for without compression.
+- The size of the decoded body is capped as it arrives. Bodies are asked for without compression; gzip and deflate are undone a piece at
+  a time, so that the cap is looked at before a bomb has gone off; others are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -42,6 +44,10 @@ __all__ = ["HttpxTransport", "check_arguments"]
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _LARGEST_PIECE_BYTES = 256 * 1024
+_LARGEST_DECODED_BYTES = 64 * 1024
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""As zlib wants them: 16 more for gzip's header."""
+_MOST_ENCODINGS = 4
 _QUOTES = ": bytearray("
 
 
@@ -89,7 +95,7 @@ class HttpxTransport:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
         self._address = f" to {self._base_url}"
-        self._headers = httpx.Headers(
+        self._headers = _Headers(
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
         self._cap = max_response_bytes
@@ -112,7 +118,7 @@ class HttpxTransport:
             self._urls[request.path] = url = httpx.URL(self._base_url + request.path + self._query)
         headers = self._headers
         if request.headers:
-            headers = httpx.Headers(headers)
+            headers = _Headers(headers)
             headers.update(request.headers)
         content = request.body or None
         seconds = {
@@ -233,6 +239,13 @@ class HttpxTransport:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
 
+class _Headers(httpx.Headers):
+    """Headers that do not show their values; httpx's hide those of two names only."""
+
+    def __repr__(self) -> str:
+        return f"<headers {', '.join(self)}>"
+
+
 class _Pool:
     __slots__ = ("fresh", "retired", "transport", "used", "used_at")
 
@@ -263,8 +276,12 @@ class _Response:
         """Yield the decoded body as it arrives."""
         left = self._cap
         response = self._response
-        # ``response.stream`` spares each chunk a generator of httpx's; a server that compresses all the same is decoded.
-        source: Any = response.aiter_bytes() if "content-encoding" in response.headers else response.stream
+        # ``response.stream`` spares each chunk a generator of httpx's.
+        source: Any = response.stream
+        if "content-encoding" in response.headers:
+            encodings = response.headers["content-encoding"].lower().split(",")
+            for encoding in reversed(encodings[:_MOST_ENCODINGS]):
+                source = _decoded(source, encoding.strip())
         try:
             async for chunk in source:
                 left -= len(chunk)
@@ -296,6 +313,28 @@ class _Response:
                     await self._retire(pool)
 
 
+async def _decoded(source: Any, encoding: str) -> AsyncGenerator[bytes]:
+    """Undo a server's compression, which was not asked for."""
+    if encoding in ("", "identity"):
+        async for chunk in source:
+            yield chunk
+        return
+    if encoding not in _WINDOW_BITS:
+        raise ConnectionLost("the body is encoded in a way that was not asked for")
+    decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
+    async for chunk in source:
+        left = chunk
+        while left:
+            try:
+                piece = decoder.decompress(left, _LARGEST_DECODED_BYTES)
+            except zlib.error as error:
+                raise ConnectionLost("the body could not be decompressed") from error
+            left = decoder.unconsumed_tail
+            if piece:
+                yield piece
+    yield decoder.flush()
+
+
 def _is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
@@ -303,7 +342,12 @@ def _is_aiohttps(error: BaseException) -> bool:
 
 def _cause(error: BaseException) -> BaseException | None:
     """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
-    return None if _is_aiohttps(error) or _QUOTES in str(error) else error
+    if _is_aiohttps(error) or _QUOTES in str(error):
+        return None
+    if isinstance(error, httpx.RequestError):
+        # Put there by a user's own client: the URL's query may hold a key.
+        error._request = None
+    return error
 
 
 def _translate(error: BaseException, address: str = "") -> BatchClientError:
