@@ -439,6 +439,7 @@ class BatchClient:
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
+        self._dialect.hide(_secrets({}, [url]))
         number = 0
         if runner is not None:
             metrics = self._make_metrics_transport(url) if self._asks_for_load else None

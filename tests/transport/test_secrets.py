@@ -75,6 +75,9 @@ ECHOES = {
     "a header's name": raw("HTTP/1.1 200 OK\r\n%s: 1\r\n\r\n"),
     "content-type": raw("HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: 2\r\n\r\n[]"),
     "content-type, no JSON": raw("HTTP/1.1 200 OK\r\ncontent-type: text/%s\r\ncontent-length: 2\r\n\r\nno"),
+    "content-type, the key first": lambda heard: (
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/{KEY}\r\ncontent-length: 2\r\n\r\nno".encode()
+    ),
     "content-length": raw("HTTP/1.1 200 OK\r\ncontent-length: %s\r\n\r\n"),
     "transfer-encoding": raw("HTTP/1.1 200 OK\r\ntransfer-encoding: %s\r\n\r\n"),
     "content-encoding": raw("HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-length: 2\r\n\r\n[]"),
@@ -116,6 +119,19 @@ async def test_what_a_server_says_back_comes_out_nowhere(backend, where, log):
     assert server.heard, "it must have heard them to say them back"
     for canary in ("canary-key", "canary-header", "canary-query", "canary-prompt", "51c0", "9ad2"):
         assert canary not in found, found[max(0, found.find(canary) - 300) :][:600]
+
+
+async def test_the_key_of_a_server_that_joined_later_is_cut_out_too(log):
+    async def say_it_back(heard, reader, writer, server):
+        writer.write(response(heard.path.encode(), "400 no"))
+
+    async with RawServer(say_it_back) as first, RawServer(say_it_back) as later, make(first, "httpx") as client:
+        client.add_endpoint(f"{later.url}?k=canary-joined")
+        await client.remove_endpoint(f"{first.url}?k={QUERY_KEY}")
+        with pytest.raises(BatchClientError) as caught:
+            await client.complete(PROMPT)
+    assert "[key]" in str(caught.value)
+    assert "canary" not in words_of(caught.value) + log.text
 
 
 def test_the_search_itself_finds_what_is_there():

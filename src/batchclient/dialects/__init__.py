@@ -48,6 +48,10 @@ class Dialect(Protocol):
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
 
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of the server's messages, too: a server that joined later has a key of its own."""
+        ...
+
     def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields sent only when one goes alone.
 

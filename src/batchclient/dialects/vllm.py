@@ -68,6 +68,10 @@ class VllmDialect:
     def __repr__(self) -> str:
         return "VllmDialect()"
 
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of messages, too."""
+        self._secrets += secrets
+
     def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields for a lone call."""
         known = self._known
