@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab format clean
+.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchma
 lab: $(STAMP)  ## Limit algorithms on simulated servers in virtual time; into docs/laboratory.md; ARGS="--seeds 10 --algorithms knee"
 	$(BIN)/python -m benchmarks.lab --fresh --write $(ARGS)
 	$(BIN)/python benchmarks/report.py
+
+soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600
+	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

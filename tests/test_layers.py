@@ -16,6 +16,7 @@ KNOWN_TO_THE_CORE = {
     "__future__",
     "batchclient",
     "collections",
+    "copy",
     "dataclasses",
     "enum",
     "heapq",

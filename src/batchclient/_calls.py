@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from json import dumps
 from json.encoder import encode_basestring
@@ -153,13 +154,14 @@ class CallMaker:
                 self._learnt_len[batch.shape.model] = (length, batch.sent_at)
 
     def _check_text(self, prompt: str, model: str, now: float) -> bytes:
-        try:
+        wire: bytes | None = None
+        with suppress(UnicodeEncodeError):
             wire = encode_basestring(prompt).encode()
-        except UnicodeEncodeError:
-            # The error counts JSON's escapes; the caller counts characters.
+        if wire is None:
+            # Not raised while that error is handled: it holds the prompt, counts JSON's escapes, and would be our error's context.
             place = next(i for i, character in enumerate(prompt) if "\ud800" <= character <= "\udfff")
             message = f"the prompt holds a lone surrogate at character {place}, which no UTF-8 can carry"
-            raise ConfigError(message, field="prompt") from None
+            raise ConfigError(message, field="prompt")
         count = self._settings.count_tokens
         if count is not None:
             longest = self._longest(model, now)

@@ -52,6 +52,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
 from batchclient._feedback import Feedback
 from batchclient._stall import StallWatch
@@ -109,7 +110,7 @@ class Runner:
     def __init__(
         self,
         backend: Backend,
-        core: Scheduler,
+        core: Scheduler | SingleFlight,
         dialect: Dialect,
         transports: Sequence[Transport],
         policy: RetryPolicy,
@@ -420,6 +421,9 @@ class Runner:
                     answers = decoder.feed(chunk, arrived_at)
                     if answers:
                         pending.add(answers)
+                    if decoder.failed:
+                        # What still comes, for ever perhaps, is not waited for.
+                        break
                     if decoder.events != heard:
                         heard, heard_at = decoder.events, arrived_at
                     elif silence_s is not None and arrived_at - heard_at > silence_s:

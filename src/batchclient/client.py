@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, M
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
+from urllib.parse import parse_qsl, quote
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
 from batchclient._calls import CallMaker
@@ -24,6 +25,7 @@ from batchclient._control import make_limit
 from batchclient._core.limits import LimitControl
 from batchclient._core.messages import UNPIN, AbortRequested, Cancelled, Paused, Request, RequestState, Resumed, Retuned
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._feedback import LARGEST_PAGE_BYTES, root_of
 from batchclient._runner import Runner
@@ -103,6 +105,7 @@ class BatchClient:
             and then for 256 tokens at most, so this bounds no generation that goes on.
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
+        single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
@@ -154,6 +157,7 @@ class BatchClient:
         read_timeout_s: float | None = None,
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
+        single_flight: bool | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
@@ -167,7 +171,7 @@ class BatchClient:
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._dialect = make_dialect(dialect, _secrets(self._headers))
+        self._dialect = make_dialect(dialect, _secrets(self._headers, self._settings.base_url))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
@@ -439,6 +443,7 @@ class BatchClient:
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
+        self._dialect.hide(_secrets({}, [url]))
         number = 0
         if runner is not None:
             metrics = self._make_metrics_transport(url) if self._asks_for_load else None
@@ -599,10 +604,11 @@ class BatchClient:
             raise ConfigError("another running event loop uses this client; make one client per event loop")
         return None
 
-    def _make_core(self) -> Scheduler:
+    def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
         names = [_shown(url) for url, _ in self._endpoints]
-        return Scheduler(settings, [self._make_limit() for _ in names], names)
+        core = Scheduler(settings, [self._make_limit() for _ in names], names)
+        return SingleFlight(core) if self._settings.single_flight else core
 
     def _make_limit(self) -> LimitControl:
         limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
@@ -661,9 +667,11 @@ def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]
     return {**headers, "authorization": f"Bearer {api_key}"}
 
 
-def _secrets(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys among the headers: what a server may say back to us and nobody may see."""
+def _secrets(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str, ...]:
+    """The keys among the headers, and what URLs have after their ``?``: what a server may say back to us and nobody may see."""
     values = [value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS)]
+    queries = [url.partition("?")[2] for url in base_urls]
+    values += [form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))]
     return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -54,7 +54,10 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 class Settings(BaseModel):
-    """All settings of a client. See ``BatchClient`` for their meanings."""
+    """All settings of a client. See ``BatchClient`` for their meanings.
+
+    A repr or a pickle of them has neither headers nor the URLs' queries: keys are in them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -91,6 +94,7 @@ class Settings(BaseModel):
     max_response_bytes: Count = 64 * 1024 * 1024
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
+    single_flight: Annotated[bool, Field(strict=True)] = False
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
@@ -108,6 +112,18 @@ class Settings(BaseModel):
         if not isinstance(self.limit, int) and self.initial_limit > self.max_limit:
             raise ValueError("initial_limit is at most max_limit")
         return self
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        return {**state, "__dict__": {**state["__dict__"], "headers": {}, "base_url": self._shown_urls}}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, self._shown_urls if name == "base_url" else value
+
+    @property
+    def _shown_urls(self) -> tuple[str, ...]:
+        return tuple(url.partition("?")[0] for url in self.base_url)
 
     @property
     def highest_limit(self) -> int:
@@ -237,8 +253,9 @@ def _checked(values: Mapping[str, Any]) -> Settings:
         return Settings(**values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        field = str(first["loc"][0]) if first["loc"] else None
-        known = ", ".join(sorted(Settings.model_fields))
-        hint = f"; there are: {known}" if first["type"] == "extra_forbidden" else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{field}: {message}{hint}", field=field) from None
+    # Not raised while that error is handled: it shows what was given, keys and all, and would be our error's context.
+    field = str(first["loc"][0]) if first["loc"] else None
+    known = ", ".join(sorted(Settings.model_fields))
+    hint = f"; there are: {known}" if first["type"] == "extra_forbidden" else ""
+    message = first["msg"].removeprefix("Value error, ")
+    raise ConfigError(f"{field}: {message}{hint}", field=field)

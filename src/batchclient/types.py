@@ -89,6 +89,6 @@ class MapResult:
 
     id: str
     index: int
-    document: Any
+    document: Any = field(repr=False)
     completion: Completion | None = None
     error: Exception | None = None

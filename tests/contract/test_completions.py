@@ -222,24 +222,57 @@ def test_callers_with_other_parameters_get_their_own(server: Server) -> None:
     assert [answer.usage.completion_tokens for answer in answers] == lengths
 
 
-def test_a_request_nobody_waits_for_stops_on_the_server(server: Server) -> None:
-    async def running(http: httpx.AsyncClient) -> float:
-        page = (await http.get(server.base_url.removesuffix("/v1") + "/metrics")).text
-        lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running{")]
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+async def running_on(server: Server, http: httpx.AsyncClient) -> float:
+    """The server's own gauge of what it works on."""
+    page = (await http.get(server.base_url.removesuffix("/v1") + "/metrics")).text
+    lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running{")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
+
+def test_a_list_stops_on_the_server_when_the_last_of_its_callers_has_gone(server: Server) -> None:
+    async def story(server: Server) -> None:
+        one = {"model": server.model, "prompt": "a", "max_tokens": 1}
+        lists = client(server, singles_above_tokens=4096)
+        async with lists as c, httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
+            tasks = [asyncio.create_task(c.complete(p, max_tokens=1900, ignore_eos=True)) for p in PROMPTS[:4]]
+            while await running_on(server, http) < 4:
+                assert not any(task.done() for task in tasks), "they ended before they were seen at work"
+            assert c.statistics().batches == 1
+            for task in tasks[1:]:
+                task.cancel()
+            await asyncio.gather(*tasks[1:], return_exceptions=True)
+            # The request is one: the server works on, for the caller that stays.
+            await http.post(server.base_url + "/completions", json=one)
+            assert await running_on(server, http) >= 4
+            assert c.statistics().abandoned == 3
+            tasks[0].cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await http.post(server.base_url + "/completions", json=one)
+            while await running_on(server, http) > 1:
+                await http.post(server.base_url + "/completions", json=one)
+            statistics = c.statistics()
+            assert (statistics.cancelled, statistics.in_flight, statistics.abandoned) == (4, 0, 0)
+
+    if server.real:
+        run(story(server))
+    else:
+        with EmbeddedServer(profile="gpu", model=server.model, max_model_len_tokens=2048) as slow:
+            run(story(Server(slow.base_url, slow.model, 2048, real=False)))
+
+
+def test_a_request_nobody_waits_for_stops_on_the_server(server: Server) -> None:
     async def story() -> None:
         one = {"model": server.model, "prompt": "a", "max_tokens": 1}
         async with client(server) as c, httpx.AsyncClient(timeout=60) as http, asyncio.timeout(60):
             tasks = [asyncio.create_task(c.complete(p, max_tokens=1900, ignore_eos=True)) for p in PROMPTS[:4]]
-            while await running(http) < 4:
+            while await running_on(server, http) < 4:
                 assert not any(task.done() for task in tasks), "they ended before they were seen at work"
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             # An engine with nothing to do says nothing, and the gauge keeps its last value: give it something to do.
             await http.post(server.base_url + "/completions", json=one)
-            while await running(http) > 1:
+            while await running_on(server, http) > 1:
                 await http.post(server.base_url + "/completions", json=one)
             assert c.statistics().cancelled == 4
             assert c.statistics().in_flight == 0

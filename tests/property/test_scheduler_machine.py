@@ -410,7 +410,9 @@ class Machine(RuleBasedStateMachine):
             assert endpoint.abandoned == gone
         healths = [endpoint.health for endpoint in core._endpoints.serving]
         in_use = any(health.in_use for health in healths)
-        assert in_use or all(health.vanished or health.refuses or health.closed_until is None for health in healths), "the panic rule"
+        assert in_use or all(health.vanished or health.refuses or health.closed_until is None for health in healths), (
+            "the panic rule"
+        )
         for number, (batch, left) in world.open.items():
             states = {batch.requests[position].state for position in left}
             assert number in world.aborted or states != {RequestState.ABANDONED}, "nobody waits for it any more"

@@ -127,7 +127,7 @@ class RawServer:
                 self._news.set()
                 if await self.on_request(heard, reader, writer, self):
                     return
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
             pass
         finally:
             self.open -= 1

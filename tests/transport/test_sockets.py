@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 
+import anyio
 import httpx
 import pytest
 import trio
@@ -102,7 +103,9 @@ async def test_never_more_connections_than_the_limit(backend, max_tokens):
         working -= 1
         await answer(heard, reader, writer, server)
 
-    async with RawServer(slowly) as server, make(server, backend, limit=16, max_list=1) as client:
+    # On a slow machine this takes so long that the server would be asked for its load.
+    quiet = {"limit": 16, "max_list": 1, "server_metrics": False}
+    async with RawServer(slowly) as server, make(server, backend, **quiet) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
         pools = client._runner._transports[0]._pools
         assert [each.text for each in answers] == [f"<{number}>" for number in range(500)]
@@ -437,6 +440,64 @@ async def test_a_pool_that_lost_its_places_is_replaced_at_once():
     assert len(transport._pools) == 1
     await transport.aclose()
     assert [pool.closed for pool in made] == [1, 1]
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_pool_is_closed_whole_though_its_closer_is_cancelled(library):
+    class Slow(FullPool):
+        closing = False
+
+        async def aclose(self):
+            self.closing = True
+            for _ in range(5):
+                await anyio.lowlevel.checkpoint()
+            await super().aclose()
+
+    async def main():
+        transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+        made = [Slow(1), FullPool(9)]
+        transport._make_transport = iter(made).__next__
+        await (await ask(transport)).aclose()
+        async with anyio.create_task_group() as group:
+            # It finds the pool full, and closes it.
+            group.start_soon(ask, transport)
+            while not made[0].closing:
+                await anyio.lowlevel.checkpoint()
+            if library == "asyncio":
+                # As the runner cancels: not through a scope of anyio's.
+                (closer,) = (task for task in asyncio.all_tasks() if "ask" in repr(task.get_coro()))
+                closer.cancel()
+            else:
+                group.cancel_scope.cancel()
+        await transport.aclose()
+        assert made[0].closed == 1
+
+    anyio.run(main, backend=library)
+
+
+@pytest.mark.parametrize("broken_off", [True, False])
+async def test_a_pool_with_a_response_that_was_not_closed_whole_is_replaced(broken_off):
+    class Stubborn(httpx.AsyncByteStream):
+        async def __aiter__(self):
+            yield b"body"
+
+        async def aclose(self):
+            if broken_off:
+                raise asyncio.CancelledError
+
+    class Pool(FullPool):
+        async def handle_async_request(self, request):
+            return httpx.Response(200, stream=Stubborn())
+
+    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+    made = Pool(1)
+    transport._make_transport = lambda: made
+    response = await ask(transport)
+    try:
+        await response.aclose()
+    except asyncio.CancelledError:
+        pass
+    assert made.closed == broken_off
 
 
 async def test_a_lost_pool_is_closed_with_the_transport():

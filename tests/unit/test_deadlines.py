@@ -75,3 +75,12 @@ def test_it_does_as_a_plain_list_does(entries, now):
     assert watched.next() == (live[0][0] if live else None)
     due = [(one.deadline, one.seq) for one in watched.expired(float(now))]
     assert due == [pair for pair in live if pair[0] <= now]
+
+
+def test_a_deadline_that_was_put_off_is_due_at_its_new_time():
+    watched, (a, b, c) = filled(1.0, 3.0, 2.0)
+    a.deadline, c.deadline = 2.5, None
+    assert watched.expired(2.0) == []
+    assert watched.next() == 2.5
+    assert watched.expired(9.0) == [a, b]
+    assert watched.next() is None

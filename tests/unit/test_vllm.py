@@ -773,3 +773,21 @@ def test_a_dialect_forgets_short_cuts_rather_than_grow():
         dialect.shape(dict.fromkeys(order, 1), "tiny", token_ids=False)
     assert len(dialect._shapes) == 1
     assert len(dialect._known) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("params", "greedy"),
+    [
+        ({"temperature": 0}, True),
+        ({"temperature": 0.0}, True),
+        ({}, False),
+        ({"temperature": None}, False),
+        ({"temperature": False}, False),
+        ({"temperature": 0.01}, False),
+        ({"temperature": "0"}, False),
+        ({"extra_body": {"temperature": 0}}, True),
+    ],
+)
+def test_greedy_is_what_asks_for_temperature_0_itself(params, greedy):
+    shape, _ = VllmDialect().shape(params, "m", token_ids=False)
+    assert shape.greedy is greedy

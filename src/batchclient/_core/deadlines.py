@@ -3,6 +3,7 @@
 Rules:
 - Calls with equal timeouts have their deadlines in the order of their arrival: those lie in a run, O(1) in and out. Only a
   call whose deadline comes before the last of the run goes into a heap, O(log n).
+- A deadline may be put off by changing the request's: its entry is looked at when its old time comes, and put back.
 - Deletion is lazy: a request that ended stays until it reaches the front, or until as many have ended as are left, when
   all are swept. A million finished calls with a deadline of ten minutes must not pile up.
 """
@@ -54,13 +55,17 @@ class Deadlines:
     def next(self) -> float | None:
         """The earliest deadline of a live request."""
         run, heap = self._run, self._heap
-        while run and run[0][2].state in _GONE:
-            run.popleft()
-        while heap and heap[0][2].state in _GONE:
-            heapq.heappop(heap)
+        while run and (run[0][2].state in _GONE or run[0][0] != run[0][2].deadline):
+            self._put_back(run.popleft()[2])
+        while heap and (heap[0][2].state in _GONE or heap[0][0] != heap[0][2].deadline):
+            self._put_back(heapq.heappop(heap)[2])
         if run and heap:
             return min(run[0][0], heap[0][0])
         return run[0][0] if run else heap[0][0] if heap else None
+
+    def _put_back(self, request: Request) -> None:
+        if request.state not in _GONE and request.deadline is not None:
+            self.add(request)
 
     def expired(self, now: float) -> list[Request]:
         """Remove and return the live requests whose deadline is not after ``now``, earliest first."""

@@ -22,4 +22,7 @@ def too_late(request: Request) -> DeadlineExceeded:
 def copy_of(error: BatchClientError) -> BatchClientError:
     """An error of its own for one more caller."""
     # Callers never share an exception object: each raise adds to its traceback.
-    return type(error)(error.message, attempt=error.attempt)
+    own = type(error)(error.message)
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error.__cause__
+    return own

@@ -72,7 +72,20 @@ class Failure:
         error.status = self.status
         error.retry_after_s = self.retry_after_s
         error.code = self.code
-        error.__cause__ = self.cause
+        error.__cause__ = _without_frames(self.cause)
         if self.final:
             error.retryable = False
         return error
+
+
+def _without_frames(cause: BaseException | None) -> BaseException | None:
+    """The same exception without the frames it passed: their variables hold headers and bodies, and tools show variables."""
+    left = [cause]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += (one.__cause__, one.__context__)
+    return cause

@@ -77,6 +77,7 @@ class Shape:
         priority: the class; the higher, the earlier. Part of the key.
         tenant: whom the calls are for; part of the key.
         answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
+        greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
     key: bytes
@@ -91,6 +92,7 @@ class Shape:
     priority: int = 0
     tenant: str | None = None
     answer_key: bytes = b""
+    greedy: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -98,13 +100,17 @@ class Shape:
 
 
 class RequestState(Enum):
-    """Where a request is. ``ABANDONED``: its caller has gone but the server still works on it."""
+    """Where a request is.
+
+    ``ABANDONED``: its caller has gone but the server still works on it. ``JOINED``: it shares another's (``single_flight``).
+    """
 
     NEW = "new"
     WAITING = "waiting"
     QUEUED = "queued"
     BACKING_OFF = "backing off"
     IN_FLIGHT = "in flight"
+    JOINED = "joined"
     ABANDONED = "abandoned"
     DONE = "done"
 

@@ -144,6 +144,7 @@ class Statistics:
         priorities: the same by priority class, the highest first.
         tenants: the same by tenant; those idle for long are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
+        shared: calls that joined an equal one under way (``single_flight``); they are among ``submitted``, too.
     """
 
     queued: int
@@ -167,6 +168,7 @@ class Statistics:
     tenants: Mapping[str, LaneStatistics]
     adjustments: tuple[Adjustment, ...] = ()
     retries_delayed: int = 0
+    shared: int = 0
 
 
 @dataclass(slots=True)

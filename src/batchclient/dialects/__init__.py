@@ -25,6 +25,11 @@ class Decoder(Protocol):
     events: int
     """Streamed events with choices so far: two per choice, or one per token on servers that ignore ``stream_interval``."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether what is still to come can change nothing: ``end`` will say why."""
+        ...
+
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Take in some bytes; return the (position, answer) pairs they completed."""
         ...
@@ -42,6 +47,10 @@ class Dialect(Protocol):
     """Prompts per request that the server takes by default."""
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
+
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of the server's messages, too: a server that joined later has a key of its own."""
+        ...
 
     def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields sent only when one goes alone.

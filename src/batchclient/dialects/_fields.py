@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
@@ -65,10 +66,10 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     Raises:
         ConfigError: a value is not JSON (NaN, bytes, a date, a lone surrogate, …); it names the field.
     """
-    try:
+    with suppress(TypeError, ValueError, RecursionError):
         return _encode(dict(sorted(fields.items()))).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _blame(fields) from error
+    # Not raised while that error is handled: it may hold the text that could not be written, and would be our error's context.
+    raise _blame(fields)
 
 
 def _blame(fields: Mapping[str, Any]) -> ConfigError:

@@ -48,6 +48,9 @@ _KEYS_REMEMBERED = 4096
 _HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
 _COUNTED_ONLY = _HANDED_OUT | {"prompt_token_ids"}
 _ABORTED = frozenset({"abort", "error"})
+_EVENTS_PER_TOKEN = 4
+_FEWEST_EVENTS = 4096
+"""A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
 
 
 class VllmDialect:
@@ -68,6 +71,10 @@ class VllmDialect:
 
     def __repr__(self) -> str:
         return "VllmDialect()"
+
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of messages, too."""
+        self._secrets += secrets
 
     def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields for a lone call."""
@@ -181,6 +188,7 @@ def _make_shape(fields: Mapping[str, Any], key: bytes, body: bytes, alone: str |
         plain_only=bool(fields.get("use_beam_search")) or fields.get("prompt_logprobs") is not None,
         wants_token_ids=_flag(fields, "return_token_ids"),
         echo=_flag(fields, "echo"),
+        greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
     )
 
 
@@ -213,6 +221,7 @@ class _Reply:
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
         self.events = 0
+        self.failed = False
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         """Join one choice's events."""
@@ -297,7 +306,8 @@ class _PlainDecoder(_Reply):
         try:
             reply = from_json(body)
         except ValueError as error:
-            kind = f" (its content type is {self._content_type})" if "json" not in self._content_type else ""
+            shown = self._clean(self._content_type)
+            kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
             begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
             # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
             return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
@@ -367,6 +377,8 @@ class _StreamDecoder(_Reply):
         self._first_at: dict[int, float] = {}
         self._aborted: set[int] = set()
         self._failure: Failure | None = None
+        tokens = batch.shape.max_output_tokens
+        self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Return the answers that some bytes completed."""
@@ -393,6 +405,7 @@ class _StreamDecoder(_Reply):
                 self._failure = _mismatch(error)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 self._failure = _malformed("an event is not what vLLM sends", error)
+        self.failed = self._failure is not None
         return answers
 
     def _on_piece(
@@ -407,6 +420,8 @@ class _StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
+        if len(pieces) > self._most_events:
+            raise ValueError("more events than tokens")
         if piece.get("finish_reason") is None:
             return
         usage = _usage(event.get("usage"))
@@ -446,6 +461,8 @@ class _StreamDecoder(_Reply):
             if self.events and not self._pieces:
                 return answers, _mismatch(DemuxError(self._demux.missing()))
             if not self.events and self._content_type not in ("", "text/event-stream"):
-                return answers, _malformed(f"server-sent events were expected, and {self._content_type} came")
+                return answers, _malformed(
+                    f"server-sent events were expected, and {self._clean(self._content_type)} came"
+                )
             return answers, _malformed("the stream ended before every choice had finished")
         return answers, None

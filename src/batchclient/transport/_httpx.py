@@ -4,6 +4,7 @@ Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
   request costs 2.0 ms with 32 in flight in one pool, 5.8 ms with 256, 1.0 to 1.3 ms in pools of 8). So there are many
   small pools, and the first with room is taken, which keeps the connections of the first ones warm.
+- A pool is closed whole, whatever becomes of the request in whose time it is done: half closed, its other sockets would be nobody's.
 - So a request never waits for a connection. A pool that lets one wait has lost places to requests that were cancelled
   while they connected (httpcore #1093, #830, #658): it takes no more and is closed when its last request has ended.
 - A socket that was idle for 3 s is not used again: servers close theirs after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
@@ -12,18 +13,22 @@ Rules:
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
 - A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
   request was sent. Such a request is sent once more at once, on a socket of its own; this is no attempt and costs no retry.
-- The size of the decoded body is capped as it arrives. Bodies are asked for without compression.
+- The size of the decoded body is capped as it arrives. Bodies are asked for without compression; gzip and deflate are undone a piece at
+  a time, so that the cap is looked at before a bomb has gone off; others are refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ssl
 import time
+import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import anyio
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
 import httpx
 
@@ -45,6 +50,10 @@ __all__ = ["HttpxTransport", "check_arguments"]
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _LARGEST_PIECE_BYTES = 256 * 1024
+_LARGEST_DECODED_BYTES = 64 * 1024
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+"""As zlib wants them: 16 more for gzip's header."""
+_MOST_ENCODINGS = 4
 _QUOTES = ": bytearray("
 _AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 _RACE_S = 1.0
@@ -96,7 +105,7 @@ class HttpxTransport:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
         self._address = f" to {self._base_url}"
-        self._headers = httpx.Headers(
+        self._headers = _Headers(
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
         self._cap = max_response_bytes
@@ -106,6 +115,7 @@ class HttpxTransport:
         self._tls: ssl.SSLContext | None = None
         self._pools: list[_Pool] = []
         self._retired: list[_Pool] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._urls: dict[str, httpx.URL] = {}
 
     def __repr__(self) -> str:
@@ -118,7 +128,7 @@ class HttpxTransport:
             self._urls[request.path] = url = httpx.URL(self._base_url + request.path + self._query)
         headers = self._headers
         if request.headers:
-            headers = httpx.Headers(headers)
+            headers = _Headers(headers)
             headers.update(request.headers)
         content = request.body or None
         seconds = {
@@ -191,7 +201,18 @@ class HttpxTransport:
             self._retired.append(pool)
         if not pool.used and pool in self._retired:
             self._retired.remove(pool)
-            await pool.transport.aclose()
+            await self._close(pool)
+
+    async def _close(self, pool: _Pool) -> None:
+        if asyncio._get_running_loop() is None:
+            with anyio.CancelScope(shield=True):
+                await pool.transport.aclose()
+            return
+        # In a task of its own: the cancellation of an asyncio task goes through anyio's shields.
+        closing = asyncio.ensure_future(pool.transport.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        await asyncio.shield(closing)
 
     async def _close_idle(self) -> None:
         """Close the pools that a smaller load has no use for; httpcore drops idle sockets only of pools it uses."""
@@ -234,7 +255,16 @@ class HttpxTransport:
         """Close every pool of our own."""
         pools, self._pools, self._retired = self._pools + self._retired, [], []
         for pool in pools:
-            await pool.transport.aclose()
+            await self._close(pool)
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+class _Headers(httpx.Headers):
+    """Headers that do not show their values; httpx's hide those of two names only."""
+
+    def __repr__(self) -> str:
+        return f"<headers {', '.join(self)}>"
 
 
 class _Pool:
@@ -243,7 +273,7 @@ class _Pool:
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
         self.transport = transport
         self.used = 0
-        self.used_at = 0.0
+        self.used_at = time.monotonic()
         self.fresh = True
         self.retired = False
 
@@ -267,8 +297,12 @@ class _Response:
         """Yield the decoded body as it arrives."""
         left = self._cap
         response = self._response
-        # ``response.stream`` spares each chunk a generator of httpx's; a server that compresses all the same is decoded.
-        source: Any = response.aiter_bytes() if "content-encoding" in response.headers else response.stream
+        # ``response.stream`` spares each chunk a generator of httpx's.
+        source: Any = response.stream
+        if "content-encoding" in response.headers:
+            encodings = response.headers["content-encoding"].lower().split(",")
+            for encoding in reversed(encodings[:_MOST_ENCODINGS]):
+                source = _decoded(source, encoding.strip())
         try:
             async for chunk in source:
                 left -= len(chunk)
@@ -287,13 +321,16 @@ class _Response:
     async def aclose(self) -> None:
         """Release the connection."""
         pool, self._pool = self._pool, None
+        whole = False
         try:
             await self._response.aclose()
+            whole = True
         finally:
             if pool is not None:
                 pool.used -= 1
                 pool.used_at = time.monotonic()
-                if pool.retired:
+                # Broken off, it has left its place in httpx's pool taken for good.
+                if pool.retired or not whole:
                     await self._retire(pool)
 
 
@@ -346,6 +383,28 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+async def _decoded(source: Any, encoding: str) -> AsyncGenerator[bytes]:
+    """Undo a server's compression, which was not asked for."""
+    if encoding in ("", "identity"):
+        async for chunk in source:
+            yield chunk
+        return
+    if encoding not in _WINDOW_BITS:
+        raise ConnectionLost("the body is encoded in a way that was not asked for")
+    decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
+    async for chunk in source:
+        left = chunk
+        while left:
+            try:
+                piece = decoder.decompress(left, _LARGEST_DECODED_BYTES)
+            except zlib.error as error:
+                raise ConnectionLost("the body could not be decompressed") from error
+            left = decoder.unconsumed_tail
+            if piece:
+                yield piece
+    yield decoder.flush()
+
+
 def _is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
@@ -353,7 +412,12 @@ def _is_aiohttps(error: BaseException) -> bool:
 
 def _cause(error: BaseException) -> BaseException | None:
     """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
-    return None if _is_aiohttps(error) or _QUOTES in str(error) else error
+    if _is_aiohttps(error) or _QUOTES in str(error):
+        return None
+    if isinstance(error, httpx.RequestError):
+        # Put there by a user's own client: the URL's query may hold a key.
+        error._request = None
+    return error
 
 
 def _translate(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:

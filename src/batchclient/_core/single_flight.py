@@ -1,0 +1,245 @@
+"""Single flight: identical calls that are under way together share one generation.
+
+A face before the scheduler with the same four methods, put there only where it is asked for: other clients do without it.
+
+Rules:
+ 1. Calls share only where the answer hangs on nothing but the call: explicit ``temperature=0``, an equal coalescing key (tenant and
+    priority are part of it) and an equal prompt. What goes alone shares nothing.
+ 2. The generation belongs to a request of its own, the *carrier*, which no caller holds: whoever asked first may leave, and the
+    others have their answer all the same. When the last has left, the carrier is cancelled.
+ 3. Each caller keeps its own deadline and cancellation, and has an answer or error object of its own.
+ 4. The carrier's deadline is the latest of its callers', also of those that have left since; none if one of them has none.
+ 5. Nothing is kept: a call made after the answer came is generated anew.
+ 6. A call that joins takes no place in the queue and no permit.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+from batchclient._core.deadlines import Deadlines
+from batchclient._core.endings import copy_of, too_late
+from batchclient._core.messages import (
+    Cancelled,
+    CloseRequested,
+    Command,
+    DrainRequested,
+    Event,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    Submitted,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.statistics import Statistics
+from batchclient.errors import BatchClientError
+from batchclient.types import Completion
+
+__all__ = ["SingleFlight"]
+
+_Key = tuple[bytes, bytes]
+
+
+class _Flight:
+    """One generation and who waits for it; the carrier's waiter."""
+
+    __slots__ = ("callers", "carrier", "key")
+
+    def __init__(self, key: _Key, first: Request) -> None:
+        self.key = key
+        self.callers: dict[Request, None] = {}
+        """In the order in which they came."""
+        self.carrier = Request(
+            first.shape,
+            first.prompt,
+            prompt_tokens=first.prompt_tokens,
+            deadline=first.deadline,
+            solo_fields=first.solo_fields,
+            waiter=self,
+        )
+
+
+class SingleFlight:
+    """Tells a scheduler of one call where several are the same. See the rules at the top of this file.
+
+    Args:
+        scheduler: whom it tells.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._flights: dict[_Key, _Flight] = {}
+        self._flight_of: dict[Request, _Flight] = {}
+        self._deadlines = Deadlines()
+        self._commands: list[Command] = []
+        self._taking = True
+        self._came = 0
+        # What the scheduler's own counts, which are of carriers, lack.
+        self._shared = 0
+        self._succeeded = 0
+        self._failed = 0
+        self._cancelled = 0
+
+    def __repr__(self) -> str:
+        return f"<SingleFlight: {len(self._flight_of)} calls in {len(self._flights)} flights, {self._scheduler!r}>"
+
+    # The scheduler's contract ----------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in what happened."""
+        kind = type(event)
+        if kind is Submitted and self._may_share(event.request, now):  # type: ignore[union-attr]
+            self._board(event, now)  # type: ignore[arg-type]
+            return
+        if kind is Cancelled and event.request in self._flight_of:  # type: ignore[union-attr]
+            self._cancelled += 1
+            if self._leave(event.request, now):  # type: ignore[union-attr]
+                # The scheduler has counted the carrier's.
+                self._cancelled -= 1
+            return
+        if kind is DrainRequested or kind is CloseRequested:
+            self._taking = False
+        self._tell(event, now)
+        # After the scheduler: it ends whole flights whose time is up, and learns from it.
+        self._expire(now)
+
+    def commands(self) -> list[Command]:
+        """Return what is to be done, in order, and forget it."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def next_deadline(self) -> float | None:
+        """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
+        times = (self._scheduler.next_deadline(), self._deadlines.next())
+        return min((time for time in times if time is not None), default=None)
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot, in which callers are counted, not carriers."""
+        seen = self._scheduler.statistics()
+        return replace(
+            seen,
+            submitted=seen.submitted + self._shared,
+            succeeded=seen.succeeded + self._succeeded,
+            failed=seen.failed + self._failed,
+            cancelled=seen.cancelled + self._cancelled,
+            shared=self._shared,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call and no batch is left."""
+        return self._scheduler.idle
+
+    def asks_for_load(self, endpoint: int) -> bool:
+        """As the scheduler's."""
+        return self._scheduler.asks_for_load(endpoint)
+
+    # Callers come and go ---------------------------------------------------------------------------------------
+
+    def _may_share(self, request: Request, now: float) -> bool:
+        shape = request.shape
+        if not shape.greedy or shape.alone_reason is not None:
+            return False
+        # What is refused is refused by the scheduler.
+        return self._taking and (request.deadline is None or request.deadline > now)
+
+    def _board(self, event: Submitted, now: float) -> None:
+        """Let a call join the flight of its like, or begin one."""
+        request = event.request
+        key = (request.shape.key, request.prompt)
+        flight = self._flights.get(key)
+        is_first = flight is None
+        if flight is None:
+            self._flights[key] = flight = _Flight(key, request)
+        request.seq = self._came
+        self._came += 1
+        request.state = RequestState.JOINED
+        flight.callers[request] = None
+        self._flight_of[request] = flight
+        if request.deadline is not None:
+            self._deadlines.add(request)
+        carrier = flight.carrier
+        if is_first:
+            self._tell(Submitted(carrier, event.may_wait), now)
+            return
+        self._shared += 1
+        if carrier.deadline is not None and (request.deadline is None or request.deadline > carrier.deadline):
+            carrier.deadline = request.deadline
+        if carrier.solo_fields != request.solo_fields:
+            # As in a batch: a label of one caller's is not another's.
+            carrier.solo_fields = b""
+
+    def _leave(self, caller: Request, now: float) -> bool:
+        """A caller goes before the answer came; return whether it was the last of its flight, which then ends."""
+        flight = self._flight_of.pop(caller)
+        del flight.callers[caller]
+        caller.state = RequestState.DONE
+        if caller.deadline is not None:
+            self._deadlines.ended(1)
+        if flight.callers:
+            return False
+        del self._flights[flight.key]
+        flight.carrier.waiter = None
+        self._tell(Cancelled(flight.carrier), now)
+        return True
+
+    def _expire(self, now: float) -> None:
+        errors: list[tuple[Request, BatchClientError]] = []
+        for caller in self._deadlines.expired(now):
+            flight = self._flight_of.get(caller)
+            if flight is None:
+                # Its flight ended when the one before it in this list left.
+                continue
+            error = too_late(flight.carrier)
+            errors.append((caller, error))
+            self._failed += 1
+            if self._leave(caller, now):
+                # To the scheduler it was cancelled.
+                self._cancelled -= 1
+        if errors:
+            self._commands.append(Reject(errors))
+
+    # Flights end -----------------------------------------------------------------------------------------------
+
+    def _tell(self, event: Event, now: float) -> None:
+        """Tell the scheduler, and put callers in the place of carriers in what it commands."""
+        self._scheduler.handle(event, now)
+        for command in self._scheduler.commands():
+            if type(command) is Resolve:
+                command.answers = [
+                    each for request, answer in command.answers for each in self._answer(request, answer)
+                ]
+            elif type(command) is Reject:
+                command.errors = [each for request, error in command.errors for each in self._reject(request, error)]
+            self._commands.append(command)
+
+    def _answer(self, request: Request, answer: Completion) -> list[tuple[Request, Completion]]:
+        flight = request.waiter
+        if type(flight) is not _Flight:
+            return [(request, answer)]
+        first, *others = self._land(flight)
+        self._succeeded += len(others)
+        # Answers can be changed, so nobody shares one.
+        return [(first, answer), *((caller, deepcopy(answer)) for caller in others)]
+
+    def _reject(self, request: Request, error: BatchClientError) -> list[tuple[Request, BatchClientError]]:
+        flight = request.waiter
+        if type(flight) is not _Flight:
+            return [(request, error)]
+        first, *others = self._land(flight)
+        self._failed += len(others)
+        return [(first, error), *((caller, copy_of(error)) for caller in others)]
+
+    def _land(self, flight: _Flight) -> list[Request]:
+        """A flight is over; return its callers."""
+        del self._flights[flight.key]
+        callers = list(flight.callers)
+        for caller in callers:
+            del self._flight_of[caller]
+            caller.state = RequestState.DONE
+        self._deadlines.ended(sum(caller.deadline is not None for caller in callers))
+        # Flight and carrier hold each other: a circle would wait for the garbage collector.
+        flight.carrier.waiter = None
+        return callers

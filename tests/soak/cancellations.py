@@ -1,0 +1,79 @@
+"""Calls cancelled at every moment of their lives, connecting included, by the hundred thousand: no place in a pool may be lost.
+
+httpcore loses a place where a request is cancelled while it connects (its issues 1093, 830, 658).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from batchclient import Backoff, BatchClient
+
+__all__ = ["Left", "cancel_many"]
+
+CALLS_AT_ONCE = 16
+_MOST_TURNS = 60
+"""A call over loopback takes some 40 turns of the event loop; so every await of it is hit."""
+
+
+@dataclass
+class Left:
+    """What was left behind.
+
+    Args:
+        cancelled: calls that were cancelled.
+        answered: calls that had their answer before.
+        places: in pools, taken by nobody.
+        requests: that the HTTP library still holds.
+        in_flight: permits taken by nobody.
+    """
+
+    cancelled: int
+    answered: int
+    places: int
+    requests: int
+    in_flight: int
+
+
+async def cancel_many(base_url: str, model: str, count: int, http_backend: str) -> Left:
+    """Cancel at least ``count`` calls; check that as many as fit at once are answered afterwards.
+
+    Raises:
+        AssertionError: what was answered is not what was asked.
+    """
+    cancelled = answered = rounds = 0
+    async with BatchClient(
+        base_url,
+        model=model,
+        limit=CALLS_AT_ONCE,
+        max_list=1,
+        http_backend=http_backend,
+        retry=Backoff(max_attempts=1),
+        server_metrics=False,
+    ) as client:
+        while cancelled < count:
+            calls = [asyncio.ensure_future(client.complete(f"c{n}", max_tokens=1)) for n in range(CALLS_AT_ONCE)]
+            for _ in range(rounds % _MOST_TURNS):
+                await asyncio.sleep(0)
+            rounds += 1
+            for call in calls:
+                call.cancel()
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                if isinstance(outcome, asyncio.CancelledError):
+                    cancelled += 1
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+                else:
+                    answered += 1
+        # The tasks of what was cancelled end in their own time.
+        while client.statistics().in_flight:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(client.complete(f"after {n}", max_tokens=1) for n in range(4 * CALLS_AT_ONCE)))
+        transport = client._runner._transports[0]
+        pools = transport._pools + transport._retired
+        held = sum(len(pool.transport._pool._requests) for pool in pools) if http_backend == "httpx" else 0
+        in_flight = client.statistics().in_flight
+        assert len(client._runner._tasks) == 0
+    return Left(cancelled, answered, sum(pool.used for pool in pools), held, in_flight)

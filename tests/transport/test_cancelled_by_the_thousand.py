@@ -1,0 +1,12 @@
+"""Row 38 in small; ``make soak`` cancels a hundred thousand."""
+
+from tests.soak.cancellations import cancel_many
+from tests.transport.rawserver import answers_in_a_process
+
+
+async def test_thousands_of_calls_cancelled_at_every_moment_leave_no_place_taken(backend):
+    with answers_in_a_process() as (url, _):
+        left = await cancel_many(url, "m", 1200, backend)
+    assert left.cancelled >= 1200
+    assert left.answered > 0, "some must have come so far, or the later moments were not tried"
+    assert (left.places, left.requests, left.in_flight) == (0, 0, 0)

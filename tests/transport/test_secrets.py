@@ -1,0 +1,368 @@
+"""Over real sockets: whatever a server does with what it heard, no key and no prompt comes out on our side.
+
+Looked at: our log at every level, the error with its causes and contexts, their attributes, the local variables of every frame they
+keep, pickles, statistics, reprs.
+"""
+
+import asyncio
+import gzip
+import logging
+import pickle
+import ssl
+import subprocess
+import traceback
+
+import pytest
+
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectFailed, DialectError
+from tests.transport.rawserver import RawServer, answer, body_of, response
+
+KEY = "canary-key-51c0"
+HEADER_KEY = "canary-header-9ad2"
+QUERY_KEY = "canary-query-77e1"
+PROMPT = "canary-prompt with some more words in it"
+NEVER = Backoff(max_attempts=1)
+
+
+def make(server, backend, **arguments):
+    given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "server_metrics": False, **arguments}
+    return BatchClient(f"{server.url}?k={QUERY_KEY}", model="m", http_backend=backend, **given)
+
+
+def words_of(error):
+    """Everything that hangs on an error, but for what the test's own frames hold."""
+    words, left, seen = [], [error], set()
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        words += [str(one), repr(one), repr(vars(one)), *getattr(one, "__notes__", ())]
+        for frame, _ in traceback.walk_tb(one.__traceback__):
+            ours = "/batchclient/" in frame.f_code.co_filename
+            # The caller gave these, and has them in frames of its own.
+            given = ("prompt", "params", "docs") if ours else ()
+            if "/tests/" not in frame.f_code.co_filename:
+                words += [repr(value) for name, value in frame.f_locals.items() if name not in given]
+        left += [one.__cause__, one.__context__]
+    words.append(repr(pickle.dumps(error)))
+    return "\n".join(words)
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(1)
+    caplog.set_level(1, "batchclient")
+    # httpcore's own debug log shows the headers of replies; it is no part of ours, and said in the docs.
+    logging.getLogger("httpcore").setLevel(logging.INFO)
+    yield caplog
+    logging.getLogger("httpcore").setLevel(logging.NOTSET)
+
+
+def heard_back(heard):
+    """All that came, in one line."""
+    return " ".join([heard.path, *(f"{name}={value}" for name, value in heard.headers), heard.body.decode()])
+
+
+def raw(line):
+    return lambda heard: (line % heard_back(heard)).encode()
+
+
+ECHOES = {
+    "the status line": raw("HTTP/1.1 200 %s\r\ncontent-length: 0\r\n\r\n"),
+    "a status line that is none": raw("HTTP/9 %s\r\n\r\n"),
+    "a header": raw("HTTP/1.1 500 no\r\nx-echo: %s\r\ncontent-length: 0\r\n\r\n"),
+    "a header's name": raw("HTTP/1.1 200 OK\r\n%s: 1\r\n\r\n"),
+    "content-type": raw("HTTP/1.1 200 OK\r\ncontent-type: %s\r\ncontent-length: 2\r\n\r\n[]"),
+    "content-type, no JSON": raw("HTTP/1.1 200 OK\r\ncontent-type: text/%s\r\ncontent-length: 2\r\n\r\nno"),
+    "content-type, the key first": lambda heard: (
+        f"HTTP/1.1 200 OK\r\ncontent-type: text/{KEY}\r\ncontent-length: 2\r\n\r\nno".encode()
+    ),
+    "content-length": raw("HTTP/1.1 200 OK\r\ncontent-length: %s\r\n\r\n"),
+    "transfer-encoding": raw("HTTP/1.1 200 OK\r\ntransfer-encoding: %s\r\n\r\n"),
+    "content-encoding": raw("HTTP/1.1 200 OK\r\ncontent-encoding: %s\r\ncontent-length: 2\r\n\r\n[]"),
+    "a chunk's length": raw("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%s\r\n"),
+    "retry-after": raw("HTTP/1.1 503 no\r\nretry-after: %s\r\ncontent-length: 0\r\n\r\n"),
+    "rate limits": raw("HTTP/1.1 429 no\r\nx-ratelimit-limit-requests: %s\r\ncontent-length: 0\r\n\r\n"),
+    "location": raw("HTTP/1.1 307 no\r\nlocation: http://127.0.0.1:1/%s\r\ncontent-length: 0\r\n\r\n"),
+    "set-cookie": raw("HTTP/1.1 401 no\r\nset-cookie: %s\r\ncontent-length: 0\r\n\r\n"),
+    "the body": lambda heard: response(heard_back(heard).encode()),
+    "the body of a 400": lambda heard: response(heard_back(heard).encode(), "400 no"),
+    "the body of a 500": lambda heard: response(heard_back(heard).encode(), "500 no"),
+    "a body cut off": lambda heard: response(heard_back(heard).encode(), length=100_000),
+    "a body that is not what its encoding says": lambda heard: response(
+        heard_back(heard).encode(), headers=[("content-encoding", "gzip")]
+    ),
+    "an event": lambda heard: response(
+        b"data: " + heard_back(heard).encode() + b"\n\n", headers=[("content-type", "text/event-stream")]
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ECHOES)
+async def test_what_a_server_says_back_comes_out_nowhere(backend, where, log):
+    async def say_it_back(heard, reader, writer, server):
+        writer.write(ECHOES[where](heard))
+        return True
+
+    async with RawServer(say_it_back) as server, make(server, backend) as client:
+        said = []
+        for max_tokens in (1, 16):
+            with pytest.raises(BatchClientError) as caught:
+                await client.complete(PROMPT, max_tokens=max_tokens)
+            said.append(words_of(caught.value))
+        said += [repr(client), repr(client.statistics()), repr(client._runner.core), repr(client._settings)]
+        said += [repr(client._runner._transports), repr(client._runner._transports[0]._headers)]
+        said += [repr(pickle.dumps(client._settings))]
+    said.append(log.text)
+    found = "\n".join(said)
+    assert server.heard, "it must have heard them to say them back"
+    for canary in ("canary-key", "canary-header", "canary-query", "canary-prompt", "51c0", "9ad2"):
+        assert canary not in found, found[max(0, found.find(canary) - 300) :][:600]
+
+
+async def test_the_key_of_a_server_that_joined_later_is_cut_out_too(log):
+    async def say_it_back(heard, reader, writer, server):
+        writer.write(response(heard.path.encode(), "400 no"))
+
+    async with RawServer(say_it_back) as first, RawServer(say_it_back) as later, make(first, "httpx") as client:
+        client.add_endpoint(f"{later.url}?k=canary-joined")
+        await client.remove_endpoint(f"{first.url}?k={QUERY_KEY}")
+        with pytest.raises(BatchClientError) as caught:
+            await client.complete(PROMPT)
+    assert "[key]" in str(caught.value)
+    assert "canary" not in words_of(caught.value) + log.text
+
+
+def test_the_search_itself_finds_what_is_there():
+    """The net has holes of the right size: a key in a cause's frame, in a context and in an attribute is seen."""
+
+    def of_a_library(headers):
+        raise ValueError("no")
+
+    # A file name outside the tests, as a library's.
+    source = compile("def fail(headers):\n    raise ValueError('no')\n", "/lib/x.py", "exec")
+    space = {}
+    exec(source, space)
+    try:
+        try:
+            space["fail"]([KEY])
+        except ValueError as error:
+            raise BatchClientError("x") from error
+    except BatchClientError as error:
+        assert KEY in words_of(error)
+    error = BatchClientError("x")
+    error.extra = KEY
+    assert KEY in words_of(error)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"headers": {"x-api-key": HEADER_KEY + "\n"}},
+        {"limit": -1},
+        {"headers": {"x-api-key": HEADER_KEY}, "linger_s": "x"},
+    ],
+)
+def test_a_refused_setting_brings_no_key_along_in_its_context(arguments):
+    with pytest.raises(ConfigError) as caught:
+        BatchClient("http://host/v1", **{"api_key": KEY, **arguments})
+    # pydantic's error shows what was given.
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+
+
+def test_a_refused_prompt_is_not_brought_along():
+    async def story():
+        async with BatchClient("http://127.0.0.1:1/v1", model="m") as client:
+            for refused in (client.complete(PROMPT + "\ud800"), client.complete("p", suffix=PROMPT + "\ud800")):
+                with pytest.raises(ConfigError) as caught:
+                    await refused
+                chain = [caught.value, caught.value.__cause__, caught.value.__context__]
+                assert PROMPT not in repr(chain)
+
+    asyncio.run(story())
+
+
+def test_a_row_does_not_show_its_document():
+    from batchclient import MapResult
+
+    assert PROMPT not in repr(MapResult("id", 0, PROMPT))
+
+
+# Where credentials go -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_no_redirect_is_followed(backend, status):
+    async with RawServer() as elsewhere:
+
+        async def send_away(heard, reader, writer, server):
+            location = f"http://127.0.0.1:{elsewhere.port}/v1/completions"
+            writer.write(response(b"", f"{status} Go", [("location", location)]))
+
+        async with RawServer(send_away) as server, make(server, backend) as client:
+            with pytest.raises(DialectError):
+                await client.complete("p")
+        assert len(server.heard) == 1
+        assert elsewhere.connections == 0
+
+
+async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend, monkeypatch):
+    async def as_proxy(heard, reader, writer, server):
+        writer.write(response(body_of(heard)))
+
+    async with RawServer(as_proxy) as proxy, RawServer() as server:
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        async with make(server, backend) as client:
+            await client.complete("p")
+        assert (proxy.connections, len(server.heard)) == (0, 1)
+        async with make(server, backend, trust_env=True) as client:
+            await client.complete("p")
+        assert (len(proxy.heard), len(server.heard)) == (1, 1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate for 127.0.0.1 that nobody has signed but itself."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=nobody.test"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs the openssl command to make a certificate")
+    return files
+
+
+async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    heard = []
+
+    async def serve(reader, writer):
+        try:
+            heard.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 401 no\r\ncontent-length: 0\r\n\r\n")
+            await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    # Neither does the environment decide whom to trust, unless it is asked.
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+
+    async def ask(host, **arguments):
+        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http_backend": backend, **arguments}
+        async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
+            await client.complete("p")
+
+    with pytest.raises(ConnectFailed):
+        await ask("127.0.0.1")
+    assert heard == []
+    # The right name, trusted; then the wrong one.
+    with pytest.raises(BatchClientError, match="401"):
+        await ask("127.0.0.1", trust_env=True)
+    assert len(heard) == 1
+    with pytest.raises(ConnectFailed):
+        await ask("localhost", trust_env=True)
+    assert len(heard) == 1
+    server.close()
+    await server.wait_closed()
+
+
+# Sizes ----------------------------------------------------------------------------------------------------------------
+
+
+def peak_of(bomb):
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        bomb()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip"])
+def test_a_bomb_does_not_go_off_in_memory(backend, encoding):
+    body = b"\0" * 50_000_000
+    for _ in encoding.split(","):
+        body = gzip.compress(body, 9)
+
+    async def send_it(heard, reader, writer, server):
+        writer.write(response(body, headers=[("content-encoding", encoding)]))
+        return True
+
+    async def story():
+        async with RawServer(send_it) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+            with pytest.raises(BatchClientError, match="max_response_bytes"):
+                await client.complete("p")
+
+    # httpx would unpack the whole of it, 50 MB, before the cap is looked at.
+    assert peak_of(lambda: asyncio.run(story())) < 8_000_000
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br"])
+async def test_other_encodings_are_refused(backend, encoding):
+    async def send_it(heard, reader, writer, server):
+        writer.write(response(gzip.compress(body_of(heard)), headers=[("content-encoding", encoding)]))
+
+    async with RawServer(send_it) as server, make(server, backend) as client:
+        with pytest.raises(BatchClientError, match="encoded in a way"):
+            await client.complete("p")
+
+
+async def test_a_million_events_are_not_kept(backend):
+    event = b'data: {"choices":[{"index":0,"text":"x","finish_reason":null}]}\n\n'
+    sent = 0
+
+    async def never_stop(heard, reader, writer, server):
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        while sent < 1_000_000:
+            writer.write(event * 1000)
+            sent += 1000
+            await writer.drain()
+        return True
+
+    async with RawServer(never_stop) as server, make(server, backend) as client:
+        with pytest.raises(DialectError):
+            await client.complete("p", max_tokens=16)
+    assert sent < 1_000_000
+
+
+async def test_what_comes_after_a_failure_is_not_waited_for(backend):
+    async def fail_and_ping(heard, reader, writer, server):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        writer.write(b'data: {"error": {"message": "no", "code": 400}}\n\n')
+        while True:
+            writer.write(b": ping\n\n")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async with RawServer(fail_and_ping) as server, make(server, backend) as client:
+        async with asyncio.timeout(5):
+            with pytest.raises(BatchClientError, match="no"):
+                await client.complete("p", max_tokens=16)
+
+
+async def test_a_huge_header_is_refused(backend):
+    async def huge(heard, reader, writer, server):
+        writer.write(b"HTTP/1.1 200 OK\r\nx-huge: " + b"y" * 10_000_000 + b"\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async with RawServer(huge) as server, make(server, backend) as client:
+        with pytest.raises(BatchClientError):
+            await client.complete("p")
+        server.on_request = answer
+        assert (await client.complete("p")).text == "<p>"

@@ -1,0 +1,359 @@
+"""Single flight at literal times: one generation, and each caller's own end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchclient._core.limits import FixedLimit
+from batchclient._core.messages import (
+    AbortBatch,
+    AbortRequested,
+    Answered,
+    Cancelled,
+    CloseRequested,
+    DrainRequested,
+    Drained,
+    Failed,
+    Failure,
+    FailureKind,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    SendBatch,
+    Shape,
+    Submitted,
+    Woke,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
+from batchclient._core.single_flight import SingleFlight
+from batchclient.errors import (
+    BadRequest,
+    CallAborted,
+    ClientClosed,
+    DeadlineExceeded,
+    QueueFull,
+    RateLimited,
+)
+from batchclient.types import Choice, Completion, Usage
+
+SAME = Shape(b"k", b"{}", max_output_tokens=16, greedy=True)
+
+
+def call(name, prompt="p", *, of=SAME, deadline=None, solo=b""):
+    return Request(of, f'"{prompt}"'.encode(), deadline=deadline, solo_fields=solo, waiter=name)
+
+
+class Play:
+    """A core with a memory of what it sent and of how each call ended."""
+
+    def __init__(self, limit=4, **settings):
+        self.core = SingleFlight(Scheduler(SchedulerSettings(**settings), [FixedLimit(limit)]))
+        self.sent = []
+        self.aborted = []
+        self.ends = {}
+        self.drained = False
+
+    def at(self, now, *events):
+        for event in events:
+            self.core.handle(event, now)
+            self._see()
+        self.core.handle(Woke(), now)
+        self._see()
+        return self
+
+    def submit(self, now, *requests):
+        return self.at(now, *[Submitted(request) for request in requests])
+
+    def _see(self):
+        while commands := self.core.commands():
+            for command in commands:
+                match command:
+                    case SendBatch(batch):
+                        self.sent.append(batch)
+                    case AbortBatch(batch):
+                        self.aborted.append(batch)
+                    case Resolve(pairs) | Reject(pairs):
+                        for request, end in pairs:
+                            assert request.waiter not in self.ends, "every call ends once"
+                            assert request.state is RequestState.DONE
+                            self.ends[request.waiter] = end
+                    case Drained():
+                        self.drained = True
+
+    def answer(self, now, batch=None, text="text"):
+        batch = batch or self.sent[-1]
+        answers = [
+            (position, Completion((Choice(0, text, "stop", {"tokens": ["a"]}),), Usage(3, 2), request.attempts))
+            for position, request in enumerate(batch.requests)
+        ]
+        return self.at(now, Answered(batch, answers, ended=True))
+
+    def fail(self, now, kind, *, delay=None, batch=None, **fields):
+        batch = batch or self.sent[-1]
+        error = RateLimited if kind is FailureKind.REJECTED else BadRequest
+        return self.at(now, Failed(batch, Failure(kind, error, "no", **fields), delay))
+
+    @property
+    def counts(self):
+        seen = self.core.statistics()
+        return {name: getattr(seen, name) for name in ("submitted", "succeeded", "failed", "cancelled", "shared")}
+
+
+def counts(submitted, succeeded=0, failed=0, cancelled=0, shared=0):
+    return dict(submitted=submitted, succeeded=succeeded, failed=failed, cancelled=cancelled, shared=shared)
+
+
+def test_equal_calls_are_generated_once():
+    play = Play().submit(0.0, call("a"), call("b"), call("c"))
+    assert [len(batch.requests) for batch in play.sent] == [1]
+    play.answer(1.0)
+    assert sorted(play.ends) == ["a", "b", "c"]
+    assert play.counts == counts(3, succeeded=3, shared=2)
+    assert play.core.statistics().completion_tokens == 2
+    assert play.core.idle
+
+
+def test_a_call_joins_what_is_in_flight():
+    play = Play().submit(0.0, call("a")).submit(0.5, call("b"))
+    assert len(play.sent) == 1
+    assert sorted(play.answer(1.0).ends) == ["a", "b"]
+
+
+def test_a_call_joins_what_is_queued():
+    play = Play(limit=1).submit(0.0, call("other", "q")).submit(0.1, call("a"), call("b"))
+    assert play.core.statistics().queued == 1
+    play.answer(1.0).answer(2.0)
+    assert sorted(play.ends) == ["a", "b", "other"]
+    assert len(play.sent) == 2
+
+
+def test_a_call_made_after_the_answer_is_generated_anew():
+    play = Play().submit(0.0, call("a")).answer(1.0).submit(1.1, call("b"))
+    assert len(play.sent) == 2
+    assert play.counts == counts(2, succeeded=1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call("b", "q"),
+        call("b", of=Shape(b"k2", b"{}", greedy=True)),
+        call("b", of=Shape(b"tenant k", b"{}", greedy=True, tenant="t", answer_key=b"k")),
+        call("b", of=Shape(b"k", b"{}")),
+        call("b", of=Shape(b"k", b"{}", greedy=True, alone_reason="kv_transfer_params")),
+    ],
+    ids=["another prompt", "another key", "another tenant", "not greedy", "goes alone"],
+)
+def test_other_calls_share_nothing(other):
+    play = Play().submit(0.0, call("a"), other)
+    assert sum(len(batch.requests) for batch in play.sent) == 2
+    assert play.counts == counts(2)
+
+
+def test_calls_that_are_not_greedy_share_nothing_with_each_other():
+    sampled = Shape(b"k", b"{}")
+    play = Play().submit(0.0, call("a", of=sampled), call("b", of=sampled))
+    assert len(play.sent[0].requests) == 2
+
+
+def test_the_first_may_leave_and_the_others_are_answered():
+    a, b = call("a"), call("b")
+    play = Play().submit(0.0, a, b).at(0.5, Cancelled(a))
+    assert not play.aborted
+    play.answer(1.0)
+    assert list(play.ends) == ["b"]
+    assert a.state is RequestState.DONE
+    assert play.counts == counts(2, succeeded=1, cancelled=1, shared=1)
+
+
+def test_when_the_last_has_left_the_server_is_let_off():
+    a, b = call("a"), call("b")
+    play = Play().submit(0.0, a, b).at(0.5, Cancelled(b), Cancelled(a), Cancelled(a))
+    assert play.aborted == play.sent
+    assert play.counts == counts(2, cancelled=2, shared=1)
+    # What is being ended is not joined.
+    play.submit(0.6, call("c"))
+    assert len(play.sent) == 2
+    play.fail(0.7, FailureKind.REFUSED, batch=play.sent[0]).answer(1.0, play.sent[1])
+    assert list(play.ends) == ["c"]
+    assert play.core.idle
+
+
+def test_when_the_last_has_left_the_queue_nothing_is_sent():
+    a, b = call("a"), call("b")
+    play = Play(limit=1).submit(0.0, call("other", "q")).submit(0.1, a, b).at(0.2, Cancelled(a), Cancelled(b))
+    play.answer(1.0)
+    assert len(play.sent) == 1
+    assert play.core.idle
+
+
+def test_each_has_its_own_deadline_and_the_latest_counts():
+    a, b, c = call("a", deadline=1.0), call("b", deadline=3.0), call("c", deadline=2.0)
+    play = Play().submit(0.0, a).submit(0.1, b, c)
+    assert play.core.next_deadline() == 1.0
+    play.at(1.0)
+    assert list(play.ends) == ["a"]
+    assert isinstance(play.ends["a"], DeadlineExceeded)
+    assert "while the server worked" in str(play.ends["a"])
+    assert play.ends["a"].attempt == 1
+    assert not play.aborted
+    assert play.core.next_deadline() == 2.0
+    play.at(2.0)
+    assert list(play.ends) == ["a", "c"]
+    assert play.core.next_deadline() == 3.0
+    play.at(3.0)
+    assert list(play.ends) == ["a", "c", "b"]
+    assert play.aborted == play.sent
+    assert play.counts == counts(3, failed=3, shared=2)
+
+
+def test_a_caller_without_a_deadline_keeps_it_going():
+    play = Play().submit(0.0, call("a", deadline=1.0)).submit(0.5, call("b"))
+    play.at(1.0).at(100.0)
+    assert list(play.ends) == ["a"]
+    assert play.core.next_deadline() is None
+    assert sorted(play.answer(200.0).ends) == ["a", "b"]
+    assert play.counts == counts(2, succeeded=1, failed=1, shared=1)
+
+
+def test_the_latest_may_leave_and_the_others_keep_their_deadlines():
+    a, b = call("a", deadline=1.0), call("b", deadline=9.0)
+    play = Play().submit(0.0, a, b).at(0.5, Cancelled(b)).at(1.0)
+    assert isinstance(play.ends["a"], DeadlineExceeded)
+    assert play.aborted == play.sent
+    assert play.counts == counts(2, failed=1, cancelled=1, shared=1)
+
+
+def test_a_deadline_that_has_passed_is_refused_not_joined():
+    play = Play().submit(0.0, call("a")).submit(5.0, call("b", deadline=5.0))
+    assert isinstance(play.ends["b"], DeadlineExceeded)
+    assert play.counts == counts(2, failed=1)
+
+
+def test_each_has_an_answer_of_its_own():
+    play = Play().submit(0.0, call("a"), call("b")).answer(1.0)
+    a, b = play.ends["a"], play.ends["b"]
+    assert a == b
+    assert a is not b
+    assert a.choices[0] is not b.choices[0]
+    a.choices[0].logprobs["tokens"].append("changed")
+    a.usage.completion_tokens = 99
+    assert b.choices[0].logprobs == {"tokens": ["a"]}
+    assert b.usage.completion_tokens == 2
+
+
+def test_each_has_an_error_of_its_own():
+    cause = ValueError("why")
+    play = Play().submit(0.0, call("a"), call("b"))
+    play.fail(1.0, FailureKind.REJECTED, status=429, retry_after_s=7.0, code="busy", cause=cause)
+    a, b = play.ends["a"], play.ends["b"]
+    assert a is not b
+    for error in (a, b):
+        assert (type(error), error.message, error.attempt) == (RateLimited, "no", 1)
+        assert (error.status, error.retry_after_s, error.code, error.__cause__) == (429, 7.0, "busy", cause)
+    assert play.counts == counts(2, failed=2, shared=1)
+
+
+def test_a_retry_is_shared_too():
+    play = Play().submit(0.0, call("a")).fail(1.0, FailureKind.MAYBE_PROCESSED, delay=0.5).submit(1.2, call("b"))
+    play.at(1.5).answer(2.0)
+    assert {name: end.attempts for name, end in play.ends.items()} == {"a": 2, "b": 2}
+    assert len(play.sent) == 2
+
+
+def test_a_full_queue_refuses_all_of_a_flight():
+    play = Play(limit=1, max_queued=1, raise_when_full=True).submit(0.0, call("x", "x")).submit(0.1, call("y", "y"))
+    play.submit(0.2, call("a"))
+    assert isinstance(play.ends["a"], QueueFull)
+    # Joining takes no place.
+    play.submit(0.3, call("y2", "y"))
+    assert "y2" not in play.ends
+    assert play.counts == counts(4, failed=1, shared=1)
+
+
+def test_abort_ends_all():
+    play = Play().submit(0.0, call("a"), call("b")).at(0.5, AbortRequested())
+    assert [type(end) for end in play.ends.values()] == [CallAborted, CallAborted]
+    assert play.counts == counts(2, failed=2, shared=1)
+
+
+@pytest.mark.parametrize("end", [DrainRequested(), CloseRequested()])
+def test_nobody_joins_once_it_ends(end):
+    play = Play().submit(0.0, call("a")).at(0.5, end).submit(0.6, call("b"))
+    assert isinstance(play.ends["b"], ClientClosed)
+
+
+def test_it_drains():
+    play = Play().submit(0.0, call("a"), call("b")).at(0.5, DrainRequested())
+    assert not play.drained
+    assert play.answer(1.0).drained
+
+
+def test_labels_of_one_caller_are_not_sent_for_another():
+    play = Play(limit=1).submit(0.0, call("x", "x"))
+    play.submit(0.1, call("a", solo=b'"user":"a"'), call("b", solo=b'"user":"b"')).answer(1.0)
+    assert play.sent[-1].requests[0].solo_fields == b""
+    play.answer(2.0).submit(3.0, call("c", solo=b'"user":"c"'))
+    assert play.sent[-1].requests[0].solo_fields == b'"user":"c"'
+
+
+def test_nothing_of_a_prompt_is_shown():
+    play = Play().submit(0.0, call("a", "canary"))
+    assert "canary" not in repr(play.core)
+    assert "1 calls in 1 flights" in repr(play.core)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.sampled_from("pq"), st.sampled_from([None, 0.5, 1.0, 4.0])),
+        st.tuples(st.just("cancel"), st.integers(0, 30), st.none()),
+        st.tuples(st.just("answer"), st.integers(0, 30), st.none()),
+        st.tuples(st.just("fail"), st.integers(0, 30), st.sampled_from([None, 0.2])),
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 0.5, 2.0]), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(steps, st.integers(1, 3))
+def test_every_call_ends_once_whatever_happens(steps, limit):
+    play, now, made, gone = Play(limit=limit), 0.0, [], set()
+    over = set()
+
+    def open_batches():
+        return [batch for batch in play.sent if batch.id not in over]
+
+    for kind, value, more in steps:
+        if kind == "submit":
+            made.append(call(len(made), value, deadline=None if more is None else now + more))
+            play.submit(now, made[-1])
+        elif kind == "cancel" and made:
+            one = made[value % len(made)]
+            if one.state is not RequestState.DONE:
+                gone.add(one.waiter)
+                play.at(now, Cancelled(one))
+        elif kind in ("answer", "fail") and open_batches():
+            batch = open_batches()[value % len(open_batches())]
+            over.add(batch.id)
+            if kind == "answer" and not batch.aborting:
+                play.answer(now, batch, text=batch.requests[0].prompt.decode())
+            else:
+                play.fail(now, FailureKind.MAYBE_PROCESSED, delay=more, batch=batch)
+        elif kind == "wait":
+            now += value
+            play.at(now)
+        for one in made:
+            late = one.deadline is not None and one.deadline <= now
+            assert not late or one.waiter in play.ends or one.waiter in gone, "a deadline is kept"
+    play.at(now, CloseRequested())
+    for batch in play.aborted:
+        if batch.id not in over:
+            play.fail(now, FailureKind.REFUSED, batch=batch)
+    assert gone.isdisjoint(play.ends)
+    assert gone | set(play.ends) == {one.waiter for one in made}
+    assert play.core.idle
+    seen = play.counts
+    assert seen["submitted"] == len(made) == seen["succeeded"] + seen["failed"] + seen["cancelled"]
+    assert seen["cancelled"] == len(gone)
