@@ -1,0 +1,405 @@
+"""One seed, one run: a real client on a virtual clock, simulated servers, callers, and a user who meddles.
+
+What is checked at the end, beside what ``watch`` checks at every step:
+- every caller has ended, in time, and with what it must have: its own answer in full, or an error whose cause was there;
+- no call was sent more often than attempts, splits and free repetitions allow;
+- nothing is left: no call, permit, task, timer or open request, and every transport was closed.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from traceback import extract_tb
+
+from batchclient import (
+    Backoff,
+    BadRequest,
+    CallAborted,
+    ClientClosed,
+    Completion,
+    ConnectFailed,
+    DeadlineExceeded,
+    QueueFull,
+)
+from batchclient._core.messages import RequestState
+from batchclient.client import BatchClient
+from tests.shell.clocks import VirtualLoop
+from tests.shell.scripted import answer_to
+from tests.simulation.pairs import Fault
+from tests.simulation.plan import CallPlan, make_plan, make_server_plan
+from tests.simulation.server import Server
+from tests.simulation.watch import WatchedCore
+
+__all__ = ["Outcome", "run_seed"]
+
+_IN_TIME_S = 0.05
+"""How late a caller may hear of its deadline."""
+_COSTS_NO_ATTEMPT = frozenset({Fault.REFUSED, Fault.NO_STREAMS, Fault.SLOW})
+_BY_THE_USER = [RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT]
+
+
+@dataclass
+class Outcome:
+    """What one run came to.
+
+    Args:
+        seed: its seed.
+        wrong: what was wrong, in the order in which it was seen; empty if nothing was.
+        met: how often each (fault, state) was met.
+        calls: how many calls were made.
+        digest: of everything that went into the core and came out of it; the same for the same seed.
+        transcript: the same in full.
+    """
+
+    seed: int
+    wrong: list
+    met: Counter
+    calls: int
+    digest: str
+    transcript: list = field(repr=False)
+
+
+@dataclass
+class Call:
+    """One caller's side."""
+
+    plan: CallPlan
+    request: object = None
+    task: object = None
+    made_at: float = 0.0
+    ended_at: float = 0.0
+    result: object = None
+    sends: int = 0
+    moves: int = 0
+    longest_list: int = 1
+    hits: Counter = field(default_factory=Counter)
+    refused_alone: bool = False
+    cancelled: bool = False
+
+
+class _Policy:
+    """The default policy with its jitter from the seed."""
+
+    def __init__(self, max_attempts, rng):
+        self._backoff = Backoff(max_attempts=max_attempts)
+        self._rng = rng
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return self._backoff.decide(failure, attempt, elapsed_s, self._rng)
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed):
+        self.plan = make_plan(seed)
+        self.rng = self.plan.rng
+        self.wrong = []
+        self.met = Counter()
+        self.calls = [Call(each) for each in self.plan.calls]
+        self.by_prompt = {call.plan.prompt: call for call in self.calls}
+        self.by_seq = {}
+        self.servers = {}
+        self.watch = None
+        self.client = None
+        self.loop = None
+        self.began_at = 0.0
+        self.aborts = 0
+        self.leaving = []
+
+    @property
+    def now_s(self):
+        return self.loop.time() - self.began_at
+
+    @contextmanager
+    def guarded(self):
+        """What is wrong is remembered: the client guards itself against exceptions, and would go on."""
+        try:
+            yield
+        except BaseException as error:
+            where = extract_tb(error.__traceback__)[-1]
+            self.wrong.append(f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+            raise
+
+    # Told by the watch and the servers ---------------------------------------------------------------------------
+
+    def submitted(self, request):
+        call = self.by_prompt[json.loads(request.prompt)]
+        assert call.request is None, "a call is submitted once"
+        call.request = request
+        # Its number is given when the core takes it.
+        self.by_seq[len(self.watch.calls) - 1] = call
+
+    def granted(self, batch):
+        for request in batch.requests:
+            call = self.by_seq[request.seq]
+            call.sends += 1
+            call.longest_list = max(call.longest_list, len(batch.requests))
+
+    def moved(self, requests):
+        for request in requests:
+            self.by_seq[request.seq].moves += 1
+
+    def arrived(self, server, sent):
+        """A request reached a server; return its batch."""
+        with self.guarded():
+            calls = [self.by_prompt[prompt] for prompt in sent.prompts]
+            batches = {call.request.batch.id: call.request.batch for call in calls}
+            assert len(batches) == 1, "the calls of a request are of one batch"
+            (batch,) = batches.values()
+            assert [call.request for call in calls] == batch.requests, "the prompts are those of the batch"
+            assert self.client._runner._transports[batch.endpoint] is server, "it went to the endpoint it was granted on"
+            assert sent.streamed == batch.streamed
+            for call in calls:
+                asked = {name: call.plan.params.get(name) for name in ("max_tokens", "n")}
+                assert asked == {name: sent.body.get(name) for name in asked}, "another call's parameters"
+                deadline = call.request.deadline
+                assert deadline is None or self.loop.time() < deadline, "nothing starts after its deadline"
+            return batch
+
+    def hit(self, fault, batch):
+        """A fault takes effect on what is left of a batch."""
+        self.watch.hit(fault, self.watch.states_of_batch(batch))
+        for request, answered in zip(batch.requests, batch.answered, strict=True):
+            if not answered:
+                call = self.by_seq[request.seq]
+                call.hits[fault] += 1
+                call.refused_alone |= fault is Fault.TOO_LARGE and len(batch.requests) == 1
+
+    def count(self, fault, states):
+        for state in states:
+            self.met[fault, state] += 1
+
+    def sequences_at(self, endpoint):
+        server = self.client._runner._transports.get(endpoint)
+        return 0 if server is None else server.sequences
+
+    def check_answer(self, request, completion):
+        """An answer must be the call's own, and all of it."""
+        call = self.by_seq[request.seq]
+        texts = [answer_to(call.plan.prompt, k) for k in range(call.plan.params.get("n", 1))]
+        assert [choice.text for choice in completion.choices] == texts, "another's answer, or half an answer"
+        assert completion.attempts == call.sends
+        assert not call.plan.bad, "the server never answered this prompt"
+
+    # The run ---------------------------------------------------------------------------------------------------
+
+    def make_client(self):
+        plan = self.plan
+        for number, server_plan in enumerate(plan.servers):
+            self.add_server(number, server_plan)
+        client = BatchClient(
+            [*self.servers], model="m", retry=_Policy(plan.max_attempts, Random(plan.seed)), **plan.settings
+        )
+        client._make_transport = self.servers.__getitem__
+        make_core = client._make_core
+
+        def make_watched_core():
+            self.watch = WatchedCore(make_core(), self)
+            return self.watch
+
+        client._make_core = make_watched_core
+        return client
+
+    def add_server(self, number, server_plan):
+        url = f"http://server-{number}/v1"
+        self.servers[url] = Server(self, url, server_plan)
+        return url
+
+    async def run(self):
+        self.loop = asyncio.get_running_loop()
+        self.began_at = self.loop.time()
+        self.client = client = self.make_client()
+        client._start()
+        for call in self.calls:
+            call.task = asyncio.create_task(self.one_call(call))
+        meddling = asyncio.create_task(self.meddle())
+        await self.end()
+        await asyncio.gather(meddling, *self.leaving, *(call.task for call in self.calls))
+        await client.aclose()
+        await asyncio.sleep(0)
+        self.check_nothing_is_left()
+        for call in self.calls:
+            self.check_call(call)
+
+    async def one_call(self, call):
+        plan = call.plan
+        try:
+            await asyncio.sleep(plan.at_s)
+            call.made_at = self.loop.time()
+            call.result = await self.client.complete(plan.prompt, timeout_s=plan.timeout_s, **plan.params)
+        except asyncio.CancelledError:
+            assert call.cancelled, "nobody cancelled it"
+        except Exception as error:
+            call.result = error
+        call.ended_at = self.loop.time()
+
+    async def end(self):
+        """Wait for what comes by itself, or end the run in the midst of it."""
+        plan = self.plan
+        if plan.ending == "wait":
+            await asyncio.gather(*(call.task for call in self.calls))
+        else:
+            await asyncio.sleep(self.rng.uniform(0.3, 1.0) * plan.heal_at_s)
+            if plan.ending == "drain":
+                if self.rng.random() < 0.3:
+                    self.client.pause()
+                draining = asyncio.create_task(self.client.drain())
+                if self.rng.random() < 0.5:
+                    await asyncio.sleep(self.rng.choice([0.0, 0.1, 1.0, 3.0]))
+                    await self.client.aclose()
+                await draining
+        await self.client.aclose()
+
+    # The user --------------------------------------------------------------------------------------------------
+
+    async def meddle(self):
+        for at_s, action in self.plan.actions:
+            await asyncio.sleep(at_s - self.now_s)
+            self.act(action)
+        await asyncio.sleep(self.plan.heal_at_s - self.now_s)
+        self.client.resume()
+
+    def act(self, action):
+        client, rng = self.client, self.rng
+        match action:
+            case "cancel":
+                self.cancel_one()
+            case "pause":
+                client.pause()
+            case "resume":
+                client.resume()
+            case "abort":
+                self.aborts += 1
+                client.abort()
+            case "retune":
+                change = rng.choice([{"limit": rng.choice([1, 4, 32])}, {"max_list": rng.choice([1, 4, 32])}])
+                client.retune(**change, linger_s=rng.choice([0.0, 0.1]), max_queued=rng.choice([1, 5, 1000]))
+            case "pin":
+                if client._pinned is None:
+                    client.pin(rng.choice([1, 3, 20]))
+                else:
+                    client.unpin()
+            case "add":
+                if not client._closed and len(client._endpoints) < 4:
+                    url = self.add_server(len(self.servers), make_server_plan(rng, self.plan.heal_at_s))
+                    client.add_endpoint(url)
+            case _:
+                self.remove_one(drain=action == "remove")
+
+    def cancel_one(self):
+        """Cancel a call: first a state is drawn, then a call in it, so that rare states are met, too."""
+        by_state = {state: [] for state in _BY_THE_USER}
+        for call in self.calls:
+            if call.request is not None and call.request.state in by_state:
+                by_state[call.request.state].append(call)
+        states = [state for state in _BY_THE_USER if by_state[state]]
+        if states:
+            call = self.rng.choice(by_state[self.rng.choice(states)])
+            call.cancelled = True
+            call.task.cancel()
+
+    def remove_one(self, *, drain):
+        client = self.client
+        if len(client._endpoints) < 2:
+            return
+        urls = [url for url, _ in client._endpoints + client._leaving]
+        url = self.rng.choice(urls)
+        self.leaving.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
+
+    # What must hold in the end -----------------------------------------------------------------------------------
+
+    def check_nothing_is_left(self):
+        watch = self.watch
+        assert watch.core.idle and not watch.open, "something is left"
+        statistics = watch.core.statistics()
+        assert statistics.in_flight == statistics.abandoned == statistics.queued == statistics.waiting == 0
+        assert statistics.backing_off == 0
+        assert watch.core.next_deadline() is None
+        for server in self.servers.values():
+            assert not server.open, f"{server.name} still works on something"
+            assert server.closed or server not in self.client._runner._transports.values(), "a transport is open"
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not tasks, f"tasks are left: {tasks}"
+        timers = [handle for handle in self.loop._scheduled if not handle.cancelled()]
+        assert not timers, f"timers are left: {timers}"
+
+    def check_call(self, call):
+        result, plan = call.result, call.plan
+        name = f"call {plan.prompt[-40:]!r}"
+        assert call.task.done()
+        if call.request is not None:
+            assert call.sends == call.request.attempts
+            ended = self.watch.ended[call.request.seq]
+            assert ended == 1, f"{name} ended {ended} times"
+        repeated = call.hits.total() + call.moves
+        assert call.sends <= 1 + repeated, f"{name} was sent {call.sends} times and failed {repeated} times"
+        free = call.moves + sum(call.hits[fault] for fault in _COSTS_NO_ATTEMPT)
+        # The first list of a server is a probe: a reply that does not fit costs nothing, on as many servers as there are.
+        free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
+        splits = math.ceil(math.log2(call.longest_list))
+        assert call.sends <= self.plan.max_attempts + splits + free, f"{name} was sent too often"
+        if plan.timeout_s is not None:
+            deadline = call.made_at + plan.timeout_s
+            assert call.ended_at <= deadline + _IN_TIME_S, f"{name} ended {call.ended_at - deadline:.3f} s late"
+        match result:
+            case None:
+                assert call.cancelled
+            case Completion():
+                pass
+            case QueueFull():
+                assert self.plan.settings["when_full"] == "raise"
+            case ClientClosed():
+                assert self.plan.ending != "wait"
+            case CallAborted():
+                assert self.aborts
+            case DeadlineExceeded():
+                assert plan.timeout_s is not None
+                in_time = call.ended_at >= deadline - 1e-6
+                assert in_time or "cannot be met" in result.message, f"{name} ended before its deadline"
+            case BadRequest():
+                assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
+            case ConnectFailed():
+                assert call.hits[Fault.REFUSED]
+            case _:
+                used = call.hits.total() - call.hits[Fault.SLOW] - call.hits[Fault.REFUSED]
+                assert used >= self.plan.max_attempts, f"{name} gave up after {used} failures: {result!r}"
+
+
+class _Errors(logging.Handler):
+    """What the client logs as an error is wrong: it says so where it guards itself."""
+
+    def __init__(self, world):
+        super().__init__(logging.ERROR)
+        self.world = world
+
+    def emit(self, record):
+        cause = record.exc_info[1] if record.exc_info else None
+        self.world.wrong.append(f"logged: {record.getMessage()} ({cause!r})")
+
+
+def run_seed(seed):
+    """Run one seed in virtual time; never raises for what goes wrong in it."""
+    world = World(seed)
+    log, errors = logging.getLogger("batchclient"), _Errors(world)
+    log.addHandler(errors)
+    try:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.get_loop().set_exception_handler(
+                lambda loop, context: world.wrong.append(f"unseen: {context.get('exception') or context['message']!r}")
+            )
+            runner.run(world.run())
+    except Exception as error:
+        where = extract_tb(error.__traceback__)[-1]
+        world.wrong.append(f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+    finally:
+        log.removeHandler(errors)
+    transcript = world.watch.transcript if world.watch is not None else []
+    digest = hashlib.sha256(repr(transcript).encode()).hexdigest()[:16]
+    return Outcome(seed, world.wrong, world.met, len(world.calls), digest, transcript)
