@@ -368,7 +368,7 @@ class World:
             case ConnectFailed():
                 assert call.hits[Fault.REFUSED]
             case _:
-                used = call.hits.total() - call.hits[Fault.SLOW] - call.hits[Fault.REFUSED]
+                used = call.hits.total() - call.hits[Fault.SLOW]
                 assert used >= self.plan.max_attempts, f"{name} gave up after {used} failures: {result!r}"
 
 
