@@ -12,7 +12,7 @@ from collections import Counter
 from multiprocessing import get_context
 
 from tests.simulation.pairs import Fault, State, cannot_be
-from tests.simulation.run import run_seed
+from tests.simulation.run import run_seed, run_seeds
 
 _LEAST = 20
 """How often each pair that can be is to be met in so many seeds."""
@@ -48,7 +48,7 @@ def search(first, seeds, processes):
     began = time.perf_counter()
     met, failed, calls, done = Counter(), [], 0, 0
     with get_context("spawn").Pool(processes) as pool:
-        for outcomes in pool.imap_unordered(_run_some, _slices(first, seeds)):
+        for outcomes in pool.imap_unordered(run_seeds, _slices(first, seeds)):
             for outcome in outcomes:
                 met.update(outcome.met)
                 calls += outcome.calls
@@ -98,14 +98,6 @@ def _possible():
 def _slices(first, seeds):
     last = first + seeds
     return [range(start, min(start + _SEEDS_AT_A_TIME, last)) for start in range(first, last, _SEEDS_AT_A_TIME)]
-
-
-def _run_some(seeds):
-    outcomes = [run_seed(seed) for seed in seeds]
-    for outcome in outcomes:
-        # Long, and replayed if it is wanted.
-        outcome.transcript = []
-    return outcomes
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from tests.simulation.plan import CallPlan, make_plan, make_server_plan
 from tests.simulation.server import Server
 from tests.simulation.watch import WatchedCore
 
-__all__ = ["Outcome", "run_seed"]
+__all__ = ["Outcome", "run_seed", "run_seeds"]
 
 _IN_TIME_S = 0.05
 """How late a caller may hear of its deadline."""
@@ -172,6 +172,9 @@ class World:
                 call.hits[fault] += 1
                 call.refused_alone |= fault is Fault.TOO_LARGE and len(batch.requests) == 1
 
+    def states_of(self, batch):
+        return self.watch.states_of_batch(batch) | self.watch.states_of_client()
+
     def count(self, fault, states):
         for state in states:
             self.met[fault, state] += 1
@@ -306,12 +309,21 @@ class World:
             call.task.cancel()
 
     def remove_one(self, *, drain):
-        client = self.client
+        """Remove a server, one in a rare state if there is one, or one that is leaving already; perhaps end it all while it leaves."""
+        client, rng = self.client, self.rng
         if len(client._endpoints) < 2:
             return
-        urls = [url for url, _ in client._endpoints + client._leaving]
-        url = self.rng.choice(urls)
+        by_state = {}
+        for url, number in client._endpoints + client._leaving:
+            endpoint = self.watch.core._by_id.get(number)
+            if endpoint is not None:
+                by_state.setdefault((self.watch.state_of(endpoint).value, endpoint.in_flight > 0), []).append(url)
+        if not by_state:
+            return
+        url = rng.choice(by_state[rng.choice(sorted(by_state))])
         self.leaving.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
+        if drain and rng.random() < 0.5:
+            self.loop.call_later(0.05, self.act, rng.choice(["remove", "remove now", "cancel", "cancel", "pause", "abort", "add"]))
 
     # What must hold in the end -----------------------------------------------------------------------------------
 
@@ -403,3 +415,11 @@ def run_seed(seed):
     transcript = world.watch.transcript if world.watch is not None else []
     digest = hashlib.sha256(repr(transcript).encode()).hexdigest()[:16]
     return Outcome(seed, world.wrong, world.met, len(world.calls), digest, transcript)
+
+
+def run_seeds(seeds):
+    """Run several; without their transcripts, which are long and can be had again."""
+    outcomes = [run_seed(seed) for seed in seeds]
+    for outcome in outcomes:
+        outcome.transcript = []
+    return outcomes

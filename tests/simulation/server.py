@@ -8,18 +8,22 @@ from random import Random
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut
 from tests.shell.scripted import Sent, error, plain, stream, stream_end
-from tests.simulation.pairs import LISTS_ONLY, PLAIN_ONLY, STREAMED_ONLY, Fault
+from tests.simulation.pairs import LISTS_ONLY, PLAIN_ONLY, STREAMED_ONLY, Fault, State
 
 __all__ = ["Server"]
 
-_CONNECT_S = 0.001
 _SLOW_S = 1.5
 """Less than the read timeout."""
 _MADE = object()
 """In a stream, before the event that ends a choice: the server works on one sequence less."""
+_BEFORE_THE_RESPONSE = frozenset({Fault.REFUSED, Fault.RESET, Fault.SLOW, Fault.SILENT})
+_RARE = frozenset(State) - {
+    State.IN_FLIGHT, State.IN_LIST, State.ALONE, State.FIRST, State.AGAIN, State.HEALTHY
+}  # fmt: skip
+_OF_SOME = STREAMED_ONLY | PLAIN_ONLY | LISTS_ONLY
 _INSTEAD_OF_ANSWERS = frozenset(
     {
-        Fault.REFUSED, Fault.RESET, Fault.SILENT, Fault.NO_LISTS, Fault.NO_STREAMS, Fault.TOO_LARGE, Fault.LIST_TOO_LONG,
+        Fault.NO_LISTS, Fault.NO_STREAMS, Fault.TOO_LARGE, Fault.LIST_TOO_LONG,
         Fault.LIMITED, Fault.LIMITED_FOR, Fault.BROKEN, Fault.UNAVAILABLE, Fault.UNAVAILABLE_FOR,
     }
 )  # fmt: skip
@@ -53,7 +57,8 @@ class Server:
         self.requests += 1
         batch = self.world.arrived(self, sent)
         fault = self.draw(sent)
-        await asyncio.sleep(_CONNECT_S)
+        await asyncio.sleep(self.plan.connect_s)
+        fault = fault or self.draw_if_rare(sent, batch)
         if fault is Fault.REFUSED:
             self.world.hit(fault, batch)
             raise ConnectFailed("the connection was refused")
@@ -63,13 +68,17 @@ class Server:
         except BaseException:
             del self.open[sent.number]
             raise
-        return _Response(self, sent, batch, fault)
+        if fault in (None, Fault.SLOW):
+            fault = self.draw_if_rare(sent, batch)
+        if fault not in _INSTEAD_OF_ANSWERS and any(self.world.by_prompt[prompt].plan.bad for prompt in sent.prompts):
+            fault = Fault.BAD_PROMPT
+        return _Response(self, sent, batch, None if fault in _BEFORE_THE_RESPONSE else fault)
 
     async def first_byte(self, sent, batch, fault):
         """Wait for the response's headers."""
         if fault is Fault.SLOW:
-            self.world.hit(fault, batch)
             await asyncio.sleep(_SLOW_S)
+            self.world.hit(fault, batch)
         elif fault is Fault.SILENT:
             await asyncio.sleep(sent.timeouts.read_s)
             self.world.hit(fault, batch)
@@ -83,23 +92,33 @@ class Server:
     def draw(self, sent):
         """What goes wrong with a request, if anything does."""
         plan, now_s = self.plan, self.world.now_s
-        listed = len(sent.prompts) > 1
-        fault = None
-        if now_s < self.world.plan.heal_at_s:
-            outage = next((one for one in plan.outages if one.begins_s <= now_s < one.ends_s), None)
-            if outage is not None:
-                fault = outage.fault
-            elif len(sent.prompts) > plan.longest_list:
-                fault = Fault.LIST_TOO_LONG
-            elif self.rng.random() < plan.fault_ratio:
-                fault = self.rng.choice(plan.faults)
-        if fault in LISTS_ONLY and not listed:
-            fault = None
-        if fault in (PLAIN_ONLY if sent.streamed else STREAMED_ONLY):
-            fault = None
-        if fault not in _INSTEAD_OF_ANSWERS and any(self.world.by_prompt[prompt].plan.bad for prompt in sent.prompts):
-            fault = Fault.BAD_PROMPT
-        return fault
+        if now_s >= self.world.plan.heal_at_s:
+            return None
+        outage = next((one for one in plan.outages if one.begins_s <= now_s < one.ends_s), None)
+        if outage is not None:
+            return outage.fault
+        if len(sent.prompts) > plan.longest_list:
+            return Fault.LIST_TOO_LONG
+        return self.one_of(plan.faults, sent) if self.rng.random() < plan.fault_ratio else None
+
+    def draw_if_rare(self, sent, batch):
+        """The same, where the request has come into a state in which little would go wrong by chance."""
+        plan = self.plan
+        if self.world.now_s >= self.world.plan.heal_at_s or not plan.fault_ratio or self.rng.random() < 0.2:
+            return None
+        return self.one_of(plan.faults, sent) if _RARE & self.world.states_of(batch) else None
+
+    def one_of(self, faults, sent):
+        """One of those that such a request can have."""
+        not_for_it = PLAIN_ONLY if sent.streamed else STREAMED_ONLY
+        if len(sent.prompts) == 1:
+            not_for_it = not_for_it | LISTS_ONLY
+        faults = [fault for fault in faults if fault not in not_for_it]
+        # What few requests can have goes before what any can have.
+        own = [fault for fault in faults if fault in _OF_SOME]
+        if own and self.rng.random() < 0.5:
+            faults = own
+        return self.rng.choice(faults) if faults else None
 
     async def aclose(self):
         self.closed += 1

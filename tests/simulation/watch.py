@@ -296,9 +296,11 @@ class WatchedCore:
     def state_of(endpoint):
         return State.LEAVING if endpoint.leaving else _HEALTH[endpoint.health.state]
 
+    def states_of_client(self):
+        return ({State.PAUSED} if self.paused else set()) | ({State.DRAINING} if self.core._draining else set())
+
     def hit(self, fault, states):
-        client = ({State.PAUSED} if self.paused else set()) | ({State.DRAINING} if self.core._draining else set())
-        self.world.count(fault, states | client)
+        self.world.count(fault, states | self.states_of_client())
         self.say("hit", fault.value)
 
     def say(self, *line):
