@@ -97,4 +97,6 @@ def cannot_be(fault: Fault, state: State) -> str | None:
         return "a probe is one call"
     if fault is Fault.ADD and state is State.DRAINING:
         return "a draining client takes no endpoint"
+    if fault is Fault.DRAIN and state is State.PAUSED:
+        return "drain() resumes a paused client first"
     return None

@@ -111,7 +111,7 @@ class World:
         self.loop = None
         self.began_at = 0.0
         self.aborts = 0
-        self.leaving = []
+        self.side_tasks = []
 
     @property
     def now_s(self):
@@ -224,7 +224,9 @@ class World:
             call.task = asyncio.create_task(self.one_call(call))
         meddling = asyncio.create_task(self.meddle())
         await self.end()
-        await asyncio.gather(meddling, *self.leaving, *(call.task for call in self.calls))
+        await asyncio.gather(meddling, *(call.task for call in self.calls))
+        while self.side_tasks:
+            await self.side_tasks.pop()
         await client.aclose()
         await asyncio.sleep(0)
         self.check_nothing_is_left()
@@ -253,11 +255,11 @@ class World:
             if plan.ending == "drain":
                 if self.rng.random() < 0.3:
                     self.client.pause()
-                draining = asyncio.create_task(self.client.drain())
+                draining = [asyncio.create_task(self.client.drain()) for _ in range(self.rng.choice([1, 2]))]
                 if self.rng.random() < 0.5:
                     await asyncio.sleep(self.rng.choice([0.0, 0.1, 1.0, 3.0]))
                     await self.client.aclose()
-                await draining
+                await asyncio.gather(*draining)
         await self.client.aclose()
 
     # The user --------------------------------------------------------------------------------------------------
@@ -267,7 +269,18 @@ class World:
             await asyncio.sleep(at_s - self.now_s)
             self.act(action)
         await asyncio.sleep(self.plan.heal_at_s - self.now_s)
+        # Also what a last meddling paused.
+        await asyncio.sleep(1.0)
         self.client.resume()
+
+    def meddle_soon(self, after_s):
+        """Do one thing more, in the midst of what happens now."""
+        if self.now_s < self.plan.heal_at_s:
+            self.side_tasks.append(asyncio.create_task(self.meddle_once(after_s)))
+
+    async def meddle_once(self, after_s):
+        await asyncio.sleep(after_s)
+        self.act(self.rng.choice(["remove", "remove now", "cancel", "cancel", "pause", "abort", "add", "retune"]))
 
     def act(self, action):
         client, rng = self.client, self.rng
@@ -321,9 +334,9 @@ class World:
         if not by_state:
             return
         url = rng.choice(by_state[rng.choice(sorted(by_state))])
-        self.leaving.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
+        self.side_tasks.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
         if drain and rng.random() < 0.5:
-            self.loop.call_later(0.05, self.act, rng.choice(["remove", "remove now", "cancel", "cancel", "pause", "abort", "add"]))
+            self.meddle_soon(0.05)
 
     # What must hold in the end -----------------------------------------------------------------------------------
 

@@ -57,6 +57,9 @@ class Server:
         self.requests += 1
         batch = self.world.arrived(self, sent)
         fault = self.draw(sent)
+        if State.PROBING in self.world.states_of(batch) and self.rng.random() < 0.15:
+            # A probe is soon over: the user meddles just then.
+            self.world.meddle_soon(self.plan.connect_s / 2)
         await asyncio.sleep(self.plan.connect_s)
         fault = fault or self.draw_if_rare(sent, batch)
         if fault is Fault.REFUSED:
@@ -106,7 +109,11 @@ class Server:
         plan = self.plan
         if self.world.now_s >= self.world.plan.heal_at_s or not plan.fault_ratio or self.rng.random() < 0.2:
             return None
-        return self.one_of(plan.faults, sent) if _RARE & self.world.states_of(batch) else None
+        if not _RARE & self.world.states_of(batch):
+            return None
+        if len(sent.prompts) > 1 and self.rng.random() < 0.3:
+            return Fault.LIST_TOO_LONG
+        return self.one_of(plan.faults, sent)
 
     def one_of(self, faults, sent):
         """One of those that such a request can have."""
