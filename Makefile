@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab format clean
+.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab sim mutants format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchma
 lab: $(STAMP)  ## Limit algorithms on simulated servers in virtual time; into docs/laboratory.md; ARGS="--seeds 10 --algorithms knee"
 	$(BIN)/python -m benchmarks.lab --fresh --write $(ARGS)
 	$(BIN)/python benchmarks/report.py
+
+sim: $(STAMP)  ## Simulated runs under seeded faults, and what met what; SEEDS=10000, or SEED=123 to see one again
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+
+mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

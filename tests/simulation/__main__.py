@@ -59,7 +59,9 @@ def search(first, seeds, processes):
     print_table(met)
     rare = [pair for pair in _possible() if met[pair] < _LEAST]
     impossible = [pair for pair in met if cannot_be(*pair)]
-    print(f"{done} seeds, {calls} calls, {met_in_all(met)} faults in {time.perf_counter() - began:.0f} s; {len(failed)} failed")
+    print(
+        f"{done} seeds, {calls} calls, {met_in_all(met)} faults in {time.perf_counter() - began:.0f} s; {len(failed)} failed"
+    )
     for fault, state in sorted(impossible, key=str):
         print(f"met, and said to be impossible: {fault.value} x {state.value}")
     if seeds >= _IN_SEEDS:

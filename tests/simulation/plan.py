@@ -78,8 +78,7 @@ def make_plan(seed: int) -> Plan:
     heal_at_s = rng.uniform(4.0, 15.0) * rng.choice([1, 1, 1, 1, 60])
     count = rng.choice([1, 2, 2, 3, 3])
     actions = sorted(
-        (rng.uniform(0.0, heal_at_s), rng.choice(_actions(rng)))
-        for _ in range(rng.choice([0, 4, 10, 25]))
+        (rng.uniform(0.0, heal_at_s), rng.choice(_actions(rng))) for _ in range(rng.choice([0, 4, 10, 25]))
     )
     return Plan(
         seed=seed,

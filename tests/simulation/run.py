@@ -154,7 +154,9 @@ class World:
             assert len(batches) == 1, "the calls of a request are of one batch"
             (batch,) = batches.values()
             assert [call.request for call in calls] == batch.requests, "the prompts are those of the batch"
-            assert self.client._runner._transports[batch.endpoint] is server, "it went to the endpoint it was granted on"
+            assert self.client._runner._transports[batch.endpoint] is server, (
+                "it went to the endpoint it was granted on"
+            )
             assert sent.streamed == batch.streamed
             for call in calls:
                 asked = {name: call.plan.params.get(name) for name in ("max_tokens", "n")}

@@ -204,24 +204,33 @@ class WatchedCore:
         del self.live[request.seq]
 
     def check_grant(self, batch):
-        endpoint = self.core._by_id[batch.endpoint]
+        core = self.core
+        endpoint = core._by_id[batch.endpoint]
         weight = batch.shape.weight
         assert batch.id not in self.open, "a batch is sent once"
         assert not self.paused, "a paused client sends nothing"
         assert not endpoint.leaving, "a removed endpoint gets nothing more"
         assert endpoint.blocked_until is None or self.now >= endpoint.blocked_until, "the endpoint asked for rest"
         assert len({id(request.shape) for request in batch.requests}) == 1, "one shape per batch"
-        in_flight = {request.seq for other, left in self.open.values() for request in other.requests if request.batch is other}
+        in_flight = {
+            request.seq for other, left in self.open.values() for request in other.requests if request.batch is other
+        }
         for request in batch.requests:
             assert request.deadline is None or request.deadline > self.now, "nothing starts after its deadline"
             assert self.now >= self.not_before.pop(request.seq, 0.0), "it backs off still"
             assert request.seq not in in_flight, "a call is in one request at a time"
             assert not self.ended[request.seq], "it has ended already"
-        held = sum(len(left) * other.shape.weight for other, left in self.open.values() if other.endpoint == endpoint.id)
+        held = sum(
+            len(left) * other.shape.weight for other, left in self.open.values() if other.endpoint == endpoint.id
+        )
         asked, limit = len(batch.requests) * weight, endpoint.limit.limit
         assert held + asked <= max(limit, weight), f"{held + asked} in flight, more than the limit of {limit}"
-        if endpoint.health.state is HealthState.PROBING:
-            assert len(batch.requests) == 1 and endpoint.health.probe == batch.id, "a probe is one call"
+        health = endpoint.health
+        # A lone endpoint that never answered is not waited for: its calls find out at once.
+        stranger = len(core._endpoints.serving) == 1 and health.is_wrong_address
+        if health.state is HealthState.PROBING and not stranger:
+            assert len(batch.requests) == 1 and health.probe == batch.id, "a probe is one call"
+        assert health.state is not HealthState.EJECTED or stranger, "an ejected endpoint gets a probe, nothing else"
 
     # After every step ------------------------------------------------------------------------------------------
 
@@ -241,7 +250,9 @@ class WatchedCore:
             assert endpoint.in_flight == held[endpoint.id], "permits are not what is in flight"
             assert endpoint.abandoned == gone[endpoint.id], "what is abandoned is not what nobody waits for"
             working = world.sequences_at(endpoint.id)
-            assert working <= endpoint.in_flight, f"the server works on {working}, the client knows of {endpoint.in_flight}"
+            assert working <= endpoint.in_flight, (
+                f"the server works on {working}, the client knows of {endpoint.in_flight}"
+            )
         # Spelt out: a dictionary of states would be the dearest part of a run.
         waiting = queued = backing_off = in_flight = 0
         earliest = math.inf
