@@ -1,36 +1,24 @@
 """One seed, one run: a real client on a virtual clock, simulated servers, callers, and a user who meddles.
 
-What is checked at the end, beside what ``watch`` checks at every step:
-- every caller has ended, in time, and with what it must have: its own answer in full, or an error whose cause was there;
-- no call was sent more often than attempts, splits and free repetitions allow;
-- nothing is left: no call, permit, task, timer or open request, and every transport was closed.
+``watch`` checks what must hold at every step, ``ends`` what must hold when it is over.
 """
 
 import asyncio
 import hashlib
 import json
 import logging
-import math
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from traceback import extract_tb
 
-from batchclient import (
-    Backoff,
-    BadRequest,
-    CallAborted,
-    ClientClosed,
-    Completion,
-    ConnectFailed,
-    DeadlineExceeded,
-    QueueFull,
-)
+from batchclient import Backoff
 from batchclient._core.messages import RequestState
 from batchclient.client import BatchClient
 from tests.shell.clocks import VirtualLoop
 from tests.shell.scripted import answer_to
+from tests.simulation.ends import check_call, check_nothing_is_left
 from tests.simulation.pairs import Fault
 from tests.simulation.plan import CallPlan, make_plan, make_server_plan
 from tests.simulation.server import Server
@@ -38,9 +26,6 @@ from tests.simulation.watch import WatchedCore
 
 __all__ = ["Outcome", "run_seed", "run_seeds"]
 
-_IN_TIME_S = 0.05
-"""How late a caller may hear of its deadline."""
-_COSTS_NO_ATTEMPT = frozenset({Fault.REFUSED, Fault.NO_STREAMS, Fault.SLOW})
 _BY_THE_USER = [RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT]
 
 
@@ -231,9 +216,9 @@ class World:
             await self.side_tasks.pop()
         await client.aclose()
         await asyncio.sleep(0)
-        self.check_nothing_is_left()
+        check_nothing_is_left(self)
         for call in self.calls:
-            self.check_call(call)
+            check_call(self, call)
 
     async def one_call(self, call):
         plan = call.plan
@@ -339,64 +324,6 @@ class World:
         self.side_tasks.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
         if drain and rng.random() < 0.5:
             self.meddle_soon(0.05)
-
-    # What must hold in the end -----------------------------------------------------------------------------------
-
-    def check_nothing_is_left(self):
-        watch = self.watch
-        assert watch.core.idle and not watch.open, "something is left"
-        statistics = watch.core.statistics()
-        assert statistics.in_flight == statistics.abandoned == statistics.queued == statistics.waiting == 0
-        assert statistics.backing_off == 0
-        assert watch.core.next_deadline() is None
-        for server in self.servers.values():
-            assert not server.open, f"{server.name} still works on something"
-            assert server.closed or server not in self.client._runner._transports.values(), "a transport is open"
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not tasks, f"tasks are left: {tasks}"
-        timers = [handle for handle in self.loop._scheduled if not handle.cancelled()]
-        assert not timers, f"timers are left: {timers}"
-
-    def check_call(self, call):
-        result, plan = call.result, call.plan
-        name = f"call {plan.prompt[-40:]!r}"
-        assert call.task.done()
-        if call.request is not None:
-            assert call.sends == call.request.attempts
-            ended = self.watch.ended[call.request.seq]
-            assert ended == 1, f"{name} ended {ended} times"
-        repeated = call.hits.total() + call.moves
-        assert call.sends <= 1 + repeated, f"{name} was sent {call.sends} times and failed {repeated} times"
-        free = call.moves + sum(call.hits[fault] for fault in _COSTS_NO_ATTEMPT)
-        # The first list of a server is a probe: a reply that does not fit costs nothing, on as many servers as there are.
-        free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
-        splits = math.ceil(math.log2(call.longest_list))
-        assert call.sends <= self.plan.max_attempts + splits + free, f"{name} was sent too often"
-        if plan.timeout_s is not None:
-            deadline = call.made_at + plan.timeout_s
-            assert call.ended_at <= deadline + _IN_TIME_S, f"{name} ended {call.ended_at - deadline:.3f} s late"
-        match result:
-            case None:
-                assert call.cancelled
-            case Completion():
-                pass
-            case QueueFull():
-                assert self.plan.settings["when_full"] == "raise"
-            case ClientClosed():
-                assert self.plan.ending != "wait"
-            case CallAborted():
-                assert self.aborts
-            case DeadlineExceeded():
-                assert plan.timeout_s is not None
-                in_time = call.ended_at >= deadline - 1e-6
-                assert in_time or "cannot be met" in result.message, f"{name} ended before its deadline"
-            case BadRequest():
-                assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
-            case ConnectFailed():
-                assert call.hits[Fault.REFUSED]
-            case _:
-                used = call.hits.total() - call.hits[Fault.SLOW]
-                assert used >= self.plan.max_attempts, f"{name} gave up after {used} failures: {result!r}"
 
 
 class _Errors(logging.Handler):
