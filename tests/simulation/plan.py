@@ -131,8 +131,9 @@ def _settings(rng: Random) -> dict[str, Any]:
 
 
 def _actions(rng: Random) -> list[str]:
+    fleet = ["add", "remove", "remove", "remove now"]
     names = ["cancel", "pause", "resume", "retune", "pin", "add", "remove", "remove now", "abort"]
-    return rng.choice([names, ["cancel"], ["pause", "resume", "cancel"], ["add", "remove", "remove now"]])
+    return rng.choice([names, ["cancel"], ["pause", "resume", "cancel"], fleet, fleet])
 
 
 def _calls(rng: Random, heal_at_s: float) -> list[CallPlan]:

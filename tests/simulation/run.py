@@ -239,6 +239,9 @@ class World:
             await asyncio.gather(*(call.task for call in self.calls))
         else:
             await asyncio.sleep(self.rng.uniform(0.3, 1.0) * plan.heal_at_s)
+            if self.rng.random() < 0.3:
+                self.remove_one(drain=True)
+                await asyncio.sleep(0)
             if plan.ending == "drain":
                 if self.rng.random() < 0.3:
                     self.client.pause()
@@ -320,7 +323,9 @@ class World:
                 by_state.setdefault((self.watch.state_of(endpoint).value, endpoint.in_flight > 0), []).append(url)
         if not by_state:
             return
-        url = rng.choice(by_state[rng.choice(sorted(by_state))])
+        # One that has nothing to do is gone at once.
+        busy = [state for state in by_state if state[1]]
+        url = rng.choice(by_state[rng.choice(sorted(busy if busy and rng.random() < 0.8 else by_state))])
         self.side_tasks.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
         if drain and rng.random() < 0.5:
             self.meddle_soon(0.05)

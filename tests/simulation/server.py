@@ -111,8 +111,8 @@ class Server:
             return None
         if not _RARE & self.world.states_of(batch):
             return None
-        if len(sent.prompts) > 1 and self.rng.random() < 0.3:
-            return Fault.LIST_TOO_LONG
+        if len(sent.prompts) > 1 and self.rng.random() < 0.5:
+            return self.rng.choice([Fault.LIST_TOO_LONG, Fault.NO_LISTS])
         return self.one_of(plan.faults, sent)
 
     def one_of(self, faults, sent):

@@ -295,7 +295,7 @@ class WatchedCore:
             State.IN_FLIGHT,
             State.IN_LIST if len(batch.requests) > 1 else State.ALONE,
             State.AGAIN if any(request.attempts > 1 for request in batch.requests) else State.FIRST,
-            self.state_of(self.core._by_id[batch.endpoint]),
+            self.state_of(self.core._by_id[batch.endpoint], batch),
         }
         if batch.isolation is not None:
             states.add(State.HALF)
@@ -304,8 +304,14 @@ class WatchedCore:
         return states
 
     @staticmethod
-    def state_of(endpoint):
-        return State.LEAVING if endpoint.leaving else _HEALTH[endpoint.health.state]
+    def state_of(endpoint, batch=None):
+        """An endpoint's state; to a batch that is not the probe, an endpoint that is probed is an ejected one."""
+        health = endpoint.health
+        if endpoint.leaving:
+            return State.LEAVING
+        if health.state is HealthState.PROBING and batch is not None and health.probe != batch.id:
+            return State.EJECTED
+        return _HEALTH[health.state]
 
     def states_of_client(self):
         return ({State.PAUSED} if self.paused else set()) | ({State.DRAINING} if self.core._draining else set())
