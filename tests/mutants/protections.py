@@ -92,14 +92,14 @@ PROTECTIONS = (
         "src/batchclient/dialects/vllm.py",
         "        if not self._demux.complete:\n            raise DemuxError(self._demux.missing())\n",
         "",
-        _SIMULATION,
+        "tests/unit/test_vllm.py::test_a_plain_reply_with_wrong_indices_is_handed_to_nobody",
     ),
     Protection(
         "a generation the server aborted is no answer",
         "src/batchclient/dialects/vllm.py",
         '_ABORTED = frozenset({"abort", "error"})',
         "_ABORTED = frozenset()",
-        "tests/shell/test_retries.py::test_what_is_sent_again",
+        _SIMULATION,
     ),
     Protection(
         "a stream that was cut off is no answer",

@@ -31,7 +31,7 @@ class Fault(Enum):
     BROKEN = "500"
     UNAVAILABLE = "503"
     UNAVAILABLE_FOR = "503, Retry-After"
-    WRONG_INDEX = "wrong index"
+    WRONG_INDEX = "index wrong, missing"
     INDEX_TWICE = "index twice"
     ERROR_EVENT = "error in mid-stream"
     GENERATION_ABORTED = "finish_reason: abort"

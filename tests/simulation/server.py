@@ -4,6 +4,7 @@ What it answers holds the prompt, so that a swapped answer shows; what it is ask
 """
 
 import asyncio
+import json
 from random import Random
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut
@@ -16,6 +17,8 @@ _SLOW_S = 1.5
 """Less than the read timeout."""
 _MADE = object()
 """In a stream, before the event that ends a choice: the server works on one sequence less."""
+_ENDED = b'>", "finish_reason": "length"'
+_CUT_SHORT = b'", "finish_reason": "abort"'
 _BEFORE_THE_RESPONSE = frozenset({Fault.REFUSED, Fault.RESET, Fault.SLOW, Fault.SILENT})
 _RARE = frozenset(State) - {
     State.IN_FLIGHT, State.IN_LIST, State.ALONE, State.FIRST, State.AGAIN, State.HEALTHY
@@ -219,14 +222,18 @@ def _whole(sent, fault, server):
     if fault is Fault.CUT_BODY:
         return [time_s, body[:middle], fault]
     if fault is Fault.WRONG_INDEX:
-        return [time_s, fault, body.replace(b'"index": 0,', b'"index": 77,')]
+        if server.rng.random() < 0.5:
+            return [time_s, fault, body.replace(b'"index": 0,', b'"index": 77,')]
+        reply = json.loads(body)
+        reply["choices"].pop()
+        return [time_s, fault, json.dumps(reply).encode()]
     if fault is Fault.INDEX_TWICE:
         last = (len(sent.prompts) * (sent.body.get("n") or 1)) - 1
         other = b'"index": %d,' % (last - 1 if last else 0)
         twice = body.replace(b'"index": %d,' % last, other) if last else body.replace(b'"choices": [', _doubled(body))
         return [time_s, fault, twice]
     if fault is Fault.GENERATION_ABORTED:
-        return [time_s, fault, body.replace(b'"finish_reason": "length"', b'"finish_reason": "abort"', 1)]
+        return [time_s, fault, body.replace(_ENDED, _CUT_SHORT, 1)]
     return [time_s, body]
 
 
@@ -263,7 +270,7 @@ def _streamed(sent, fault, server):
             # The choice that ended first ends once more; the last one is still open.
             parts += [fault, events[choices]]
         if fault is Fault.GENERATION_ABORTED and place >= middle:
-            event = event.replace(b'"finish_reason": "length"', b'"finish_reason": "abort"')
+            event = event.replace(_ENDED, _CUT_SHORT)
         parts += [*step, *([_MADE] if place >= choices else []), event]
     if choices == 1 and fault is Fault.INDEX_TWICE:
         parts += [fault, events[-1]]
