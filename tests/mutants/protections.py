@@ -196,6 +196,13 @@ PROTECTIONS = (
         _SIMULATION,
     ),
     Protection(
+        "a fault of ours leaves no caller hanging",
+        "src/batchclient/_runner.py",
+        "        except Exception as error:  # a fault of ours must not leave callers hanging\n",
+        "        except MemoryError as error:\n",
+        "tests/shell/test_retries.py::test_a_fault_of_ours_in_the_dialect_resolves_every_caller",
+    ),
+    Protection(
         "a paused client sends nothing",
         "src/batchclient/_core/scheduler.py",
         "        if not self._paused:\n            for batch",
