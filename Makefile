@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab sim mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -58,6 +58,12 @@ lab: $(STAMP)  ## Limit algorithms on simulated servers in virtual time; into do
 
 soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600
 	$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),600) $(ARGS)
+
+sim: $(STAMP)  ## Simulated runs under seeded faults, and what met what; SEEDS=10000, or SEED=123 to see one again
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+
+mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

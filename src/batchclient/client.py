@@ -391,7 +391,7 @@ class BatchClient:
             ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
         """
         self._settings = changed(self._settings, settings)
-        if self._runner is not None:
+        if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
             core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
             self._runner.watches_stalls = self._settings.heeds_time

@@ -62,6 +62,16 @@ async def test_a_pin_holds_a_server_that_joins_later_too():
         assert [endpoint.limit for endpoint in client.statistics().endpoints] == [6, 6]
 
 
+async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
+    client = make_client(ScriptedTransport())
+    client.add_endpoint("http://second/v1")
+    async with client:
+        await client.complete("p")
+    await client.remove_endpoint("http://second/v1")
+    client.retune(limit=3)
+    assert client._settings.limit == 3
+
+
 async def test_every_change_is_told_with_its_reason(caplog):
     told = []
     caplog.set_level(logging.DEBUG, "batchclient")

@@ -1,0 +1,86 @@
+"""What must hold when a run is over.
+
+- Every caller has ended, in time, and with what it must have: its own answer in full, or an error whose cause was there.
+- No call was sent more often than attempts, splits and free repetitions allow.
+- Nothing is left: no call, permit, task, timer or open request, and every transport was closed.
+"""
+
+import asyncio
+import math
+
+from batchclient import (
+    BadRequest,
+    CallAborted,
+    ClientClosed,
+    Completion,
+    ConnectFailed,
+    DeadlineExceeded,
+    QueueFull,
+)
+from tests.simulation.pairs import Fault
+
+__all__ = ["check_call", "check_nothing_is_left"]
+
+_IN_TIME_S = 0.05
+"""How late a caller may hear of its deadline."""
+_COSTS_NO_ATTEMPT = frozenset({Fault.REFUSED, Fault.NO_STREAMS, Fault.SLOW})
+
+
+def check_nothing_is_left(world):
+    """No call, permit, task, timer or request is left, and every transport is closed."""
+    watch = world.watch
+    assert watch.core.idle and not watch.open, "something is left"
+    statistics = watch.core.statistics()
+    assert statistics.in_flight == statistics.abandoned == statistics.queued == statistics.waiting == 0
+    assert statistics.backing_off == 0
+    assert watch.core.next_deadline() is None
+    for server in world.servers.values():
+        assert not server.open, f"{server.name} still works on something"
+        assert server.closed or server not in world.client._runner._transports.values(), "a transport is open"
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not tasks, f"tasks are left: {tasks}"
+    timers = [handle for handle in world.loop._scheduled if not handle.cancelled()]
+    assert not timers, f"timers are left: {timers}"
+
+
+def check_call(world, call):
+    """A caller ended once, in time, after no more requests than allowed, and with what it must have."""
+    result, plan = call.result, call.plan
+    name = f"call {plan.prompt[-40:]!r}"
+    assert call.task.done()
+    if call.request is not None:
+        assert call.sends == call.request.attempts
+        ended = world.watch.ended[call.request.seq]
+        assert ended == 1, f"{name} ended {ended} times"
+    repeated = call.hits.total() + call.moves
+    assert call.sends <= 1 + repeated, f"{name} was sent {call.sends} times and failed {repeated} times"
+    free = call.moves + sum(call.hits[fault] for fault in _COSTS_NO_ATTEMPT)
+    # The first list of a server is a probe: a reply that does not fit costs nothing, on as many servers as there are.
+    free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
+    splits = math.ceil(math.log2(call.longest_list))
+    assert call.sends <= world.plan.max_attempts + splits + free, f"{name} was sent too often"
+    if plan.timeout_s is not None:
+        deadline = call.made_at + plan.timeout_s
+        assert call.ended_at <= deadline + _IN_TIME_S, f"{name} ended {call.ended_at - deadline:.3f} s late"
+    match result:
+        case None:
+            assert call.cancelled
+        case Completion():
+            pass
+        case QueueFull():
+            assert world.plan.settings["when_full"] == "raise"
+        case ClientClosed():
+            assert world.plan.ending != "wait"
+        case CallAborted():
+            assert world.aborts
+        case DeadlineExceeded():
+            assert plan.timeout_s is not None
+            in_time = call.ended_at >= deadline - 1e-6
+            assert in_time or "cannot be met" in result.message, f"{name} ended before its deadline"
+        case BadRequest():
+            assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
+        case ConnectFailed():
+            assert call.hits[Fault.REFUSED]
+        case _:
+            used = call.hits.total() - call.hits[Fault.SLOW]
+            assert used >= world.plan.max_attempts, f"{name} gave up after {used} failures: {result!r}"
