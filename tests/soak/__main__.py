@@ -2,9 +2,9 @@
 
     python -m tests.soak --seconds 600 --cancellations 100000
 
-The embedded server runs in another process and cuts connections, answers 503, goes silent, is slow, aborts, leaves choices out. Two
-clients (httpx, aiohttp) call it one by one, in lists and in maps, with deadlines, cancellations and maps that are left; every half
-minute one of them is closed and made anew. Every answer is compared with what the server must say to that prompt. Once a second it
+The embedded server runs in another process and cuts connections, answers 503, goes silent, is slow, aborts, leaves choices out. Four
+clients (httpx and aiohttp) call it one by one, in lists and in maps, with deadlines, cancellations and maps that are left; every half
+minute one of two of them is closed and made anew. Every answer is compared with what the server must say to that prompt. Once a second it
 is noted what this process holds. After a warm-up (a quarter of the time) a line is fitted to each series; what it allows is in
 ``slope``. At the end everything is closed and nothing may be left.
 """
@@ -58,7 +58,8 @@ class Soak:
         self.ends: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.samples: list[dict[str, float]] = []
-        self.clients = [self.make(backend) for backend in ("httpx", "aiohttp")]
+        # The first two live as long as the soak: what a client forgets to forget must not go with it.
+        self.clients = [self.make(backend) for backend in ("httpx", "aiohttp") * 2]
         self.made = 0
 
     def make(self, backend: str) -> BatchClient:
@@ -146,7 +147,7 @@ class Soak:
         turn = 0
         while self.going:
             await asyncio.sleep(min(_REMAKE_EVERY_S, max(0.0, self.until - time.monotonic())))
-            old, self.clients[turn % 2] = self.clients[turn % 2], self.make(("httpx", "aiohttp")[turn % 2])
+            old, self.clients[2 + turn % 2] = self.clients[2 + turn % 2], self.make(("httpx", "aiohttp")[turn % 2])
             await (old.aclose() if turn % 4 < 2 else old.drain())
             turn += 1
 
