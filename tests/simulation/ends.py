@@ -81,6 +81,8 @@ def check_call(world, call):
             assert plan.bad or call.refused_alone, f"{name} was refused for another's fault: {result!r}"
         case ConnectFailed():
             assert call.hits[Fault.REFUSED]
+        case DialectError() if "not JSON" in result.message:
+            assert call.hits[Fault.CUT_BODY] >= 2, f"{name} gave up after {call.hits}: {result!r}"
         case _:
             used = call.hits.total() - call.hits[Fault.SLOW]
             assert used >= world.plan.max_attempts, f"{name} gave up after {used} failures: {result!r}"

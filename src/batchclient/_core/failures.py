@@ -46,8 +46,8 @@ class Failure:
         code: the server's own code.
         list_cap: the longest list the server said it takes, with ``LIST_TOO_LONG``.
         cause: the exception behind it, if any.
-        once: what happened will most likely happen again: the calls are tried again if this was their first failure,
-            and no more.
+        once: what happened will most likely happen again: the calls are tried again if it was the first time that this kind
+            of thing happened to them, and no more.
     """
 
     kind: FailureKind

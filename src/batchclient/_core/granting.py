@@ -294,9 +294,12 @@ class Granting:
         return self._queue.lanes.reserve(most, len(self._endpoints.serving), now)
 
     def _is_too_old(self, oldest: Request, now: float) -> bool:
-        """Whether the oldest call would probably be answered too late."""
+        """Whether the oldest call would probably be answered too late, but might just make it: else it is taken, and refused."""
         assert oldest.deadline is not None
-        return self._times.known and oldest.deadline < now + self._times.likely(oldest.shape.answer_key, now)
+        if not self._times.known:
+            return False
+        key, left_s = oldest.shape.answer_key, oldest.deadline - now
+        return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
 
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""

@@ -136,6 +136,7 @@ class Request:
         "family",
         "group",
         "patient",
+        "met_before",
         "prompt",
         "prompt_tokens",
         "queued_at",
@@ -172,6 +173,8 @@ class Request:
         """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
         self.stem = 0
         """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
+        self.met_before = False
+        """Whether it has failed in a way that is tried once more at most (``Failure.once``)."""
         self.shared = 0
         """How many bytes of the prompt, at least, its server has answered a call with before."""
         self.failed_on = -1

@@ -172,7 +172,7 @@ class Recovery:
             # At once, as it is sent in another form; but it failed, and what failed has its price.
             endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
             self._resend_singly(alive, batch.failures + 1)
-        elif event.retry_delay_s is not None and not failure.final and not (failure.once and batch.failures):
+        elif event.retry_delay_s is not None and not failure.final and not (failure.once and _met_before(alive)):
             self._counters.retries += 1
             self._back_off(alive, batch, endpoint, now + event.retry_delay_s)
         else:
@@ -240,3 +240,11 @@ class Recovery:
 def _tokens(requests: list[Request], batch: Batch) -> float:
     """What is at risk when some requests of a batch are sent again."""
     return batch.tokens_at_risk * len(requests) / len(batch.requests)
+
+
+def _met_before(alive: list[Request]) -> bool:
+    """Whether all of them have failed this way before; from now on they have."""
+    met = all(request.met_before for request in alive)
+    for request in alive:
+        request.met_before = True
+    return met
