@@ -1,13 +1,14 @@
 """Takes out one protection after the other, in a copy of the tree, and shows the test that notices.
 
 python -m tests.mutants                                # all of them
-python -m tests.mutants --only "a limit"               # those whose names hold these words
+python -m tests.mutants --only "a limit"               # those whose names match
 
 An error: a mutant that no test notices, a test that does not pass on the code as it is, a text that is not in its file once.
 """
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,10 +28,10 @@ TESTS_FAILED = 1
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="words of a protection's name")
+    parser.add_argument("--only", default="", help="a regular expression for their names")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    chosen = [each for each in PROTECTIONS if options.only in each.name]
+    chosen = [each for each in PROTECTIONS if re.search(options.only, each.name)]
     if not chosen:
         parser.error(f"no protection is called {options.only!r}")
     began = time.perf_counter()

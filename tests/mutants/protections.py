@@ -263,8 +263,8 @@ PROTECTIONS = (
     Protection(
         "time never goes back",
         "src/batchclient/_core/scheduler.py",
-        "        if now > self._now:  # noqa: PLR1730\n            self._now = now\n",
-        "        self._now = now\n",
+        "self._now = max(now, self._now)",
+        "self._now = now",
         "tests/playbook/test_time.py::test_a_clock_behind_the_last_timer_does_not_turn_time_back",
     ),
     Protection(

@@ -172,10 +172,7 @@ class Scheduler:
 
     def handle(self, event: Event, now: float) -> None:
         """Take in what happened. Never raises for a fault of the network or the server."""
-        # A timer that fires a moment early is told its own time: the clock is then behind what was said last. A comparison
-        # costs a third of ``max``, and this runs for every event.
-        if now > self._now:  # noqa: PLR1730
-            self._now = now
+        self._now = max(now, self._now)  # a clock may be behind a timer that fired a moment early
         self._handlers[type(event)](event)
 
     def commands(self) -> list[Command]:
