@@ -183,7 +183,7 @@ PROTECTIONS = (
     Protection(
         "a batch given up before its task began is over",
         "src/batchclient/_runner.py",
-        "            self._end_batch(batch, _CANCELLED)\n\n    def _set_timer",
+        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
         "            pass\n\n    def _set_timer",
         _SIMULATION,
     ),
@@ -191,7 +191,7 @@ PROTECTIONS = (
         "a request whose task is cancelled is over",
         "src/batchclient/_runner.py",
         "            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.\n"
-        "            self._end_batch(batch, _CANCELLED)\n",
+        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n",
         "",
         _SIMULATION,
     ),
@@ -220,7 +220,7 @@ PROTECTIONS = (
     Protection(
         "a probe is one call",
         "src/batchclient/_core/granting.py",
-        "                if probe:\n                    count = 1\n                elif",
+        "                if probe or doubtful:\n                    count = 1\n                elif",
         "                if",
         _SIMULATION,
     ),
@@ -234,8 +234,8 @@ PROTECTIONS = (
     Protection(
         "calls of a server that is removed at once cost no attempt",
         "src/batchclient/_core/scheduler.py",
-        "        if alive and batch.moving:\n            self._recovery.move(alive, batch)\n        elif alive",
-        "        if alive",
+        "        if alive and batch.moving:\n            self._recovery.move(alive, batch)\n        elif is_refusal",
+        "        if is_refusal",
         "tests/playbook/test_endpoints_come_and_go.py::"
         "test_without_drain_what_is_in_flight_goes_elsewhere_and_it_is_no_failure",
     ),

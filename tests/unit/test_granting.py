@@ -148,7 +148,7 @@ def slow_scene(limit, *seconds):
 
 
 def test_where_the_oldest_call_is_probably_late_the_newest_go_first():
-    scene = slow_scene(2, 1.0)
+    scene = slow_scene(2, 0.5, 1.5)
     with_deadlines(scene, 0.5, now=10.0, waited_s=2.0, count=3)
     newest = with_deadlines(scene, 2.4, now=10.0, waited_s=0.1, count=2)
     (batch,) = scene.granting.grant(10.0)
