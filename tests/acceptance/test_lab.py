@@ -44,7 +44,9 @@ def test_every_call_ends_once_and_none_is_lost(name):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", ["A", "rejecting", "timeouts"])
 def test_nothing_is_sent_above_the_limit(name, algorithm):
-    trace = simulate(short(name), ALGORITHMS[algorithm](), seed=1)
+    # Far above a server's bound a second makes a hundred thousand refusals: that is enough of it.
+    seconds = 2.0 if name == "rejecting" else SHORT_S
+    trace = simulate(replace(short(name), duration_s=seconds), ALGORITHMS[algorithm](), seed=1)
     assert trace.over_limit == 0
     assert trace.requests
 
@@ -96,11 +98,12 @@ def test_the_prefix_cache_thrashes_where_the_real_one_did(limit, measured):
 
 
 @pytest.mark.parametrize(("limit", "useful"), [(64, True), (128, False)])
-def test_callers_that_wait_too_little_get_nothing_from_a_busy_server(limit, useful):
-    # The real one: 86 useful answers/s at 64, none at 128.
+def test_callers_that_wait_too_little_get_little_from_a_busy_server(limit, useful):
+    # The real one, called without a thought for deadlines: 86 useful answers/s at 64, none at 128. This client spends no permit on a call
+    # that has waited and is probably late.
     trace = simulate(short("timeouts"), FixedLimit(limit))
     assert (trace.resolved / SHORT_S > 80) is useful
-    assert (trace.resolved == 0) is not useful
+    assert (trace.resolved / SHORT_S < 45) is not useful
     assert trace.failed or useful
 
 

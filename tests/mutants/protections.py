@@ -46,10 +46,10 @@ PROTECTIONS = (
     ),
     Protection(
         "the permit of a caller that left, until its choice finishes",
-        "src/batchclient/_core/scheduler.py",
-        "self._by_id[batch.endpoint].abandoned += batch.shape.weight\n",
-        "self._by_id[batch.endpoint].abandoned += batch.shape.weight\n"
-        "            self._by_id[batch.endpoint].in_flight -= batch.shape.weight\n",
+        "src/batchclient/_core/endings.py",
+        "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight\n",
+        "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight\n"
+        "            self._endpoints.by_id[batch.endpoint].in_flight -= batch.shape.weight\n",
         _SIMULATION,
     ),
     Protection(
@@ -161,7 +161,7 @@ PROTECTIONS = (
     Protection(
         "a deadline is kept wherever the call is",
         "src/batchclient/_core/scheduler.py",
-        "            self._end(expired, too_late)\n",
+        "            self._endings.end(expired, too_late)\n",
         "            pass\n",
         "tests/playbook/test_deadlines.py::test_a_queued_call_ends_at_its_deadline_and_no_earlier",
     ),
@@ -174,7 +174,7 @@ PROTECTIONS = (
     ),
     Protection(
         "a connection nobody waits for is closed",
-        "src/batchclient/_core/scheduler.py",
+        "src/batchclient/_core/endings.py",
         "            if not batch.callers and not batch.aborting:\n",
         "            if False:\n",
         "tests/shell/test_cancellation.py::"

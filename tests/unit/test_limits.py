@@ -159,16 +159,34 @@ def test_answers_that_come_too_late_bound_it_below_the_load_they_met():
     assert max(change.limit for change in made) <= 95
 
 
+def refused(limit, now, load):
+    return limit.on_sample(sample(now, 0.1, load, outcome=Outcome.DROPPED, admitted_at=limit.limit))
+
+
 def test_a_refusal_cuts_once_and_bounds_for_a_while():
     limit = KneeLimit(100)
     server = Server(limit, lambda load: 1.0)
-    server.run(1.0)
-    change = limit.on_sample(sample(server.now, 0.1, 90.0, outcome=Outcome.DROPPED, in_flight=90, admitted_at=100))
-    assert change.limit < 100
+    before = server.run(1.0)
+    change = refused(limit, server.now, before + 20.0)
+    assert change.limit < before
     assert change.reason == "the server refused work"
-    assert limit.on_sample(sample(server.now + 0.1, 0.1, 90.0, outcome=Outcome.DROPPED, in_flight=90)) is None
-    assert server.run(20.0) <= 86
-    assert server.run(60.0) > 100
+    assert refused(limit, server.now + 0.1, before + 20.0) is None, "it cools down"
+    assert server.run(20.0) < before
+    assert server.run(60.0) > before
+
+
+def test_refusals_of_a_load_that_is_mostly_served_are_not_about_load():
+    limit = KneeLimit(100)
+    server = Server(limit, lambda load: 1.0)
+    for _ in range(60):
+        server.run(server.now + 0.5)
+        assert refused(limit, server.now, limit.limit - 1.0) is None
+    assert limit.limit > 150
+
+
+def test_a_server_that_has_served_nothing_yet_cuts_with_its_first_refusal():
+    limit = KneeLimit(100)
+    assert refused(limit, 1.0, 90.0).limit < 90
 
 
 def test_answers_that_took_no_time_say_nothing():

@@ -1,11 +1,25 @@
-"""The errors that calls end with when nothing but time or the client itself ends them."""
+"""How calls end without an answer, wherever they are, and the errors they end with.
+
+Rules:
+- A request ends once: whoever ends it takes it out of where it waits, or marks it abandoned where the server still works on it.
+- A batch nobody waits for any more is aborted.
+- Every caller has an error object of its own.
+"""
 
 from __future__ import annotations
 
-from batchclient._core.messages import Request, RequestState
+from collections.abc import Callable
+
+from batchclient._core.deadlines import Deadlines
+from batchclient._core.endpoints import Endpoints
+from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState
+from batchclient._core.outside import Outside
+from batchclient._core.queue import Queue
+from batchclient._core.recovery import Recovery
+from batchclient._core.statistics import Counters
 from batchclient.errors import BatchClientError, DeadlineExceeded
 
-__all__ = ["copy_of", "too_late"]
+__all__ = ["Endings", "copy_of", "too_late"]
 
 
 def too_late(request: Request) -> DeadlineExceeded:
@@ -26,3 +40,109 @@ def copy_of(error: BatchClientError) -> BatchClientError:
     own.__dict__.update(error.__dict__)
     own.__cause__ = error.__cause__
     return own
+
+
+class Endings:
+    """Ends the calls of one scheduler.
+
+    Args:
+        endpoints: where they may be in flight.
+        queue, outside, recovery, batches: where they may be.
+        deadlines: what knows when they must end.
+        counters: what is counted.
+        command: takes a command.
+    """
+
+    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_outside", "_queue", "_recovery")
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        queue: Queue,
+        outside: Outside,
+        recovery: Recovery,
+        batches: dict[int, Batch],
+        deadlines: Deadlines,
+        counters: Counters,
+        command: Callable[[Command], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._queue = queue
+        self._outside = outside
+        self._recovery = recovery
+        self._batches = batches
+        self._deadlines = deadlines
+        self._counters = counters
+        self._command = command
+
+    def detach(self, request: Request) -> None:
+        """A request ends before its answer came."""
+        state = request.state
+        request.state = RequestState.DONE
+        if state is RequestState.WAITING:
+            self._outside.discard(request)
+        elif state is RequestState.QUEUED:
+            self._queue.discard(request)
+        elif state is RequestState.BACKING_OFF:
+            self._recovery.backing_off -= 1
+        elif state is RequestState.IN_FLIGHT:
+            batch = request.batch
+            assert batch is not None, "a request in flight is in a batch"
+            request.state = RequestState.ABANDONED
+            self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight
+            batch.callers -= 1
+            if not batch.callers and not batch.aborting:
+                batch.aborting = True
+                self._command(AbortBatch(batch))
+        if request.deadline is not None:
+            self._deadlines.ended(1)
+
+    def reject(self, requests: list[Request], error: BatchClientError) -> None:
+        """End requests that are in no queue and no batch."""
+        errors = []
+        for request in requests:
+            request.state = RequestState.DONE
+            own = copy_of(error)
+            own.attempt = request.attempts
+            errors.append((request, own))
+        self._counters.failed += len(errors)
+        self._command(Reject(errors))
+
+    def fail(self, requests: list[Request], event: Failed) -> None:
+        errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
+        for request in requests:
+            request.state = RequestState.DONE
+        self._deadlines.ended(sum(request.deadline is not None for request in requests))
+        self._counters.failed += len(requests)
+        self._command(Reject(errors))
+
+    def end_all(self, error: BatchClientError) -> None:
+        requests = self._outside.requests()
+        requests += self._recovery.requests()
+        requests += [request for batch in self._batches.values() for request in batch.requests]
+        requests += self._queue.requests()
+        ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
+        self.end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
+
+    def waiting(self) -> list[Request]:
+        """Every call that is not in flight."""
+        return self._outside.requests() + self._recovery.requests() + self._queue.requests()
+
+    def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
+        """Tell callers that their calls end here, wherever they are."""
+        if not requests:
+            return
+        errors = []
+        for request in requests:
+            error = error_for(request)
+            error.attempt = request.attempts
+            self.detach(request)
+            errors.append((request, error))
+        self._counters.failed += len(errors)
+        self._command(Reject(errors))
+
+    def give_up(self, hopeless: list[Request]) -> None:
+        """End calls, taken out of the queue, that could only be answered too late."""
+        message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
+        self.reject(hopeless, DeadlineExceeded(message))
+        self._deadlines.ended(len(hopeless))

@@ -32,7 +32,7 @@ from typing import Any
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
-from batchclient._core.endings import copy_of, too_late
+from batchclient._core.endings import Endings, too_late
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
@@ -58,7 +58,6 @@ from batchclient._core.messages import (
     LoadReported,
     Paused,
     RatesReported,
-    Reject,
     Request,
     RequestState,
     Resolve,
@@ -80,7 +79,7 @@ from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.steering import Steering
 from batchclient._core.stillness import STILL
 from batchclient._core.tally import Tally
-from batchclient.errors import BatchClientError, CallAborted, ClientClosed, DeadlineExceeded, QueueFull
+from batchclient.errors import CallAborted, ClientClosed, QueueFull
 
 __all__ = ["Scheduler"]
 
@@ -137,6 +136,16 @@ class Scheduler:
             self._times,
         )
         self._recovery = Recovery(self._queue, self._counters)
+        self._endings = Endings(
+            self._endpoints,
+            self._queue,
+            self._outside,
+            self._recovery,
+            self._batches,
+            self._deadlines,
+            self._counters,
+            self._say,
+        )
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._submitted = 0
         self._now = 0.0
@@ -222,19 +231,19 @@ class Scheduler:
         self._submitted += 1
         self._counters.submitted += 1
         if self._draining or self._closed:
-            self._reject([request], ClientClosed("the client takes no more calls"))
+            self._endings.reject([request], ClientClosed("the client takes no more calls"))
             return
         request.queued_at = self._now
         request.patient = event.may_wait
         if request.deadline is not None and request.deadline <= self._now:
-            self._reject([request], too_late(request))
+            self._endings.reject([request], too_late(request))
             return
         # In a shallow queue a comparison is all that a call pays for the bound.
         full = self._queue.size >= self._settings.max_queued and self._outside.is_full(request)
         if full and self._settings.raise_when_full and not event.may_wait:
             queued = self._queue.lane_of(request.shape).size
             message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
-            self._reject([request], QueueFull(message))
+            self._endings.reject([request], QueueFull(message))
             return
         if request.deadline is not None:
             self._deadlines.add(request)
@@ -255,41 +264,8 @@ class Scheduler:
         if request.state in (RequestState.DONE, RequestState.ABANDONED):
             return
         self._counters.cancelled += 1
-        self._detach(request)
+        self._endings.detach(request)
         self._settle()
-
-    def _detach(self, request: Request) -> None:
-        """A request ends before its answer came."""
-        state = request.state
-        request.state = RequestState.DONE
-        if state is RequestState.WAITING:
-            self._outside.discard(request)
-        elif state is RequestState.QUEUED:
-            self._queue.discard(request)
-        elif state is RequestState.BACKING_OFF:
-            self._recovery.backing_off -= 1
-        elif state is RequestState.IN_FLIGHT:
-            batch = request.batch
-            assert batch is not None, "a request in flight is in a batch"
-            request.state = RequestState.ABANDONED
-            self._by_id[batch.endpoint].abandoned += batch.shape.weight
-            batch.callers -= 1
-            if not batch.callers and not batch.aborting:
-                batch.aborting = True
-                self._commands.append(AbortBatch(batch))
-        if request.deadline is not None:
-            self._deadlines.ended(1)
-
-    def _reject(self, requests: list[Request], error: BatchClientError) -> None:
-        """End requests that are in no queue and no batch."""
-        errors = []
-        for request in requests:
-            request.state = RequestState.DONE
-            own = copy_of(error)
-            own.attempt = request.attempts
-            errors.append((request, own))
-        self._counters.failed += len(errors)
-        self._commands.append(Reject(errors))
 
     # Answers and failures ------------------------------------------------------------------------------------------
 
@@ -395,7 +371,7 @@ class Scheduler:
         elif alive and not self._recovery.try_again(
             event, alive, endpoint, self._now, elsewhere=elsewhere, known=known
         ):
-            self._fail(alive, event)
+            self._endings.fail(alive, event)
         self._steering.note_list_cap(endpoint, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
@@ -412,12 +388,12 @@ class Scheduler:
                 self._recovery.move(alive, event.batch)
             return
         if alive:
-            self._fail(alive, event)
+            self._endings.fail(alive, event)
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
             failure = replace(event.failure, message=message)
-            waiting = [request for request in self._waiting() if request.shape.model == model]
-            self._end(waiting, lambda request: failure.to_error(request.attempts))
+            waiting = [request for request in self._endings.waiting() if request.shape.model == model]
+            self._endings.end(waiting, lambda request: failure.to_error(request.attempts))
 
     def _on_load(self, event: LoadReported) -> None:
         changed = self._steering.on_load(event, self._now)
@@ -430,14 +406,6 @@ class Scheduler:
     def _say(self, command: Command) -> None:
         # ``commands()`` takes the list away: its ``append`` cannot be handed out.
         self._commands.append(command)
-
-    def _fail(self, requests: list[Request], event: Failed) -> None:
-        errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
-        for request in requests:
-            request.state = RequestState.DONE
-        self._deadlines.ended(sum(request.deadline is not None for request in requests))
-        self._counters.failed += len(requests)
-        self._commands.append(Reject(errors))
 
     # Time and the ends -----------------------------------------------------------------------------------------
 
@@ -481,39 +449,14 @@ class Scheduler:
         self._settle()
 
     def _on_abort(self, event: AbortRequested) -> None:
-        self._end_all(CallAborted("the call was ended by abort()"))
+        self._endings.end_all(CallAborted("the call was ended by abort()"))
         self._settle()
 
     def _on_close(self, event: CloseRequested) -> None:
         self._closed = True
         self._draining = True
-        self._end_all(ClientClosed("the client was closed while the call was under way"))
+        self._endings.end_all(ClientClosed("the client was closed while the call was under way"))
         self._settle()
-
-    def _end_all(self, error: BatchClientError) -> None:
-        requests = self._outside.requests()
-        requests += self._recovery.requests()
-        requests += [request for batch in self._batches.values() for request in batch.requests]
-        requests += self._queue.requests()
-        ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
-        self._end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
-
-    def _waiting(self) -> list[Request]:
-        """Every call that is not in flight."""
-        return self._outside.requests() + self._recovery.requests() + self._queue.requests()
-
-    def _end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
-        """Tell callers that their calls end here, wherever they are."""
-        if not requests:
-            return
-        errors = []
-        for request in requests:
-            error = error_for(request)
-            error.attempt = request.attempts
-            self._detach(request)
-            errors.append((request, error))
-        self._counters.failed += len(errors)
-        self._commands.append(Reject(errors))
 
     def _settle(self) -> None:
         """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
@@ -522,29 +465,23 @@ class Scheduler:
             for request in expired:
                 if request.batch is not None:
                     request.batch.expired = True
-            self._end(expired, too_late)
+            self._endings.end(expired, too_late)
         self._recovery.requeue(now)
         if self._outage.began_at is not None:
-            self._end(self._outage.impatient(self._waiting, now), self._outage.error)
+            self._endings.end(self._outage.impatient(self._endings.waiting, now), self._outage.error)
         self._admit()
         self._fresh_calls = False
         if not self._paused:
             for batch in self._granting.grant(now):
                 self._batches[batch.id] = batch
                 self._commands.append(SendBatch(batch))
-            if self._granting.hopeless:
-                self._give_up_hopeless()
+            if hopeless := self._granting.hopeless:
+                self._granting.hopeless = []
+                self._endings.give_up(hopeless)
         self._admit()
         if self._draining and not self._drained_said and self.idle:
             self._drained_said = True
             self._commands.append(Drained())
-
-    def _give_up_hopeless(self) -> None:
-        """End the calls that could only be answered too late."""
-        hopeless, self._granting.hopeless = self._granting.hopeless, []
-        message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
-        self._reject(hopeless, DeadlineExceeded(message))
-        self._deadlines.ended(len(hopeless))
 
     def _admit(self) -> None:
         """Let calls that wait outside into the queue, in order, while there is room."""

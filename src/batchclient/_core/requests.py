@@ -1,0 +1,229 @@
+"""What the core moves: shapes, requests, batches.
+
+A *request* is a caller's. A *batch* is ours: the requests that share one HTTP request. An *attempt* is one batch that
+contained the request, counted from 1. A *shape* is what a coalescing key means: two requests share a batch only if they
+have the same shape.
+
+Prompts are opaque here: JSON bytes made when the call was given, so that bad text is refused there, and so that no
+prompt can reach a log or a repr of the core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from batchclient._core.failures import Failure
+from batchclient._core.lanes import Account, Lane
+
+__all__ = ["Batch", "Isolation", "Request", "RequestState", "Shape"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """Everything that must be equal for two calls to share a request.
+
+    Args:
+        key: the coalescing key, canonical bytes.
+        body: the shared part of the request's JSON body, an object without the prompt.
+        model: the model's name.
+        weight: sequences per prompt (``n``, or the beam width).
+        max_output_tokens: the most a prompt may generate; ``None`` if the server decides.
+        alone_reason: why these calls never share a request; ``None`` if they may.
+        plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
+        wants_token_ids: the caller asked for token ids, so that they stay in the answer.
+        echo: the answer begins with the prompt.
+        priority: the class; the higher, the earlier. Part of the key.
+        tenant: whom the calls are for; part of the key.
+        answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
+        greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
+    """
+
+    key: bytes
+    body: bytes
+    model: str = ""
+    weight: int = 1
+    max_output_tokens: int | None = None
+    alone_reason: str | None = None
+    plain_only: bool = False
+    wants_token_ids: bool = False
+    echo: bool = False
+    priority: int = 0
+    tenant: str | None = None
+    answer_key: bytes = b""
+    greedy: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.answer_key:
+            object.__setattr__(self, "answer_key", self.key)
+
+
+class RequestState(Enum):
+    """Where a request is.
+
+    ``ABANDONED``: its caller has gone but the server still works on it. ``JOINED``: it shares another's (``single_flight``).
+    """
+
+    NEW = "new"
+    WAITING = "waiting"
+    QUEUED = "queued"
+    BACKING_OFF = "backing off"
+    IN_FLIGHT = "in flight"
+    JOINED = "joined"
+    ABANDONED = "abandoned"
+    DONE = "done"
+
+
+class Request:
+    """One caller's call. The scheduler owns and changes it from ``Submitted`` on.
+
+    Args:
+        shape: what it may travel with.
+        prompt: the prompt as JSON bytes.
+        prompt_tokens: an estimate, for length groups.
+        deadline: absolute time, or ``None``.
+        solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
+        waiter: the shell's way back to the caller; opaque here.
+    """
+
+    __slots__ = (
+        "attempts",
+        "batch",
+        "bucket",
+        "deadline",
+        "failed_on",
+        "family",
+        "group",
+        "met_before",
+        "patient",
+        "prompt",
+        "prompt_tokens",
+        "queued_at",
+        "seq",
+        "shape",
+        "shared",
+        "solo_fields",
+        "state",
+        "stem",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        shape: Shape,
+        prompt: bytes,
+        *,
+        prompt_tokens: int = 1,
+        deadline: float | None = None,
+        solo_fields: bytes = b"",
+        waiter: Any = None,
+    ) -> None:
+        self.shape = shape
+        self.prompt = prompt
+        self.prompt_tokens = prompt_tokens
+        self.deadline = deadline
+        self.solo_fields = solo_fields
+        self.waiter = waiter
+        self.seq = -1
+        self.queued_at = 0.0
+        self.attempts = 0
+        self.bucket = 0
+        self.family = 0
+        """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
+        self.stem = 0
+        """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
+        self.met_before = False
+        """Whether it has failed in a way that is tried once more at most (``Failure.once``)."""
+        self.shared = 0
+        """How many bytes of the prompt, at least, its server has answered a call with before."""
+        self.failed_on = -1
+        """Id of the endpoint where it failed last; -1: nowhere."""
+        self.patient = False
+        """Whether only its deadline bounds its waiting in an outage."""
+        self.batch: Batch | None = None
+        self.group: object = None
+        """The queue's own: the group it waits in."""
+        self.state = RequestState.NEW
+
+    def __repr__(self) -> str:
+        return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
+
+
+_NO_LANE = Lane(0, Account(None))
+"""Of batches that no scheduler made."""
+
+
+@dataclass(slots=True, eq=False)
+class Isolation:
+    """The search for the guilty prompts of one failed list; shared by all its parts.
+
+    If every prompt turns out well alone, the list itself was refused.
+    """
+
+    size: int
+    good: int = 0
+    bad: int = 0
+    refused: int = 0
+    """Lists of it that were refused."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Requests that share one HTTP request.
+
+    Args:
+        id: unique within a scheduler.
+        endpoint: id of the endpoint it was granted on.
+        shape: the requests' common shape.
+        requests: in the order of the prompts on the wire.
+        streamed: whether the reply is asked for as a stream.
+        failures: failed attempts of these requests before this one (splits not counted).
+        sent_at: when it was granted.
+        oldest_at: when its oldest request was submitted.
+    """
+
+    id: int
+    endpoint: int
+    shape: Shape
+    requests: list[Request]
+    streamed: bool
+    failures: int
+    sent_at: float
+    oldest_at: float
+    isolation: Isolation | None = None
+    unanswered: int = 0
+    """Requests without an answer yet, abandoned ones too."""
+    callers: int = 0
+    """Requests whose caller still waits."""
+    aborting: bool = False
+    charged_tokens: int = 0
+    """What it was charged where tokens per minute are limited, by estimate."""
+    moving: bool = False
+    """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
+    expired: bool = False
+    """Whether a caller's deadline passed while the server worked on it."""
+    has_families: bool = False
+    """Whether prompts long enough to have a prefix family may be among its requests."""
+    answered: bytearray = field(default_factory=bytearray)
+    """One byte per request: 1 once answered."""
+    area_at_sent: float = 0.0
+    """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
+    in_flight_at_sent: int = 0
+    """The endpoint's sequences in flight just after it was granted."""
+    admitted_at: int = 0
+    """The endpoint's limit when it was granted."""
+    lane: Lane = field(default_factory=lambda: _NO_LANE)
+    """Whom it is for."""
+    expected_tokens: int = 0
+    """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
+    tokens_at_risk: int = 0
+    """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
+    heard: bool = False
+    """Whether anything of the reply's body has come. The shell sets it."""
+    verdict: Failure | None = None
+    """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
+
+    def __repr__(self) -> str:
+        mode = "streamed" if self.streamed else "plain"
+        return f"<Batch {self.id} on {self.endpoint}, {mode}, {len(self.requests)} requests, {self.unanswered} open>"
