@@ -69,8 +69,8 @@ class BatchClient:
         http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
-        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` or ``"aimd"`` to have it found while
-            running.
+        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have
+            it found while running.
         initial_limit: where a limit that is found starts.
         max_limit: how far it may go.
         objective: what ``"knee"`` aims at: ``"throughput"``, ``"balanced"`` or ``"latency"``; the preset's by default.

@@ -38,6 +38,8 @@ _KEEP_ALIVE_S = 5
 _BACKLOG = 2048
 _START_TIMEOUT_S = 20.0
 _HTTP_TIMEOUT_S = 10.0
+# asyncio takes three turns from a socket accepted to a connection uvicorn knows, and one to close it.
+_TURNS_OF_AN_ACCEPT = 5
 
 
 def serve(
@@ -271,12 +273,14 @@ def _run_thread(
         stopping = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         # uvicorn would first wait for what is in work; a server that is killed does not.
-        for connection in list(runner.server_state.connections):
-            connection.transport.abort()
         serving.cancel()
         await asyncio.wait((serving,))
         for each in getattr(runner, "servers", ()):
             each.close()
+        for _ in range(_TURNS_OF_AN_ACCEPT):
+            for connection in list(runner.server_state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
 
     with asyncio.Runner(loop_factory=lambda: loop) as asyncio_runner:
         asyncio_runner.run(serve_until_stopped())
