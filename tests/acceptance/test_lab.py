@@ -44,9 +44,7 @@ def test_every_call_ends_once_and_none_is_lost(name):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("name", ["A", "rejecting", "timeouts"])
 def test_nothing_is_sent_above_the_limit(name, algorithm):
-    # Far above a server's bound a second makes a hundred thousand refusals: that is enough of it.
-    seconds = 2.0 if name == "rejecting" else SHORT_S
-    trace = simulate(replace(short(name), duration_s=seconds), ALGORITHMS[algorithm](), seed=1)
+    trace = simulate(short(name), ALGORITHMS[algorithm](), seed=1)
     assert trace.over_limit == 0
     assert trace.requests
 
@@ -140,7 +138,7 @@ def test_a_list_that_is_too_long_is_learnt_and_a_refusal_is_no_answer():
     trace = simulate(short("rejecting"), FixedLimit(90), seed=1)
     assert 0 < trace.rejected < 200, "a list of 64 at the start, its halves after it"
     over = simulate(replace(short("rejecting"), duration_s=1.0), FixedLimit(128), seed=1)
-    assert over.rejected > 500
+    assert over.rejected > 100
     assert max(over.in_flight) <= 128
 
 
@@ -178,15 +176,18 @@ def test_sessions_are_as_many_as_the_limit_and_take_turns():
 
 
 def test_the_servers_load_reaches_an_algorithm_that_listens():
-    class Listener(FixedLimit):
+    class Listener:
         def __init__(self) -> None:
-            super().__init__(64)
+            self.limit = 64
             self.loads = []
+
+        def on_sample(self, sample):
+            return None
 
         def on_load(self, load, in_flight, now):
             self.loads.append((now, in_flight, load))
             if now == 10.0:
-                self._limit = 16
+                self.limit = 16
                 return LimitChange(16, "enough")
             return None
 

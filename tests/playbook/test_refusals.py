@@ -156,7 +156,7 @@ def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long():
 
 
 def test_a_list_no_longer_than_one_that_was_answered_is_not_too_long_and_waits():
-    play = Playbook()
+    play = Playbook(limit=16)
     everyone = calls("a b c d")
     play.submit(*everyone) >> Woke() << ["send a b c d"]
     play >> answered(*everyone) << ["resolve a b c d"]

@@ -54,6 +54,10 @@ def knee_at(knee, seconds=1.0):
     return lambda load: seconds * max(1.0, load / knee)
 
 
+def refused(limit, now, load):
+    return limit.on_sample(sample(now, 0.1, load, outcome=Outcome.DROPPED, admitted_at=limit.limit))
+
+
 # fixed -------------------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +85,7 @@ def test_aimd_doubles_until_the_first_refusal_then_grows_by_five_per_cent():
     limit = AimdLimit(10, ceiling=1000)
     server = Server(limit, lambda load: 1.0)
     assert server.run(6.5) == 80
-    change = limit.on_sample(sample(6.5, outcome=Outcome.DROPPED, admitted_at=80))
+    change = refused(limit, 6.5, 81.0)
     assert (change.limit, change.reason) == (64, "the server refused work")
     assert server.run(10.0) == 67
 
@@ -101,6 +105,21 @@ def test_aimd_does_not_grow_while_unused():
     for second in range(400):
         limit.on_sample(sample(float(second), 0.5, 50.0))
     assert limit.limit == 100
+
+
+def test_aimd_comes_down_to_what_was_served_but_not_below_a_half_at_once():
+    limit = AimdLimit(1000)
+    limit.on_sample(sample(1.0, load=120.0))
+    assert [refused(limit, 2.0 * n, 1000.0 / n).limit for n in (1, 2, 3, 4)] == [500, 250, 125, 100]
+
+
+def test_a_number_that_was_set_holds_until_the_server_refuses_and_comes_back():
+    limit = FixedLimit(100)
+    server = Server(limit, lambda load: 1.0)
+    assert server.run(30.0) == 100
+    assert refused(limit, server.now, 101.0).limit == 80
+    assert 80 < server.run(33.0) < 100
+    assert server.run(60.0) == 100
 
 
 # knee --------------------------------------------------------------------------------------------------------------
@@ -159,10 +178,6 @@ def test_answers_that_come_too_late_bound_it_below_the_load_they_met():
     assert max(change.limit for change in made) <= 95
 
 
-def refused(limit, now, load):
-    return limit.on_sample(sample(now, 0.1, load, outcome=Outcome.DROPPED, admitted_at=limit.limit))
-
-
 def test_a_refusal_cuts_once_and_bounds_for_a_while():
     limit = KneeLimit(100)
     server = Server(limit, lambda load: 1.0)
@@ -182,6 +197,20 @@ def test_refusals_of_a_load_that_is_mostly_served_are_not_about_load():
         server.run(server.now + 0.5)
         assert refused(limit, server.now, limit.limit - 1.0) is None
     assert limit.limit > 150
+
+
+def test_refusals_at_any_load_are_not_about_load():
+    """One request in twenty is refused, wherever the limit is on its way up: it costs a cut or two at first."""
+    limit = KneeLimit(32)
+    server = Server(limit, lambda load: 1.0)
+    cuts = turns = 0
+    while server.now < 30.0:
+        server.run(server.now + 0.05)
+        turns += 1
+        if turns % 20 == 0:
+            cuts += refused(limit, server.now, limit.limit) is not None
+    assert cuts <= 3
+    assert limit.limit > 500
 
 
 def test_a_server_that_has_served_nothing_yet_cuts_with_its_first_refusal():

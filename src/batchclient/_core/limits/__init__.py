@@ -4,8 +4,8 @@ A ``Limit`` is an algorithm; it holds no permits (the endpoint does). ``LimitCon
 that may lower it, and a pin.
 """
 
-from batchclient._core.limits.aimd import AimdLimit
-from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample
+from batchclient._core.limits.aimd import AimdLimit, FixedLimit
+from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample
 from batchclient._core.limits.cache import CacheCap
 from batchclient._core.limits.control import Cap, LimitControl
 from batchclient._core.limits.knee import KneeLimit

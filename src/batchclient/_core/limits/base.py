@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["FixedLimit", "Limit", "LimitChange", "Outcome", "Sample"]
+__all__ = ["Limit", "LimitChange", "Outcome", "Sample"]
 
 
 class Outcome(Enum):
@@ -82,26 +82,3 @@ class Limit(Protocol):
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation; return the change it caused, if any."""
         ...
-
-
-class FixedLimit:
-    """Always the same number."""
-
-    __slots__ = ("_limit",)
-
-    def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError("a limit is at least 1")
-        self._limit = limit
-
-    @property
-    def limit(self) -> int:
-        """Sequences that may be in flight."""
-        return self._limit
-
-    def on_sample(self, sample: Sample) -> LimitChange | None:
-        """Take no notice."""
-        return None
-
-    def __repr__(self) -> str:
-        return f"FixedLimit({self._limit})"

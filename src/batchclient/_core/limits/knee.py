@@ -15,8 +15,7 @@ What is done with it:
 - It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, once per pace.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
-- A refusal (429, 503) cuts the base once per episode, and for a while bounds it just below where it happened; unless four times as many were
-  served lately that met as much load: then it is not about load, and less of it would not help.
+- A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
 - If the newest points all lie far off the line, the server has changed: older points are dropped, and the limit stands still for a pace.
@@ -32,6 +31,7 @@ from collections import deque
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.evidence import Cohort, Line, Point, waiting
+from batchclient._core.limits.refused import Refusals
 
 __all__ = ["KneeLimit"]
 
@@ -69,8 +69,6 @@ _FAR_NOISES = 2.5
 _FAR_POINTS = 3
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
-_SERVED_KEPT = 128
-_SERVED_RATIO = 4
 _BOUND_RATIO = 0.95
 _BOUND_LASTS_S = 30.0
 _SHORTEST_COOLDOWN_S = 1.0
@@ -90,7 +88,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_met", "_noise", "_pace_s", "_points", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
+        "_latency_s", "_noise", "_pace_s", "_points", "_refusals", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -105,8 +103,7 @@ class KneeLimit:
         self._ceiling = float(ceiling)
         self._target = target
         self._cohort = Cohort()
-        self._met: deque[tuple[int, int]] = deque(maxlen=_SERVED_KEPT)
-        """(load met, sequences served; refused ones are negative), the last ones."""
+        self._refusals = Refusals()
         self._points: deque[Point] = deque(maxlen=_MOST_POINTS)
         self._elasticity = 1.0
         self._slope = 0.0
@@ -131,14 +128,12 @@ class KneeLimit:
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation."""
+        self._refusals.on_sample(sample)
         if sample.outcome is Outcome.DROPPED:
-            self._met.append((sample.in_flight_at_sent, -sample.sequences))
             return self._cut(sample)
         if sample.outcome is Outcome.IGNORED or sample.now <= sample.sent_at:
             # What took no time (a mocked server's answer) has no rate.
             return None
-        if sample.outcome is Outcome.SUCCESS:
-            self._met.append((sample.in_flight_at_sent, sample.sequences))
         cohort = self._cohort
         cohort.add(sample)
         enough = max(4, self.limit // 8)
@@ -150,6 +145,7 @@ class KneeLimit:
     def on_restart(self, now: float) -> LimitChange | None:
         """The server was started anew: what was learnt of it is void."""
         self._forget_all()
+        self._refusals = Refusals()
         self._bound = math.inf
         return None
 
@@ -252,9 +248,7 @@ class KneeLimit:
     def _cut(self, sample: Sample) -> LimitChange | None:
         if sample.now < self._cooldown_until or sample.admitted_at > self.limit:
             return None
-        met = [sequences for load, sequences in self._met if load >= sample.in_flight_at_sent]
-        refused = [sequences for sequences in met if sequences < 0]
-        if sum(sequences for sequences in met if sequences > 0) >= -_SERVED_RATIO * sum(refused):
+        if not self._refusals.about_load(sample.in_flight_at_sent):
             self._bound = math.inf
             return None
         self._bound_below(float(sample.in_flight), sample.now)

@@ -1,0 +1,80 @@
+"""Refusals (429, 503): whether they are about load.
+
+Rules:
+- A refusal is about load unless as much load was served, or less load was refused as well: then less of it would not help.
+- *Served*: of the last answers that met as much load, eight times as many were served as refused.
+- *Refused as well*: as many refusals near this load are what the share refused well below it would bring by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from batchclient._core.limits.base import Outcome, Sample
+
+__all__ = ["Refusals"]
+
+_KEPT = 1024
+_SERVED_RATIO = 8
+_NEAR_RATIO = 0.8
+_CHANCE = 0.05
+"""The usual level of a one-sided test."""
+
+
+class Refusals:
+    """What was served and what was refused lately, by the load that it met."""
+
+    __slots__ = ("_met",)
+
+    def __init__(self) -> None:
+        self._met: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+        """(load met, sequences served; refused ones are negative), the newest first."""
+
+    def on_sample(self, sample: Sample) -> None:
+        """Take in one observation."""
+        if sample.outcome is Outcome.SUCCESS:
+            self._met.appendleft((sample.in_flight_at_sent, sample.sequences))
+        elif sample.outcome is Outcome.DROPPED:
+            self._met.appendleft((sample.in_flight_at_sent, -sample.sequences))
+
+    def about_load(self, load: int) -> bool:
+        """Whether a refusal that met ``load`` (taken in already) was because of it."""
+        served, refused, _ = _count(size for met, size in self._met if met >= load)
+        if served >= _SERVED_RATIO * refused:
+            return False
+        border = _NEAR_RATIO * load
+        served, refused, times = _count(size for met, size in self._met if met >= border)
+        served_below, refused_below, _ = _count(size for met, size in self._met if met < border)
+        if not refused_below:
+            return True
+        share_below = refused_below / (served_below + refused_below)
+        # Lists are refused whole: they are counted, not their sequences.
+        requests = times * (served + refused) / refused
+        return _poisson_tail(times, requests * share_below) < _CHANCE
+
+    def served_load(self) -> int:
+        """The highest load that an answer met lately; 0: there was none."""
+        return max((met for met, size in self._met if size > 0), default=0)
+
+
+def _count(sizes: Iterable[int]) -> tuple[int, int, int]:
+    """Sequences served, sequences refused, and how many times there was a refusal."""
+    served = refused = times = 0
+    for size in sizes:
+        if size > 0:
+            served += size
+        else:
+            refused -= size
+            times += 1
+    return served, refused, times
+
+
+def _poisson_tail(times: int, expected: float) -> float:
+    """The chance of at least so many."""
+    term = below = math.exp(-expected)
+    for count in range(1, times):
+        term *= expected / count
+        below += term
+    return 1 - below
