@@ -33,6 +33,7 @@ from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 from batchclient._core.limits import FixedLimit, KneeLimit, Limit
 from batchclient._core.messages import Request, Retuned
 from batchclient.config import make_settings
+from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator.profiles import PROFILES
 
 BATCH = 32
@@ -155,7 +156,7 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     """One strategy on one server with one workload."""
     one = _Run(replace(scenario, settings={}), strategy.limit(), seed, None)
     made = make_settings("balanced", {"base_url": "http://lab/v1", **strategy.settings})
-    rule = made.scheduler(1024, None)
+    rule = made.scheduler(VllmDialect())
     if strategy.plain:
         rule = replace(rule, plain_up_to_tokens=MANY)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.

@@ -37,6 +37,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient.config import make_settings
+from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
 
@@ -125,11 +126,10 @@ def simulate(scenario: Scenario, limit: Limit, seed: int = 0, *, max_list: int |
 class _Run:
     def __init__(self, scenario: Scenario, limit: Limit, seed: int, max_list: int | None) -> None:
         settings = dict(scenario.settings)
-        reach = settings.pop("length_reach", None)
         if max_list is not None:
             settings["max_list"] = max_list
         made = make_settings("balanced", {"base_url": "http://lab/v1", **settings})
-        self.core = Scheduler(made.scheduler(made.max_list, reach), [limit])
+        self.core = Scheduler(made.scheduler(VllmDialect()), [limit])
         self.endpoint = next(iter(self.core._endpoints))
         self.server: LabServer = (PaddingServer if scenario.padding else ContinuousServer)(scenario, seed)
         self.limit = limit

@@ -8,20 +8,19 @@ Rules:
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from json import dumps
-from json.encoder import encode_basestring
 from typing import Any
 
 from batchclient._backend import Waiter
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
+from batchclient._inputs import BYTES_PER_TOKEN, INPUTS, check_ids, write_text
 from batchclient.config import Settings
-from batchclient.dialects import Dialect
+from batchclient.dialects._replies import model_len_in
+from batchclient.dialects._shapes import Shapes
 from batchclient.errors import BadRequest, BatchClientError, ConfigError
-from batchclient.templates import Prompt
 
 __all__ = ["CallMaker"]
 
@@ -31,8 +30,6 @@ _HIGHEST_PRIORITY = 100
 """Classes are few: each has its own bound in the queue."""
 _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
-_BYTES_PER_TOKEN = 4
-"""A rough mean for English text; only length groups rest on it."""
 
 
 class CallMaker:
@@ -40,18 +37,17 @@ class CallMaker:
 
     Args:
         settings: the client's.
-        dialect: the server's language.
     """
 
-    def __init__(self, settings: Settings, dialect: Dialect) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._dialect = dialect
+        self._shapes = Shapes()
         self._learnt_len: dict[str, tuple[int, float]] = {}
         self._of_lanes: dict[tuple[Shape, int, str | None], Shape] = {}
 
     def make(
         self,
-        prompt: Prompt,
+        item: Any,
         model: str | None,
         timeout_s: float | None,
         params: Mapping[str, Any],
@@ -59,6 +55,7 @@ class CallMaker:
         now: float,
         priority: int = 0,
         tenant: str | None = None,
+        kind: Kind = Kind.COMPLETION,
     ) -> Request:
         """Return the request of one call.
 
@@ -66,13 +63,17 @@ class CallMaker:
             ConfigError: an argument is wrong.
         """
         name = self.model(model)
-        if isinstance(prompt, str):
-            wire = self._check_text(prompt, name, now)
-            tokens = len(wire) // _BYTES_PER_TOKEN + 1
-            shape, solo = self._dialect.shape(params, name, token_ids=False)
+        token_ids = False
+        write = INPUTS.get(kind)
+        if write is not None:
+            wire, tokens = write(item)
+        elif isinstance(item, str):
+            wire = self._check_text(item, name, now)
+            tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
-            wire, tokens = self._check_ids(prompt, name, now)
-            shape, solo = self._dialect.shape(params, name, token_ids=True)
+            wire, tokens = self._check_ids(item, name, now)
+            token_ids = True
+        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids)
         if priority or type(priority) is not int or tenant is not None:
             shape = self._in_lane(shape, priority, tenant)
         deadline = self.deadline(timeout_s, now)
@@ -85,13 +86,14 @@ class CallMaker:
         params: Mapping[str, Any],
         priority: int = 0,
         tenant: str | None = None,
+        kind: Kind = Kind.COMPLETION,
     ) -> None:
         """Check what all calls of a map share.
 
         Raises:
             ConfigError: an argument is wrong.
         """
-        shape, _ = self._dialect.shape(params, self.model(model), token_ids=False)
+        shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
 
@@ -129,17 +131,14 @@ class CallMaker:
         known = self._of_lanes.get((shape, priority, tenant))
         if known is not None:
             return known
-        body = shape.body
-        if priority and self._settings.send_priority:
-            body = body[:-1] + b"," + self._dialect.priority_field(priority) + b"}"
         lane = dumps([priority, tenant]).encode()
         made = replace(
             shape,
             key=lane + shape.key,
-            body=body,
             priority=priority,
             tenant=tenant,
             answer_key=shape.key,
+            tells_priority=bool(priority and self._settings.send_priority),
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()
@@ -149,19 +148,12 @@ class CallMaker:
     def learn(self, batch: Batch, error: BatchClientError) -> None:
         """Learn a model's length from the server's complaint."""
         if isinstance(error, BadRequest):
-            length = self._dialect.max_model_len(error.message)
+            length = model_len_in(error.message)
             if length is not None:
                 self._learnt_len[batch.shape.model] = (length, batch.sent_at)
 
     def _check_text(self, prompt: str, model: str, now: float) -> bytes:
-        wire: bytes | None = None
-        with suppress(UnicodeEncodeError):
-            wire = encode_basestring(prompt).encode()
-        if wire is None:
-            # Not raised while that error is handled: it holds the prompt, counts JSON's escapes, and would be our error's context.
-            place = next(i for i, character in enumerate(prompt) if "\ud800" <= character <= "\udfff")
-            message = f"the prompt holds a lone surrogate at character {place}, which no UTF-8 can carry"
-            raise ConfigError(message, field="prompt")
+        wire = write_text(prompt, "prompt")
         count = self._settings.count_tokens
         if count is not None:
             longest = self._longest(model, now)
@@ -171,21 +163,7 @@ class CallMaker:
         return wire
 
     def _check_ids(self, prompt: Any, model: str, now: float) -> tuple[bytes, int]:
-        if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):
-            kind = type(prompt).__name__
-            raise ConfigError(f"a prompt is a text or a sequence of token ids, not a {kind}", field="prompt")
-        if not prompt:
-            raise ConfigError("the prompt is an empty sequence of token ids", field="prompt")
-        kinds = set(map(type, prompt))
-        if not kinds.isdisjoint((str, list, tuple, dict)):
-            message = "complete() takes one prompt; for several, call it several times at once or use batch_map"
-            raise ConfigError(message, field="prompt")
-        try:
-            if bool in kinds:
-                raise TypeError("a bool is none")
-            ids = array("Q", prompt).tolist()
-        except (TypeError, OverflowError) as error:
-            raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field="prompt") from None
+        ids = check_ids(prompt)
         longest = self._longest(model, now)
         if longest is not None:
             _check_length(len(ids), longest)

@@ -28,7 +28,7 @@ from batchclient.dialects._metrics import parse_metrics
 from batchclient.errors import BatchClientError, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["Feedback", "root_of"]
+__all__ = ["Feedback"]
 
 _log = logging.getLogger("batchclient")
 
@@ -47,12 +47,6 @@ _REQUEST = WireRequest("GET", "/metrics")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], Callable[[], None]], Callable[[], object]]
 """As ``Runner.start_reader``."""
-
-
-def root_of(base_url: str) -> str:
-    """The server's root, where its metrics page is: the base URL without its ``/v1``; a query in it stays."""
-    path, question, query = base_url.partition("?")
-    return path.removesuffix("/v1") + question + query
 
 
 class _Endpoint:

@@ -97,8 +97,8 @@ class Runner:
     Args:
         backend: the loop's clock, tasks and timer.
         core: the scheduler.
-        dialect: the server's language.
-        transports: one per endpoint, in the order of their ids.
+        dialects: one per endpoint, in the order of their ids.
+        transports: one per endpoint, likewise.
         policy: when to try again.
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
@@ -111,7 +111,7 @@ class Runner:
         self,
         backend: Backend,
         core: Scheduler | SingleFlight,
-        dialect: Dialect,
+        dialects: Sequence[Dialect],
         transports: Sequence[Transport],
         policy: RetryPolicy,
         timeouts: Timeouts,
@@ -124,7 +124,7 @@ class Runner:
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._dialect = dialect
+        self._dialects = dict(enumerate(dialects))
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
         self._gone: dict[int, anyio.Event] = {}
@@ -193,15 +193,23 @@ class Runner:
         if not self.ended:
             self.tell(LoadReported(endpoint, load))
 
-    def add_endpoint(self, transport: Transport, metrics: Transport | None, limit: Limit, name: str) -> int:
+    def add_endpoint(
+        self, transport: Transport, metrics: Transport | None, dialect: Dialect, limit: Limit, name: str
+    ) -> int:
         """Serve another endpoint; return its id."""
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
+        self._dialects[number] = dialect
         if self._feedback is not None and metrics is not None:
             self._feedback.add(number, metrics)
         self.tell(EndpointAdded(number, limit, name))
         return number
+
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of every server's messages, too."""
+        for dialect in self._dialects.values():
+            dialect.hide(secrets)
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:
         """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
@@ -211,6 +219,7 @@ class Runner:
         gone = self._gone.setdefault(number, anyio.Event())
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
+        self._dialects.pop(number, None)
         transport = self._transports.pop(number, None)
         if transport is not None:
             with anyio.CancelScope(shield=True):
@@ -401,8 +410,11 @@ class Runner:
 
     async def _exchange(self, batch: Batch) -> Failure | None:
         """Send the batch and hand its answers to the core as they come; return why some have none."""
-        dialect, now = self._dialect, self._now
-        response = await self._transports[batch.endpoint].send(dialect.encode(batch), self._timeouts)
+        dialect, now = self._dialects[batch.endpoint], self._now
+        request = dialect.encode(batch)
+        if isinstance(request, Failure):
+            return request
+        response = await self._transports[batch.endpoint].send(request, self._timeouts)
         windows = dialect.rate_limits(response.headers)
         if windows:
             self.tell(RatesReported(batch.endpoint, windows))

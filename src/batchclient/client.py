@@ -1,4 +1,4 @@
-"""``BatchClient``: what a caller sees. It checks arguments, makes requests of them, and keeps one runner per event loop.
+"""``BatchClient``: a client's settings and life; the calls are in ``_methods``. It keeps one runner per event loop.
 
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
@@ -13,30 +13,28 @@ import asyncio
 import os
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import copy_context
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
-from batchclient._backend import AsyncioBackend, Backend, TrioBackend, Waiter
+from batchclient._backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._calls import CallMaker
 from batchclient._control import make_limit
 from batchclient._core.limits import LimitControl
-from batchclient._core.messages import UNPIN, AbortRequested, Cancelled, Paused, Request, RequestState, Resumed, Retuned
+from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
-from batchclient._feedback import LARGEST_PAGE_BYTES, root_of
+from batchclient._feedback import LARGEST_PAGE_BYTES
+from batchclient._methods import CallMethods
 from batchclient._runner import Runner
 from batchclient.config import changed, check_base_url, make_settings
-from batchclient.dialects import make_dialect
+from batchclient.dialects import Dialect, make_dialect
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.maps import Map
 from batchclient.retry import Backoff, RetryPolicy
-from batchclient.templates import Prompt, make_prompt
-from batchclient.transport import Timeouts, Transport
-from batchclient.types import Completion
+from batchclient.transport import Timeouts, Transport, root_of
 
 if TYPE_CHECKING:
     import httpx
@@ -51,7 +49,7 @@ _LIMIT_SETTINGS = frozenset(
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
-class BatchClient:
+class BatchClient(CallMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
@@ -171,7 +169,10 @@ class BatchClient:
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._dialect = make_dialect(dialect, _secrets(self._headers, self._settings.base_url))
+        self._secrets = _secrets(self._headers, self._settings.base_url)
+        self._dialect_name = dialect
+        self._at_first = make_dialect(dialect, self._secrets)
+        """What is taken for granted of every server until it is known."""
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
@@ -185,7 +186,7 @@ class BatchClient:
         self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
         """(base URL, id in the present runner) of what is served."""
         self._leaving: list[tuple[str, int]] = []
-        self._calls = CallMaker(self._settings, self._dialect)
+        self._calls = CallMaker(self._settings)
         self._context = copy_context()
         self._runner: Runner | None = None
         self._keeper: AsyncGenerator[None] | None = None
@@ -201,176 +202,6 @@ class BatchClient:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
         urls = ", ".join(_shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
-
-    # Calls ---------------------------------------------------------------------------------------------------------
-
-    async def complete(
-        self,
-        prompt: Prompt,
-        *,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        **params: Any,
-    ) -> Completion:
-        """Complete one prompt.
-
-        Args:
-            prompt: a text, or a sequence of token ids.
-            model: another model than the client's.
-            timeout_s: this call's whole time; the client's by default.
-            priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
-            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
-            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
-
-        Raises:
-            ConfigError: the prompt or a parameter is wrong. Nothing was sent.
-            BadRequest: the server refuses this call; its batch-mates are not concerned.
-            DeadlineExceeded: ``timeout_s`` passed.
-            BatchClientError: see ``batchclient.errors``.
-
-        Cancellation: at any moment; the calls that share the request are left alone.
-        """
-        runner = self._runner
-        # The test for "same loop as last time" is all that a call pays for loops, forks and trio.
-        if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
-            runner = self._start()
-        waiter = runner.backend.waiter()
-        request = self._calls.make(prompt, model, timeout_s, params, waiter, runner.backend.now(), priority, tenant)
-        runner.submit(request)
-        try:
-            return await runner.backend.wait(waiter)  # type: ignore[no-any-return]
-        except BaseException:
-            if request.state is not RequestState.DONE:
-                runner.tell(Cancelled(request))
-            raise
-
-    @overload
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
-        *,
-        return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        **params: Any,
-    ) -> list[Completion]: ...
-
-    @overload
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
-        *,
-        return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        **params: Any,
-    ) -> list[Completion | Exception]: ...
-
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
-        *,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        **params: Any,
-    ) -> list[Completion] | list[Completion | Exception]:
-        """Complete one prompt per document and return the answers in input order.
-
-        Args:
-            docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document.
-            return_exceptions: put errors into the list instead of raising the first one.
-            model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
-            params: as for ``complete``.
-
-        Returns:
-            One ``Completion`` (or exception) per document.
-
-        Raises:
-            BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
-        """
-        results: list[Any] = []
-        rows = self.stream_map(
-            docs,
-            prompt,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            **params,
-        )
-        try:
-            async for row in rows:
-                if row.error is None:
-                    results.append(row.completion)
-                elif return_exceptions:
-                    results.append(row.error)
-                else:
-                    row.error.add_note(f"document {row.index} (id {row.id})")
-                    raise row.error
-        finally:
-            await rows.aclose()
-        return results
-
-    def stream_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
-        *,
-        ordered: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        **params: Any,
-    ) -> Map:
-        """Complete one prompt per document and yield the results as they come.
-
-        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
-        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
-
-        Args:
-            docs, prompt, model, timeout_s, priority, tenant, look_ahead, params: as for ``batch_map``.
-            ordered: yield in input order instead of completion order.
-
-        Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
-        """
-        if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
-            raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
-        if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
-            raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        render = make_prompt(prompt)
-        # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant)
-
-        def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
-            now = runner.backend.now()
-            return self._calls.make(render(document), model, timeout_s, params, waiter, now, priority, tenant)
-
-        return Map(
-            docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered
-        )
 
     # The life of a client ------------------------------------------------------------------------------------------
 
@@ -393,7 +224,7 @@ class BatchClient:
         self._settings = changed(self._settings, settings)
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
-            core = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
+            core = self._settings.scheduler(self._at_first)
             self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -443,11 +274,15 @@ class BatchClient:
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
-        self._dialect.hide(_secrets({}, [url]))
+        secrets = _secrets({}, [url])
+        self._secrets += secrets
         number = 0
         if runner is not None:
+            runner.hide(secrets)
             metrics = self._make_metrics_transport(url) if self._asks_for_load else None
-            number = runner.add_endpoint(self._make_transport(url), metrics, self._make_limit(), _shown(url))
+            number = runner.add_endpoint(
+                self._make_transport(url), metrics, self._make_dialect(), self._make_limit(), _shown(url)
+            )
         self._endpoints.append((url, number))
 
     async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
@@ -574,7 +409,7 @@ class BatchClient:
         self._runner = runner = Runner(
             backend,
             self._make_core(),
-            self._dialect,
+            [self._make_dialect() for _ in self._endpoints],
             [self._make_transport(url) for url, _ in self._endpoints],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
@@ -605,10 +440,13 @@ class BatchClient:
         return None
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._dialect.max_list, self._dialect.length_reach)
+        settings = self._settings.scheduler(self._at_first)
         names = [_shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core
+
+    def _make_dialect(self) -> Dialect:
+        return make_dialect(self._dialect_name, self._secrets)
 
     def _make_limit(self) -> LimitControl:
         limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))

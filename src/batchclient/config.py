@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -13,6 +13,9 @@ from batchclient._batch_size import BatchSize
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    from batchclient.dialects import Dialect
 
 __all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "check_base_url", "make_settings"]
 
@@ -157,14 +160,14 @@ class Settings(BaseModel):
         # In one case: two spellings of one name would be sent as two headers.
         return {name.lower(): text for name, text in value.items()}
 
-    def scheduler(self, dialect_max_list: int, length_reach: int | None) -> SchedulerSettings:
-        """The part of the settings that the core works with."""
+    def scheduler(self, dialect: Dialect) -> SchedulerSettings:
+        """The part of the settings that the core works with; ``dialect``: what is taken for granted of the servers at first."""
         return SchedulerSettings(
             linger_s=self.linger_s,
             refill_s=self.refill_s,
             refill_ratio=self.refill_ratio,
             starvation_s=self.starvation_s,
-            max_list=min(self.max_list, dialect_max_list),
+            max_list=self.max_list,
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
@@ -172,9 +175,9 @@ class Settings(BaseModel):
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,
             tenant_weights=self.tenant_weights,
-            length_reach=length_reach if self.length_reach is None else self.length_reach,
+            length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if self.batch_size is None else BatchSize(self.batch_size),
-            server_max_list=dialect_max_list,
+            known_caps=dialect.caps,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             outage_patience_s=self.outage_patience_s,

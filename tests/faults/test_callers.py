@@ -315,7 +315,7 @@ async def test_a_fault_of_ours_is_not_tried_again():
         def fail(*arguments):
             raise RuntimeError("a fault of ours")
 
-        client._runner._dialect.decoder = fail
+        client._runner._dialects[0].decoder = fail
         with pytest.raises(BatchClientError, match="internal error") as caught:
             await client.complete("p")
         assert (caught.value.attempt, caught.value.retryable) == (1, False)

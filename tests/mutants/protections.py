@@ -89,21 +89,21 @@ PROTECTIONS = (
     ),
     Protection(
         "a plain reply with a choice missing is not handed out",
-        "src/batchclient/dialects/vllm.py",
+        "src/batchclient/dialects/_completions.py",
         "        if not self._demux.complete:\n            raise DemuxError(self._demux.missing())\n",
         "",
         "tests/unit/test_vllm.py::test_a_plain_reply_with_wrong_indices_is_handed_to_nobody",
     ),
     Protection(
         "a generation the server aborted is no answer",
-        "src/batchclient/dialects/vllm.py",
+        "src/batchclient/dialects/_completions.py",
         '_ABORTED = frozenset({"abort", "error"})',
         "_ABORTED = frozenset()",
         _SIMULATION,
     ),
     Protection(
         "a stream that was cut off is no answer",
-        "src/batchclient/dialects/vllm.py",
+        "src/batchclient/dialects/_completions.py",
         "        if not self._demux.complete:\n            if self.events",
         "        if False:\n            if self.events",
         "tests/shell/test_retries.py::test_a_stream_without_its_end_is_no_answer",
@@ -242,7 +242,7 @@ PROTECTIONS = (
     Protection(
         "a list too long for the server is not sent again as long",
         "src/batchclient/_core/recovery.py",
-        "            endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)\n",
+        "            abilities.shorten_lists(len(batch.requests), failure.list_cap, now)\n",
         "",
         "tests/playbook/test_refusals.py::test_a_list_too_long_is_sent_in_halves_and_no_list_is_as_long_again",
     ),
@@ -255,7 +255,7 @@ PROTECTIONS = (
     ),
     Protection(
         "a server's echo of a prompt or a key is cut out",
-        "src/batchclient/dialects/vllm.py",
+        "src/batchclient/dialects/_server.py",
         "        clean = redact(message, prompts, self._secrets)\n",
         "        clean = message\n",
         "tests/shell/test_canary.py::test_what_a_server_says_back_is_cut_out",

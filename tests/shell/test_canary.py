@@ -126,7 +126,7 @@ async def test_nothing_of_ours_shows_a_prompt_or_a_key(everything_logged):
                 server.sent[0].request,
                 client.statistics(),
             ]
-            objects += [client._dialect, client._settings, runner.core._queue, runner.core._endpoints]
+            objects += [*runner._dialects.values(), client._settings, runner.core._queue, runner.core._endpoints]
             shown = "\n".join(map(repr, objects))
             server.release()
         await rows.aclose()
@@ -142,7 +142,7 @@ async def test_a_fault_of_ours_does_not_show_what_it_was_about(everything_logged
 
     server = ScriptedTransport()
     async with make(server) as client:
-        client._dialect.encode = break_it
+        client._runner._dialects[0].encode = break_it
         with pytest.raises(BatchClientError) as caught:
             await client.complete(PROMPT)
     said = every_word_of(caught.value) + everything_logged.text

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ReadTimedOut, ResponseTooLarge
-from batchclient._feedback import root_of
+from batchclient.transport import root_of
 from batchclient.simulator.profiles import profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport

@@ -296,7 +296,7 @@ async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplo
 
     server = ScriptedTransport(*[error(500)] * (where == "failure"))
     async with make_client(server, retry=NEVER) as client:
-        dialect = client._dialect
+        dialect = client._start()._dialects[0]
         if where in ("encode", "failure"):
             original = getattr(dialect, where)
             setattr(dialect, where, break_it)

@@ -41,7 +41,7 @@ def words_of(error):
         for frame, _ in traceback.walk_tb(one.__traceback__):
             ours = "/batchclient/" in frame.f_code.co_filename
             # The caller gave these, and has them in frames of its own.
-            given = ("prompt", "params", "docs") if ours else ()
+            given = ("prompt", "item", "params", "docs") if ours else ()
             if "/tests/" not in frame.f_code.co_filename:
                 words += [repr(value) for name, value in frame.f_locals.items() if name not in given]
         left += [one.__cause__, one.__context__]

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from batchclient._core.messages import Batch, Request, RequestState
-from batchclient.dialects.vllm import VllmDialect
+from batchclient.dialects._shapes import Shapes
 
 _FOLDER = Path(__file__).parent.parent / "wire" / "vllm"
 _STREAM_FIELDS = ("stream", "stream_interval", "stream_options")
@@ -32,12 +32,12 @@ class Golden:
     status: int
     body: bytes
 
-    def batch(self, dialect=None):
+    def batch(self, shapes=None):
         """A batch that stands for the recorded request, sent at time 10."""
-        dialect = dialect or VllmDialect()
+        shapes = shapes or Shapes()
         params = {name: value for name, value in self.params.items() if name != "model"}
         ids = isinstance(self.prompts[0], list)
-        shape, _ = dialect.shape(params, self.params["model"], token_ids=ids)
+        shape, _ = shapes.shape(params, self.params["model"], token_ids=ids)
         requests = [make_request(shape, prompt) for prompt in self.prompts]
         return make_batch(shape, requests, streamed=self.streamed)
 

@@ -4,6 +4,7 @@ import pytest
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Request, RequestState, Shape
@@ -32,7 +33,7 @@ def decide(
     endpoint = Endpoint(0, FixedLimit(limit), max_list)
     endpoint.take(held, 0.0)
     if cap:
-        endpoint.shorten_lists(cap + 1, cap, now)
+        endpoint.can().shorten_lists(cap + 1, cap, now)
     group = Group(shape, **(group or {}))
     for _ in range(size):
         request = Request(shape, b'"p"')
@@ -125,7 +126,7 @@ def rule_and_endpoint(lengths=None):
 
 def test_a_shapes_own_reason_to_go_alone_comes_first():
     rule, endpoint = rule_and_endpoint()
-    endpoint.refuse_lists(0.0)
+    endpoint.can().refuse_lists(0.0)
     assert rule.alone(Shape(b"k", b"{}", alone_reason="tools"), endpoint, 0.0) == "tools"
     assert rule.alone(PLAIN, endpoint, 0.0) == "lists refused"
 
@@ -147,21 +148,21 @@ def test_outputs_above_256_tokens_go_singly(tokens, reason):
 @pytest.mark.parametrize(("most", "streamed"), [(0, False), (1, False), (4, False), (5, True), (None, True)])
 def test_short_outputs_are_sent_plain(most, streamed):
     rule, endpoint = rule_and_endpoint()
-    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most), endpoint, 0.0) is streamed
+    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most), 2, endpoint, 0.0) is streamed
 
 
 def test_what_cannot_be_streamed_is_not():
     rule, endpoint = rule_and_endpoint()
-    assert not rule.streamed(Shape(b"k", b"{}", plain_only=True), endpoint, 0.0)
-    endpoint.refuse_streams(0.0)
-    assert not rule.streamed(PLAIN, endpoint, 0.0)
-    assert rule.streamed(PLAIN, endpoint, 300.0)
+    assert not rule.streamed(Shape(b"k", b"{}", plain_only=True), 2, endpoint, 0.0)
+    endpoint.can().refuse_streams(0.0)
+    assert not rule.streamed(PLAIN, 2, endpoint, 0.0)
+    assert rule.streamed(PLAIN, 2, endpoint, 300.0)
 
 
 @pytest.mark.parametrize(("most", "streamed"), [(1, True), (4, True), (16, True), (0, False)])
 def test_calls_that_echo_are_streamed_even_where_they_are_short(most, streamed):
     rule, endpoint = rule_and_endpoint()
-    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, echo=True), endpoint, 0.0) is streamed
+    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, echo=True), 2, endpoint, 0.0) is streamed
 
 
 # How long a list is worth making, and who says otherwise ------------------------------------------------------------
@@ -217,12 +218,13 @@ def test_a_table_of_the_users_replaces_both_bounds():
 
 
 def test_a_table_is_clamped_to_what_a_server_takes():
-    assert longest(SHORT, depth=200, batch_size=lambda depth: 150, server_max_list=100) == 100
+    known = Endpoint(0, FixedLimit(1024), 64, known_caps={Kind.COMPLETION: 100})
+    assert longest(SHORT, known, depth=200, batch_size=lambda depth: 150) == 100
     assert longest(SHORT, depth=200, batch_size=lambda depth: -5) == 1
     endpoint = fed_endpoint()
-    endpoint.shorten_lists(41, 40, 0.0)
+    endpoint.can().shorten_lists(41, 40, 0.0)
     assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 40
-    endpoint.refuse_lists(0.0)
+    endpoint.can().refuse_lists(0.0)
     assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 1
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
+from batchclient._core.kinds import Kind
 from batchclient.config import PRESETS, Settings, make_settings
+from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConfigError
 
 URL = "http://localhost:8000/v1"
@@ -144,15 +146,19 @@ def test_the_headers_are_a_copy():
     assert settings.headers == {"a": "b"}
 
 
+class Padding(VllmDialect):
+    caps = {Kind.COMPLETION: 100}  # noqa: RUF012
+    length_reach = 2
+
+
 def test_the_core_gets_its_numbers():
     given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "starvation_s": 9.0, "singles_above_tokens": 77}
-    numbers = make(**given, max_queued=9, when_full="raise", max_list=500).scheduler(100, 2)
+    numbers = make(**given, max_queued=9, when_full="raise", max_list=500).scheduler(Padding())
     assert {name: getattr(numbers, name) for name in given} == given
     assert (numbers.max_queued, numbers.raise_when_full, numbers.length_reach) == (9, True, 2)
-    # The smaller of what the user and what the server's language takes.
-    assert numbers.max_list == 100
-    assert make("throughput", max_list=50).scheduler(100, None).max_list == 50
-    assert make().scheduler(1024, None).raise_when_full is False
+    assert (numbers.max_list, numbers.known_caps) == (500, {Kind.COMPLETION: 100})
+    assert make().scheduler(VllmDialect()).raise_when_full is False
+    assert make(length_reach=1).scheduler(Padding()).length_reach == 1
 
 
 def test_every_setting_is_an_argument_of_the_client():

@@ -40,19 +40,19 @@ def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
 
 def test_refused_lists_are_tried_again_after_300_s():
     one = endpoint()
-    one.refuse_lists(10.0)
-    assert (one.list_cap(309.9), one.lists_refused) == (1, True)
-    assert (one.list_cap(310.0), one.lists_refused) == (64, False)
+    one.can().refuse_lists(10.0)
+    assert (one.list_cap(309.9), one.can().lists_refused) == (1, True)
+    assert (one.list_cap(310.0), one.can().lists_refused) == (64, False)
 
 
 def test_refused_streams_are_tried_again_after_300_s():
     one = endpoint()
-    assert one.streams(0.0)
-    one.refuse_streams(10.0)
-    assert not one.streams(309.9)
-    assert one.streams_refused
-    assert one.streams(310.0)
-    assert not one.streams_refused
+    assert one.can().streams(0.0)
+    one.can().refuse_streams(10.0)
+    assert not one.can().streams(309.9)
+    assert one.can().streams_refused
+    assert one.can().streams(310.0)
+    assert not one.can().streams_refused
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_refused_streams_are_tried_again_after_300_s():
 )
 def test_a_list_too_long_sets_the_cap(failed, stated, cap):
     one = endpoint()
-    one.shorten_lists(failed, stated, 0.0)
+    one.can().shorten_lists(failed, stated, 0.0)
     assert one.list_cap(0.0) == cap
 
 
 def test_a_cap_never_rises_by_a_failure():
     one = endpoint()
-    one.shorten_lists(8, 3, 0.0)
-    one.shorten_lists(32, None, 1.0)
+    one.can().shorten_lists(8, 3, 0.0)
+    one.can().shorten_lists(32, None, 1.0)
     assert one.list_cap(1.0) == 3
 
 
@@ -77,15 +77,15 @@ def test_a_cap_never_rises_by_a_failure():
 )
 def test_a_learnt_cap_doubles_every_minute_up_to_max_list(seconds, cap):
     one = endpoint(max_list=20)
-    one.shorten_lists(8, None, 100.0)
+    one.can().shorten_lists(8, None, 100.0)
     assert one.list_cap(100.0 + seconds) == cap
 
 
 def test_a_cap_that_grew_too_far_shrinks_from_where_it_stands():
     one = endpoint()
-    one.shorten_lists(8, None, 0.0)
+    one.can().shorten_lists(8, None, 0.0)
     assert one.list_cap(60.0) == 8
-    one.shorten_lists(8, None, 60.0)
+    one.can().shorten_lists(8, None, 60.0)
     assert one.list_cap(60.0) == 4
     assert one.list_cap(119.0) == 4
     assert one.list_cap(120.0) == 8
@@ -93,8 +93,8 @@ def test_a_cap_that_grew_too_far_shrinks_from_where_it_stands():
 
 def test_the_cap_does_not_depend_on_how_often_it_was_looked_at():
     seen, unseen = endpoint(), endpoint()
-    seen.shorten_lists(8, None, 0.0)
-    unseen.shorten_lists(8, None, 0.0)
+    seen.can().shorten_lists(8, None, 0.0)
+    unseen.can().shorten_lists(8, None, 0.0)
     for second in range(200):
         seen.list_cap(float(second))
     assert seen.list_cap(200.0) == unseen.list_cap(200.0) == 32

@@ -20,7 +20,7 @@ class Scene:
         self.queue, self.counters = Queue(), Counters()
         self.recovery = Recovery(self.queue, self.counters)
         self.endpoint = Endpoint(0, FixedLimit(64), 64)
-        self.endpoint.lists_proven = proven
+        self.endpoint.can().lists_proven = proven
         self.requests = []
         for seq in range(size):
             request = Request(SHAPE, b'"p"')
@@ -99,23 +99,23 @@ def test_a_refused_list_comes_back_as_singles():
     found = scene.groups()
     assert [seqs for seqs, _ in found] == [[0], [1], [2]]
     assert {group.failures for _, group in found} == {1}
-    assert scene.endpoint.lists_refused
+    assert scene.endpoint.can().lists_refused
 
 
 def test_a_refused_list_is_searched_where_lists_have_worked():
     scene = Scene(2, proven=True)
     scene.fail(FailureKind.LIST_REFUSED)
     assert [seqs for seqs, _ in scene.groups()] == [[0], [1]]
-    assert not scene.endpoint.lists_refused
+    assert not scene.endpoint.can().lists_refused
     assert scene.counters.splits == 1
 
 
 def test_a_mismatch_counts_as_a_failure_where_lists_have_worked():
     scene = Scene(2, failures=1)
-    scene.endpoint.lists_proven = True
+    scene.endpoint.can().lists_proven = True
     scene.fail(FailureKind.MISMATCH, delay=1.0)
     assert {group.failures for _, group in scene.groups()} == {2}
-    assert not scene.endpoint.lists_refused
+    assert not scene.endpoint.can().lists_refused
 
 
 def test_a_refused_stream_comes_back_whole_and_as_it_was():
@@ -124,13 +124,13 @@ def test_a_refused_stream_comes_back_whole_and_as_it_was():
     scene.fail(FailureKind.STREAM_REFUSED)
     ((seqs, group),) = scene.groups()
     assert (seqs, group.failures, group.isolation) == ([0, 1, 2], 1, isolation)
-    assert scene.endpoint.streams_refused
+    assert scene.endpoint.can().streams_refused
 
 
 def test_a_plain_request_cannot_be_refused_as_a_stream():
     scene = Scene(3, streamed=False)
     assert not scene.fail(FailureKind.STREAM_REFUSED)
-    assert not scene.endpoint.streams_refused
+    assert not scene.endpoint.can().streams_refused
 
 
 def test_a_list_too_long_comes_back_in_halves_that_are_no_search():
@@ -156,7 +156,7 @@ def test_those_that_have_gone_meanwhile_do_not_come_back():
 def test_every_prompt_well_alone_means_the_list_was_refused():
     scene = Scene(1, isolation=Isolation(size=2, good=1))
     scene.recovery.isolated(scene.batch, 1, scene.endpoint, 10.0)
-    assert scene.endpoint.lists_refused
+    assert scene.endpoint.can().lists_refused
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_every_prompt_well_alone_means_the_list_was_refused():
 def test_anything_less_does_not(isolation, proven, size):
     scene = Scene(size, isolation=isolation, proven=proven)
     scene.recovery.isolated(scene.batch, size, scene.endpoint, 10.0)
-    assert not scene.endpoint.lists_refused
+    assert not scene.endpoint.can().lists_refused

@@ -1,12 +1,15 @@
 """vLLM's dialect against what a real vLLM 0.32 answered, and against what it must not be trusted to answer."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchclient._core.messages import FailureKind
+from batchclient.dialects._replies import model_len_in
+from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import BadRequest, ConfigError, DemuxError, DialectError, NotFound, ServerFault
 from batchclient.types import Usage
@@ -36,7 +39,7 @@ def seen(result):
 
 
 def batch_of(*prompts, streamed=True, solo=b"", **params):
-    shape, _ = VllmDialect().shape(params, "tiny", token_ids=False)
+    shape, _ = Shapes().shape(params, "tiny", token_ids=False)
     return make_batch(shape, [make_request(shape, prompt, solo_fields=solo) for prompt in prompts], streamed=streamed)
 
 
@@ -235,8 +238,8 @@ def test_the_models_length_is_read_from_the_servers_complaint():
     for name in ("error_too_long_in_list", "error_too_long_in_stream"):
         record = golden(name)
         message = VllmDialect().failure(record.batch(), record.status, {}, record.body, 0.0).message
-        assert VllmDialect().max_model_len(message) == 2048
-    assert VllmDialect().max_model_len("nothing of the kind") is None
+        assert model_len_in(message) == 2048
+    assert model_len_in("nothing of the kind") is None
 
 
 def test_a_failure_carries_the_servers_wish_and_code():
@@ -637,11 +640,11 @@ def test_every_other_field_is_sent_untouched_nested_order_included():
 
 
 def shape_of(token_ids=False, model="tiny", **params):
-    return VllmDialect().shape(params, model, token_ids=token_ids)[0]
+    return Shapes().shape(params, model, token_ids=token_ids)[0]
 
 
 def same(one, other):
-    dialect = VllmDialect()
+    dialect = Shapes()
     # Twice each: the second time the short cut answers.
     shapes = [dialect.shape(params, "tiny", token_ids=False)[0] for params in (one, other, one, other)]
     assert shapes[0] is shapes[2]
@@ -702,7 +705,7 @@ def test_two_calls_share_a_shape_only_if_they_are_the_same_json(one, other):
     "value", [float("nan"), b"x", "\ud800", {1, 2}, object(), 10**5000], ids=lambda value: type(value).__name__
 )
 def test_what_is_no_json_is_refused_by_name(value):
-    dialect = VllmDialect()
+    dialect = Shapes()
     for _ in range(2):
         with pytest.raises(ConfigError) as caught:
             dialect.shape({"fine": 1, "guilty": value}, "tiny", token_ids=False)
@@ -747,7 +750,7 @@ def test_a_shape_says_what_the_scheduler_needs(params, expected):
 
 
 def test_labels_come_back_for_a_lone_call_and_only_there():
-    dialect = VllmDialect()
+    dialect = Shapes()
     one, solo = dialect.shape({"user": "u", "seed": 1}, "tiny", token_ids=False)
     other, none = dialect.shape({"seed": 1}, "tiny", token_ids=False)
     assert one is other
@@ -757,7 +760,7 @@ def test_labels_come_back_for_a_lone_call_and_only_there():
 
 
 def test_a_dialect_forgets_keys_rather_than_grow():
-    dialect = VllmDialect()
+    dialect = Shapes()
     for seed in range(10_000):
         dialect.shape({"seed": seed}, "tiny", token_ids=False)
     assert len(dialect._shapes) <= 4096
@@ -765,7 +768,7 @@ def test_a_dialect_forgets_keys_rather_than_grow():
 
 
 def test_a_dialect_forgets_short_cuts_rather_than_grow():
-    dialect = VllmDialect()
+    dialect = Shapes()
     names = [f"x{i}" for i in range(7)]
     from itertools import permutations
 
@@ -789,5 +792,12 @@ def test_a_dialect_forgets_short_cuts_rather_than_grow():
     ],
 )
 def test_greedy_is_what_asks_for_temperature_0_itself(params, greedy):
-    shape, _ = VllmDialect().shape(params, "m", token_ids=False)
+    shape, _ = Shapes().shape(params, "m", token_ids=False)
     assert shape.greedy is greedy
+
+
+@pytest.mark.parametrize(("priority", "told"), [(3, -3), (-2, 2)])
+def test_lower_priorities_go_first_here(priority, told):
+    shape = replace(Shapes().shape({"seed": 1}, "tiny")[0], priority=priority, tells_priority=True)
+    request = VllmDialect().encode(make_batch(shape, [make_request(shape, "x")], streamed=False))
+    assert json.loads(request.body) == {"prompt": "x", "model": "tiny", "seed": 1, "priority": told}

@@ -13,6 +13,8 @@ from batchclient._core.settings import SchedulerSettings
 
 __all__ = ["BatchingRule"]
 
+_ANY = 1 << 30
+
 
 class BatchingRule:
     """The rule with its numbers.
@@ -80,15 +82,15 @@ class BatchingRule:
         shape, settings = group.shape, self._settings
         if self.alone(shape, endpoint, now):
             return 1
-        longest = endpoint.list_cap(now)
+        longest = endpoint.list_cap(now, shape.kind)
         if group.sealed:
             # What is left of a list that was sent already.
             return longest
         if settings.batch_size is not None:
             chosen = settings.batch_size(group.size)
             if chosen is not None:
-                return max(1, min(chosen, endpoint.list_cap(now, settings.server_max_list)))
-        if longest > 1 and not self.streamed(shape, endpoint, now):
+                return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
+        if longest > 1 and not self.streamed(shape, longest, endpoint, now):
             worth = endpoint.list_costs.cap(shape.key, now)
             if worth is not None and worth < longest:
                 return worth
@@ -98,17 +100,22 @@ class BatchingRule:
         """Why calls of this shape go singly, or ``None``."""
         if shape.alone_reason is not None:
             return shape.alone_reason
-        if endpoint.list_cap(now) == 1:
-            return "lists refused" if endpoint.lists_refused else "max_list is 1"
+        if endpoint.list_cap(now, shape.kind) == 1:
+            abilities = endpoint.can(shape.kind)
+            if abilities.lists_refused:
+                return "lists refused"
+            return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
         if self._lengths.expected(shape.answer_key, shape.max_output_tokens) > self._settings.singles_above_tokens:
             return "long output expected"
         return None
 
-    def streamed(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
-        """Whether to stream: not where members finish together anyway, and not where the request or server cannot."""
+    def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
+        """Whether to stream ``size`` of them: not where members finish together anyway, and not where the request or server cannot."""
+        if shape.lists_plain and size > 1:
+            return False
         most = shape.max_output_tokens
         together = most is not None and most <= self._settings.plain_up_to_tokens
         if shape.echo and most:
             # A plain list cannot both echo and count tokens (see the dialect).
             together = False
-        return not (together or shape.plain_only) and endpoint.streams(now)
+        return not (together or shape.plain_only) and endpoint.can(shape.kind).streams(now)

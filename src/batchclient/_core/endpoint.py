@@ -4,16 +4,18 @@ Rules:
 - Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
   connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
 - ``blocked_until`` is the server's own wish (``Retry-After``); what its failures mean is in ``health``.
-- What a server refused is tried again after a while: a learnt cap doubles every minute, a refusal is forgotten.
+- What it can do with each kind of call is in ``abilities``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from batchclient._core.abilities import Abilities
 from batchclient._core.budget import RetryBudget
 from batchclient._core.choice import Pace
 from batchclient._core.health import Health
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_cost import ListCosts
 from batchclient._core.rates import Rates, RateWindow
@@ -24,8 +26,7 @@ from batchclient._core.stillness import Stillness
 
 __all__ = ["Endpoint"]
 
-_FORGET_AFTER_S = 300.0
-_CAP_GROWS_AFTER_S = 60.0
+_NOTHING_KNOWN: Mapping[Kind, int] = {}
 _LONGEST_BLOCK_S = 60.0
 """A server may ask for more rest than this; the calls that were refused then fail, and others find out for themselves."""
 
@@ -38,15 +39,14 @@ class Endpoint:
         limit: the algorithm that says how many sequences may be in flight.
         max_list: prompts per request, at most.
         name: its base URL as it may be shown.
+        known_caps: prompts per request that the server takes, by kind, as far as is known.
     """
 
     __slots__ = (
+        "_abilities",
         "_area",
         "_area_at",
-        "_learnt_at",
-        "_learnt_cap",
-        "_lists_again_at",
-        "_streams_again_at",
+        "_known_caps",
         "abandoned",
         "answered_at",
         "blocked_until",
@@ -58,25 +58,25 @@ class Endpoint:
         "leaving",
         "limit",
         "list_costs",
-        "lists_proven",
-        "lists_refused",
-        "longest_list",
         "max_list",
         "name",
         "pace",
         "rates",
         "refusals",
         "stillness",
-        "streams_refused",
     )
 
-    def __init__(self, number: int, limit: Limit, max_list: int, name: str = "") -> None:
+    def __init__(
+        self, number: int, limit: Limit, max_list: int, name: str = "", known_caps: Mapping[Kind, int] = _NOTHING_KNOWN
+    ) -> None:
         self.id = number
         self.name = name
         self.leaving = False
         """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
         self.max_list = max_list
+        self._known_caps = known_caps
+        self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
         self.pace = Pace()
         self._area = 0.0
@@ -94,16 +94,6 @@ class Endpoint:
         self.stillness = Stillness()
         self.answered_at = float("-inf")
         """When it last answered anything."""
-        self.lists_proven = False
-        """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
-        self.longest_list = 1
-        """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
-        self.lists_refused = False
-        self.streams_refused = False
-        self._lists_again_at = 0.0
-        self._streams_again_at = 0.0
-        self._learnt_cap: int | None = None
-        self._learnt_at = 0.0
         self.list_costs = ListCosts()
 
     def __repr__(self) -> str:
@@ -161,7 +151,8 @@ class Endpoint:
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.pace.forget()
             self.list_costs.forget()
-            self.longest_list = 1
+            for abilities in self._abilities.values():
+                abilities.longest_list = 1
             restart = getattr(self.limit, "on_restart", None)
             change = restart(now) if restart is not None else None
         health.answered_once = True
@@ -181,42 +172,22 @@ class Endpoint:
             self.rates = Rates()
         self.rates.observe(windows, now)
 
-    def list_cap(self, now: float, most: int | None = None) -> int:
+    def can(self, kind: Kind = Kind.COMPLETION) -> Abilities:
+        """What the server can do with calls of that kind."""
+        abilities = self._abilities.get(kind)
+        if abilities is None:
+            self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
+        return abilities
+
+    def know(self, caps: Mapping[Kind, int]) -> None:
+        """Which server it is has been found out: it takes lists of at most so many prompts, by kind."""
+        self._known_caps = caps
+        for kind, abilities in self._abilities.items():
+            abilities.known_cap = caps.get(kind)
+
+    def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
-        if self.lists_refused:
-            if now < self._lists_again_at:
-                return 1
-            self.lists_refused = False
-        return self._grown_cap(now, self.max_list if most is None else most)
-
-    def _grown_cap(self, now: float, most: int) -> int:
-        # A function of time alone: whoever looks at it, and how often, changes nothing.
-        if self._learnt_cap is None:
-            return most
-        doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
-        return min(self._learnt_cap << min(doublings, 32), most)
-
-    def refuse_lists(self, now: float) -> None:
-        """The server takes no lists; ask again later."""
-        self.lists_refused = True
-        self._lists_again_at = now + _FORGET_AFTER_S
-
-    def refuse_streams(self, now: float) -> None:
-        """The server does not stream lists; ask again later."""
-        self.streams_refused = True
-        self._streams_again_at = now + _FORGET_AFTER_S
-
-    def streams(self, now: float) -> bool:
-        """Whether to ask for streamed replies."""
-        if self.streams_refused and now >= self._streams_again_at:
-            self.streams_refused = False
-        return not self.streams_refused
-
-    def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
-        """A list of ``failed`` prompts was too long; the server may have stated its cap."""
-        cap = stated if stated is not None and 0 < stated < failed else max(1, failed // 2)
-        self._learnt_cap = min(cap, self._grown_cap(now, failed))
-        self._learnt_at = now
+        return self.can(kind).list_cap(self.max_list if most is None else most, now)
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
@@ -227,8 +198,8 @@ class Endpoint:
             in_flight=self.in_flight,
             abandoned=self.abandoned,
             list_cap=self.list_cap(now),
-            lists_refused=self.lists_refused,
-            streams_refused=self.streams_refused,
+            lists_refused=self.can().lists_refused,
+            streams_refused=self.can().streams_refused,
             blocked_until=max((time for time in times if time is not None), default=None),
             id=self.id,
             base_url=self.name,

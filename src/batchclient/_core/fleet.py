@@ -27,6 +27,7 @@ from batchclient._core.messages import (
     LoadReported,
     RatesReported,
     Retuned,
+    ServerKnown,
 )
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.stillness import STILL, Stillness
@@ -120,9 +121,21 @@ class Fleet:
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """Another server is there."""
-        endpoint = Endpoint(event.endpoint, event.limit, settings.max_list, event.name)
+        endpoint = Endpoint(event.endpoint, event.limit, settings.max_list, event.name, settings.known_caps)
         endpoint.set_rates(settings)
         self._endpoints.add(endpoint)
+
+    def know(self, event: ServerKnown, now: float) -> None:
+        """It was found out which server it is: what it takes, and how many sequences it runs at all."""
+        endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is None:
+            return
+        endpoint.know(event.caps)
+        if event.slots is not None and isinstance(endpoint.limit, LimitControl):
+            before = endpoint.limit.limit
+            change = endpoint.limit.bound(event.slots, f"the server has {event.slots} slots", now)
+            if change is not None:
+                self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def remove(self, event: EndpointRemoved) -> None:
         """Send an endpoint nothing more; without ``drain``, end what is there."""
@@ -152,7 +165,10 @@ class Fleet:
                 if _rates(event.settings) != _rates(before):
                     endpoint.set_rates(event.settings)
             if event.limits is not None:
-                endpoint.limit = event.limits[place]
+                fresh = event.limits[place]
+                if isinstance(fresh, LimitControl) and isinstance(endpoint.limit, LimitControl):
+                    fresh.bound_like(endpoint.limit, now)
+                endpoint.limit = fresh
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
                 endpoint.limit.pin(event.pin or None, now)
             if endpoint.limit.limit != limit:

@@ -339,7 +339,7 @@ class Granting:
             endpoint=endpoint.id,
             shape=shape,
             requests=requests,
-            streamed=self._rule.streamed(shape, endpoint, now),
+            streamed=self._rule.streamed(shape, size, endpoint, now),
             failures=group.failures,
             sent_at=now,
             oldest_at=min(request.queued_at for request in requests),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.rates import RateWindow
 from batchclient._core.requests import Batch, Isolation, Request, RequestState, Shape
@@ -44,6 +45,7 @@ __all__ = [
     "Resumed",
     "Retuned",
     "SendBatch",
+    "ServerKnown",
     "Shape",
     "Submitted",
     "Woke",
@@ -160,6 +162,21 @@ class LoadReported:
 
 
 @dataclass(slots=True, eq=False)
+class ServerKnown:
+    """It was found out which server an endpoint is.
+
+    Args:
+        endpoint: its id.
+        caps: prompts per request that it takes, by kind of call; a kind that is missing has no known cap.
+        slots: sequences that it runs at once, if it says so; more would only queue there.
+    """
+
+    endpoint: int
+    caps: Mapping[Kind, int]
+    slots: int | None = None
+
+
+@dataclass(slots=True, eq=False)
 class RatesReported:
     """A reply says what is left of a gateway's limits; told before what the reply itself means.
 
@@ -221,6 +238,7 @@ Event = (
     | Retuned
     | LoadReported
     | RatesReported
+    | ServerKnown
     | EndpointAdded
     | EndpointRemoved
     | DrainRequested

@@ -134,6 +134,7 @@ class Recovery:
             False if they are not to be sent again.
         """
         batch, failure, kind = event.batch, event.failure, event.failure.kind
+        abilities = endpoint.can(batch.shape.kind)
         listed = len(batch.requests) > 1
         if kind is FailureKind.NOT_SENT and (elsewhere or known):
             # Nothing was lost but time: another endpoint may have it at once, or the first that comes back.
@@ -142,30 +143,30 @@ class Recovery:
         elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
             return False
         elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
-            endpoint.refuse_streams(now)
+            abilities.refuse_streams(now)
             self._resend(alive, batch.failures, batch.isolation)
-        elif kind is FailureKind.LIST_REFUSED and listed and not endpoint.lists_proven:
-            endpoint.refuse_lists(now)
+        elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
+            abilities.refuse_lists(now)
             self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_TOO_LONG and listed:
-            endpoint.shorten_lists(len(batch.requests), failure.list_cap, now)
+            abilities.shorten_lists(len(batch.requests), failure.list_cap, now)
             self._split(alive, batch)
         elif (
             failure.status == 503
             and batch.failures
-            and len(batch.requests) > endpoint.longest_list
+            and len(batch.requests) > abilities.longest_list
             and not endpoint.in_flight
         ):
             # Refused twice with nothing else there, and no list of that length was ever taken: vLLM's queue limit is shorter, and
             # waiting is in vain.
-            endpoint.shorten_lists(len(batch.requests), None, now)
+            abilities.shorten_lists(len(batch.requests), None, now)
             self._split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
             self._search(alive, batch)
-        elif kind is FailureKind.MISMATCH and listed and not endpoint.lists_proven:
+        elif kind is FailureKind.MISMATCH and listed and not abilities.lists_proven:
             # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
             # it did not serve is sent again, whatever the retry policy thinks of failures.
-            endpoint.refuse_lists(now)
+            abilities.refuse_lists(now)
             self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
             self._counters.retries += 1
@@ -228,13 +229,14 @@ class Recovery:
         if isolation is None:
             return
         isolation.good += good
+        abilities = endpoint.can(batch.shape.kind)
         if (
-            not endpoint.lists_proven
+            not abilities.lists_proven
             and len(batch.requests) == 1
             and not isolation.bad
             and isolation.good >= isolation.size
         ):
-            endpoint.refuse_lists(now)
+            abilities.refuse_lists(now)
 
 
 def _tokens(requests: list[Request], batch: Batch) -> float:

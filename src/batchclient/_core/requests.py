@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from batchclient._core.failures import Failure
+from batchclient._core.kinds import Kind
 from batchclient._core.lanes import Account, Lane
 
 __all__ = ["Batch", "Isolation", "Request", "RequestState", "Shape"]
@@ -25,7 +26,7 @@ class Shape:
     """Everything that must be equal for two calls to share a request.
 
     Args:
-        key: the coalescing key, canonical bytes.
+        key: the coalescing key, canonical bytes; it begins with the kind.
         body: the shared part of the request's JSON body, an object without the prompt.
         model: the model's name.
         weight: sequences per prompt (``n``, or the beam width).
@@ -37,6 +38,9 @@ class Shape:
         priority: the class; the higher, the earlier. Part of the key.
         tenant: whom the calls are for; part of the key.
         answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
+        kind: what the calls ask for.
+        lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
+        tells_priority: the server is told the priority.
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -53,6 +57,9 @@ class Shape:
     tenant: str | None = None
     answer_key: bytes = b""
     greedy: bool = False
+    kind: Kind = Kind.COMPLETION
+    lists_plain: bool = False
+    tells_priority: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:

@@ -64,6 +64,7 @@ from batchclient._core.messages import (
     Resumed,
     Retuned,
     SendBatch,
+    ServerKnown,
     Submitted,
     Woke,
 )
@@ -103,7 +104,7 @@ class Scheduler:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
         self._endpoints = Endpoints(
-            Endpoint(number, limit, settings.max_list, names[number] if names else "")
+            Endpoint(number, limit, settings.max_list, names[number] if names else "", settings.known_caps)
             for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
@@ -166,6 +167,7 @@ class Scheduler:
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
             RatesReported: self._on_rates,
+            ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
             EndpointRemoved: self._on_endpoint_removed,
             DrainRequested: self._on_drain,
@@ -283,9 +285,8 @@ class Scheduler:
                 self._outage.watch(now)
             else:
                 endpoint.answer(tally.count * weight, now)
-            if len(batch.requests) > endpoint.longest_list:
-                endpoint.longest_list = len(batch.requests)
-                endpoint.lists_proven = True
+            if len(batch.requests) > 1:
+                endpoint.can(batch.shape.kind).prove_list(len(batch.requests))
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
@@ -323,9 +324,10 @@ class Scheduler:
             self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
         self._steering.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
-            list_cap = endpoint.list_cap(now)
+            kind = batch.shape.kind
+            list_cap = endpoint.list_cap(now, kind)
             self._recovery.isolated(batch, tally.count, endpoint, now)
-            self._steering.note_list_cap(endpoint, list_cap, "every prompt of a refused list was well alone", now)
+            self._steering.note_list_cap(endpoint, kind, list_cap, "every prompt of a refused list was well alone", now)
         if endpoint.rates is not None:
             usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
             charged = batch.charged_tokens * len(usages) / len(batch.requests)
@@ -363,7 +365,8 @@ class Scheduler:
             for request in alive:
                 request.failed_on = endpoint.id
         elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
-        list_cap = endpoint.list_cap(self._now)
+        kind = batch.shape.kind
+        list_cap = endpoint.list_cap(self._now, kind)
         if alive and batch.moving:
             self._recovery.move(alive, batch)
         elif is_refusal(failure) and event.retry_delay_s is None:
@@ -372,7 +375,7 @@ class Scheduler:
             event, alive, endpoint, self._now, elsewhere=elsewhere, known=known
         ):
             self._endings.fail(alive, event)
-        self._steering.note_list_cap(endpoint, list_cap, failure.kind.value, self._now)
+        self._steering.note_list_cap(endpoint, kind, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()
@@ -433,6 +436,10 @@ class Scheduler:
     def _on_rates(self, event: RatesReported) -> None:
         # Nothing can be granted because of it; what it holds back is looked at with the reply it came with.
         self._fleet.hear_rates(event, self._now)
+
+    def _on_server_known(self, event: ServerKnown) -> None:
+        self._fleet.know(event, self._now)
+        self._settle()
 
     def _on_endpoint_added(self, event: EndpointAdded) -> None:
         self._fleet.add(event, self._settings)

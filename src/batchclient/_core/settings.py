@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from batchclient._core.kinds import Kind
+
 __all__ = ["SchedulerSettings"]
 
 
@@ -31,7 +33,7 @@ class SchedulerSettings:
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
         batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list`` and of what lists were found to
             cost; where it answers ``None``, these hold.
-        server_max_list: prompts per request that the server takes, which bounds ``batch_size``.
+        known_caps: prompts per request that a server takes before it is known which it is, by kind of call.
         outage_patience_s: how long a call waits for a server that has vanished.
     """
 
@@ -52,5 +54,5 @@ class SchedulerSettings:
     group_prefixes: bool = True
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     batch_size: Callable[[int], int | None] | None = None
-    server_max_list: int = 1024
+    known_caps: Mapping[Kind, int] = field(default_factory=dict)
     outage_patience_s: float = 30.0

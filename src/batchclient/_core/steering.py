@@ -16,6 +16,7 @@ from collections.abc import Callable
 from batchclient._core.choice import work
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
+from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
 from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState
@@ -114,11 +115,12 @@ class Steering:
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
         return True
 
-    def note_list_cap(self, endpoint: Endpoint, before: int, reason: str, now: float) -> None:
+    def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
         """Something may have changed an endpoint's list cap."""
-        after = endpoint.list_cap(now)
+        after = endpoint.list_cap(now, kind)
         if after != before:
-            self.adjusted(endpoint.id, "max_list", before, after, reason, now)
+            setting = "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
+            self.adjusted(endpoint.id, setting, before, after, reason, now)
 
     def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
         """Remember a change and tell of it."""

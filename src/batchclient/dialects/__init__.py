@@ -1,15 +1,17 @@
 """Dialects: pure functions between our requests and one kind of server's wire bytes.
 
-A dialect knows no clock, no HTTP library and no scheduler. Sibling dialects have the same slots in the same order:
-``shape`` (parameters to coalescing key), ``encode`` (batch to request), ``decoder`` (reply bytes to answers), ``failure``
-(error reply to what it means), ``rate_limits`` (what a gateway's headers say is left).
+A dialect knows no clock, no HTTP library and no scheduler. Sibling dialects have the same slots in the same order: ``caps`` and
+``length_reach`` (what lists the server takes), ``encode`` (batch to request), ``decoder`` (reply bytes to answers), ``failure``
+(error reply to what it means), ``rate_limits`` (what a gateway's headers say is left). What calls may share a request is said
+before their server is known, in ``_shapes``. Every endpoint has a dialect of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, Shape
 from batchclient._core.rates import RateWindow
 from batchclient.errors import ConfigError
@@ -40,40 +42,31 @@ class Decoder(Protocol):
 
 
 class Dialect(Protocol):
-    """One kind of server."""
+    """One sort of server."""
 
     name: str
-    max_list: int
-    """Prompts per request that the server takes by default."""
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
+
+    @property
+    def caps(self) -> Mapping[Kind, int]:
+        """Prompts per request that the server takes by default, by kind of call; a kind that is missing has no known cap."""
+        ...
 
     def hide(self, secrets: tuple[str, ...]) -> None:
         """Cut these out of the server's messages, too: a server that joined later has a key of its own."""
         ...
 
-    def shape(self, params: Mapping[str, Any], model: str, *, token_ids: bool) -> tuple[Shape, bytes]:
-        """Return what calls with these parameters may share, and the fields sent only when one goes alone.
-
-        Raises:
-            ConfigError: a parameter is wrong, or not JSON, or not the caller's to set; it names the field.
-        """
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request; or say why this server cannot be asked so."""
         ...
 
-    def priority_field(self, priority: int) -> bytes:
-        """The JSON member that tells the server a priority, where higher means earlier to the caller."""
-        ...
-
-    def encode(self, batch: Batch) -> WireRequest:
-        """Write the batch's request."""
+    def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
+        """Return a fresh decoder for the batch's reply, which may not be of the type that was asked for."""
         ...
 
     def events_per_choice(self, shape: Shape) -> int:
         """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
-        ...
-
-    def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
-        """Return a fresh decoder for the batch's reply, which may not be of the kind that was asked for."""
         ...
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
@@ -84,13 +77,9 @@ class Dialect(Protocol):
         """Return what the reply's headers say is left of a gateway's rate limits; usually nothing."""
         ...
 
-    def max_model_len(self, message: str) -> int | None:
-        """Return the model's length in tokens if an error's message tells it."""
-        ...
-
 
 def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:
-    """Return the dialect called ``name``; ``None`` is the default.
+    """Return a fresh dialect of that name; ``None`` is what is spoken before the server is known.
 
     Raises:
         ConfigError: there is none of that name.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -11,8 +12,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["error_in", "read_retry_after", "redact"]
+__all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
 
+_LENGTHS = (
+    re.compile(r"maximum context length is (\d+) tokens"),
+    re.compile(r"available context size \((\d+) tokens\)"),
+)
+"""vLLM's and SGLang's words, and llama.cpp's."""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _SHORTEST_PIECE = 12
@@ -42,6 +48,12 @@ def error_in(body: bytes) -> tuple[str, str | None]:
     if isinstance(error, dict):
         return str(error.get("message", "no message")), _code(error)
     return "no message", None
+
+
+def model_len_in(message: str) -> int | None:
+    """Return the model's length in tokens if an error's message tells it."""
+    found = next((match for match in (length.search(message) for length in _LENGTHS) if match), None)
+    return int(found[1]) if found else None
 
 
 def _place(loc: object) -> str:

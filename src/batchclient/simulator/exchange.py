@@ -10,12 +10,16 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
 from batchclient.simulator.text import Generation, OutputLengths, choice_variant, generate, variant_of
 from batchclient.simulator.validation import CompletionCall, error_body
-from batchclient.simulator.wire import DONE, ReplyWriter, error_event
+from batchclient.simulator.wire import error_event
+
+if TYPE_CHECKING:
+    from batchclient.simulator.guises import Route, Writer
 
 __all__ = ["JSON_HEADERS", "Exchange", "Part"]
 
@@ -59,6 +63,7 @@ class Exchange:
         request_id: the shell's number for it.
         call: the checked request.
         writer: writes its reply.
+        route: the path that it came by.
         fault: what spoils the reply, if anything.
         headers: extra headers of the reply.
 
@@ -73,8 +78,10 @@ class Exchange:
         "_choices",
         "_completion_tokens",
         "_events",
+        "_finished",
         "_headers",
         "_left",
+        "_route",
         "_sent",
         "_writer",
         "call",
@@ -87,7 +94,13 @@ class Exchange:
     )
 
     def __init__(
-        self, request_id: int, call: CompletionCall, writer: ReplyWriter, fault: str | None, headers: Headers = ()
+        self,
+        request_id: int,
+        call: CompletionCall,
+        writer: Writer,
+        route: Route,
+        fault: str | None,
+        headers: Headers = (),
     ) -> None:
         self.request_id = request_id
         self.call = call
@@ -97,6 +110,9 @@ class Exchange:
         self.is_over = False
         self.unfinished = call.sequences
         self._writer = writer
+        self._route = route
+        self._finished: list[int] = []
+        """Indices in the order in which they were finished."""
         self._headers = headers
         self._left = call.sequences
         self._sent = [0] * call.sequences
@@ -151,6 +167,7 @@ class Exchange:
             self._completion_tokens += progress.generated
             if not self.call.stream:
                 self._choices[index] = self._writer.choice(index, generation)
+                self._finished.append(index)
         if self._left or self.is_over:
             return parts
         if self.call.stream:
@@ -183,17 +200,19 @@ class Exchange:
                 return [Part(self.request_id, body=half)]
         return [
             Part(self.request_id, body=error_event(ENGINE_ERROR)),
-            Part(self.request_id, body=DONE, last=True),
+            Part(self.request_id, body=self._route.done, last=True),
         ]
 
     def _end_parts(self) -> list[Part]:
-        parts = [Part(self.request_id, body=DONE, last=True)]
+        parts = [Part(self.request_id, body=self._route.done, last=True)]
         if self.call.include_usage:
             parts.insert(0, Part(self.request_id, body=self._writer.usage_event(self._completion_tokens)))
         return parts
 
     def _plain_parts(self) -> list[Part]:
         choices = self._choices
+        if self._route.in_completion_order:
+            choices = [choices[index] for index in self._finished]
         match self.fault:
             case "drop_choice":
                 choices = choices[:-1]

@@ -22,17 +22,15 @@ from typing import Any
 import pydantic_core
 
 from batchclient.simulator.engine import Engine, Progress, Sequence
-from batchclient.simulator.exchange import BUSY, JSON_HEADERS, Exchange, Headers, Part, replacement
+from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
+from batchclient.simulator.guises import GUISES, Guise, Route
 from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters, metrics_text
 from batchclient.simulator.text import OutputLengths
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
-from batchclient.simulator.wire import ReplyWriter
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body
 
 __all__ = ["Part", "SimulatedServer"]
-
-VERSION = "0.32.0"
 
 
 class SimulatedServer:
@@ -51,6 +49,7 @@ class SimulatedServer:
         max_num_seqs: overrides the profile's.
         kv_tokens: overrides the profile's.
         epoch_s: Unix time at ``now`` 0, for ``created``.
+        guise: whose paths, bodies and words it has; see ``guises``.
 
     Raises:
         ValueError: an argument is wrong.
@@ -71,16 +70,20 @@ class SimulatedServer:
         max_num_seqs: int | None = None,
         kv_tokens: int | None = None,
         epoch_s: float = 0.0,
+        guise: str | Guise = "vllm",
     ) -> None:
         costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)
         self.profile = costs.at_speed(speed)
         self.model = model
+        if isinstance(guise, str) and guise not in GUISES:
+            raise ValueError(f"there is no guise {guise!r}; there are {', '.join(GUISES)}")
+        self.guise = GUISES[guise] if isinstance(guise, str) else guise
         self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
         self.counters = Counters()
         self.faults = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
-        self._limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
+        self.limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self._epoch_s = epoch_s
         self._seed = seed
@@ -119,14 +122,15 @@ class SimulatedServer:
         """
         self._advance(now)
         try:
-            if path != "/v1/completions" or method != "POST":
+            route = self.guise.routes.get(path) if method == "POST" else None
+            if route is None:
                 self._reply(request_id, *self._other_route(method, path, body, dict(headers)), now)
                 return
             named = dict(headers)
             self._check_key(named)
-            call = parse_completion(body, self._limits)
+            call = route.parse(body, self.limits)
             self.counters.note(now, len(call.prompts), is_stream=call.stream)
-            self._take(request_id, call, named, now)
+            self._take(request_id, route, call, named, now)
         except HttpError as error:
             self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
 
@@ -177,9 +181,11 @@ class SimulatedServer:
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         if self._authorization is not None and headers.get(b"authorization") != self._authorization:
-            raise HttpError(401, b'{"error":"Unauthorized"}')
+            raise HttpError(401, self.guise.unauthorized)
 
-    def _take(self, request_id: int, call: CompletionCall, headers: Mapping[bytes, bytes], now: float) -> None:
+    def _take(
+        self, request_id: int, route: Route, call: CompletionCall, headers: Mapping[bytes, bytes], now: float
+    ) -> None:
         limit = self.profile.max_queued
         delay_s, fault = self.faults.choose(call) if self.faults.faults else (0.0, None)
         if fault is not None:
@@ -191,12 +197,14 @@ class SimulatedServer:
                 del call.prompts[1:]
         if limit is not None and self._outstanding + call.sequences > limit:
             self.counters.rejections += call.sequences
-            raise HttpError(503, error_body(BUSY, "Service Unavailable", 503))
+            raise self.guise.busy
         given_id = headers.get(b"x-request-id")
-        reply_id = f"cmpl-{given_id.decode('latin-1') if given_id else format(self._ids.getrandbits(64), '016x')}"
-        writer = ReplyWriter(call, reply_id, int(self._epoch_s + now), self.model)
+        reply_id = (
+            f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self._ids.getrandbits(64), '016x')}"
+        )
+        writer = route.writer(call, reply_id, int(self._epoch_s + now), self.model)
         extra = self._load_headers(headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
-        exchange = Exchange(request_id, call, writer, fault.kind if fault else None, extra)
+        exchange = Exchange(request_id, call, writer, route, fault.kind if fault else None, extra)
         exchange.decide(self._lengths, reply_id)
         self._exchanges[request_id] = exchange
         self._outstanding += call.sequences
@@ -311,13 +319,16 @@ class SimulatedServer:
     ) -> tuple[int, Headers, bytes]:
         if path.startswith("/v1/"):
             self._check_key(headers)
+        page = self.guise.pages.get((method, path))
+        if page is not None:
+            return page(self, body)
         match method, path:
             case "GET", "/v1/models":
                 return 200, JSON_HEADERS, pydantic_core.to_json(self._models())
             case ("GET", "/health" | "/ping") | ("POST", "/ping"):
                 return 200, (), b""
             case "GET", "/version":
-                return 200, JSON_HEADERS, pydantic_core.to_json({"version": VERSION})
+                return 200, JSON_HEADERS, pydantic_core.to_json({"version": self.guise.version})
             case "GET", "/metrics":
                 content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
                 return 200, content_type, metrics_text(self.engine, self.counters, self.model).encode()
@@ -356,10 +367,10 @@ class SimulatedServer:
             "id": self.model,
             "object": "model",
             "created": created_s,
-            "owned_by": "vllm",
+            "owned_by": self.guise.owned_by,
             "root": self.model,
             "parent": None,
-            "max_model_len": self._limits.max_model_len_tokens,
+            "max_model_len": self.limits.max_model_len_tokens,
             "permission": [permission],
         }
         return {"object": "list", "data": [model]}

@@ -83,7 +83,7 @@ class SimulatorTransport:
         mailbox = _Mailbox(self._requests, timeouts.read_s)
         self._mailboxes[mailbox.request_id] = mailbox
         headers = self._headers + [(name.lower().encode(), value.encode()) for name, value in request.headers]
-        path = self._prefix + request.path
+        path = request.path if request.from_root else self._prefix + request.path
         self.server.receive(mailbox.request_id, request.method, path, request.body, self._clock(), headers)
         self._wake(self._leader)  # this request may be due before what it sleeps for
         try:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Timeouts", "Transport", "WireRequest", "WireResponse"]
+__all__ = ["Timeouts", "Transport", "WireRequest", "WireResponse", "root_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,14 @@ class WireRequest:
     Args:
         method: ``"GET"`` or ``"POST"``.
         path: appended to the base URL, with its leading slash (``"/completions"``).
+        from_root: appended to the server's root instead: the base URL without its ``/v1``.
         body: the bytes to send; empty for a GET.
         headers: extra headers; the transport adds content type, auth and host.
     """
 
     method: str
     path: str
+    from_root: bool = field(default=False, kw_only=True)
     # Neither is shown: prompts and keys are in them.
     body: bytes = field(default=b"", repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -85,3 +87,9 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Close every connection."""
         ...
+
+
+def root_of(base_url: str) -> str:
+    """The server's root, the base URL without its ``/v1``; a query in it stays."""
+    path, question, query = base_url.partition("?")
+    return path.removesuffix("/v1") + question + query

@@ -43,7 +43,7 @@ from batchclient.errors import (
     ReadTimedOut,
     ResponseTooLarge,
 )
-from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport import Timeouts, WireRequest, root_of
 
 __all__ = ["HttpxTransport", "check_arguments"]
 
@@ -116,16 +116,17 @@ class HttpxTransport:
         self._pools: list[_Pool] = []
         self._retired: list[_Pool] = []
         self._closing: set[asyncio.Future[None]] = set()
-        self._urls: dict[str, httpx.URL] = {}
+        self._urls: dict[tuple[str, bool], httpx.URL] = {}
 
     def __repr__(self) -> str:
         return f"<HttpxTransport to {self._base_url}>"
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> _Response:
         """Send a request; return once the headers of the response are there."""
-        url = self._urls.get(request.path)
+        url = self._urls.get((request.path, request.from_root))
         if url is None:
-            self._urls[request.path] = url = httpx.URL(self._base_url + request.path + self._query)
+            base = root_of(self._base_url) if request.from_root else self._base_url
+            self._urls[request.path, request.from_root] = url = httpx.URL(base + request.path + self._query)
         headers = self._headers
         if request.headers:
             headers = _Headers(headers)

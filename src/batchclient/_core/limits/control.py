@@ -2,7 +2,7 @@
 
 Rules:
 - The limit in force is the pin if there is one, else the smallest of the algorithm's number and the caps'; never below 1.
-- A cap only ever lowers. One that has nothing to say, or nothing fresh, is not there.
+- A cap only ever lowers, and so does the bound, a number that the server itself has named. One that has nothing to say, or nothing fresh, is not there.
 - Whoever lowered it says why: the reason of a change is that of the number in force.
 """
 
@@ -36,12 +36,13 @@ class LimitControl:
         caps: each may lower it.
     """
 
-    __slots__ = ("_caps", "_pinned", "algorithm", "limit", "reason")
+    __slots__ = ("_bound", "_caps", "_pinned", "algorithm", "limit", "reason")
 
     def __init__(self, algorithm: Limit, caps: Sequence[Cap] = ()) -> None:
         self.algorithm = algorithm
         self._caps = tuple(caps)
         self._pinned: int | None = None
+        self._bound: tuple[int, str] | None = None
         self.limit = algorithm.limit
         """Sequences that may be in flight now."""
         self.reason = "the start"
@@ -60,7 +61,7 @@ class LimitControl:
         for cap in self._caps:
             cap.on_sample(sample)
         if proposed is None and not self._caps:
-            return None
+            return None  # neither a bound nor a pin changes with a sample
         return self._decide(sample.now, proposed)
 
     def on_load(self, load: object, in_flight: int, now: float) -> LimitChange | None:
@@ -86,10 +87,22 @@ class LimitControl:
         self._pinned = limit
         return self._decide(now, None)
 
+    def bound(self, limit: int, reason: str, now: float) -> LimitChange | None:
+        """Never go above a number that the server itself has named."""
+        self._bound = (max(1, limit), reason)
+        return self._decide(now, None)
+
+    def bound_like(self, other: LimitControl, now: float) -> None:
+        """Take over the bound of the one that this one replaces."""
+        self._bound = other._bound
+        self._decide(now, None)
+
     def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
         if self._pinned is not None:
             return self._set(self._pinned, "pinned")
         limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else "no cap any more"
+        if self._bound is not None and self._bound[0] < limit:
+            limit, reason = self._bound
         for cap in self._caps:
             verdict = cap.cap(now)
             if verdict is not None and verdict[0] < limit:

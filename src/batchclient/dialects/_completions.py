@@ -1,0 +1,347 @@
+"""``/v1/completions`` as OpenAI defined it: lists of prompts, plain or streamed.
+
+What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
+- Choices are numbered prompt by prompt: ``index = prompt * n + k``.
+- With ``stream_interval`` very large a prompt sends two events: its first token, then all the rest with
+  ``finish_reason``. With ``continuous_usage_stats`` each event carries the usage of its own prompt.
+  Before vLLM 0.27 ``stream_interval`` is ignored and an event comes per token; the decoder takes both.
+- A plain reply has one usage for the whole list, so a list also asks for token ids and counts them. Not with ``echo``: asked
+  for token ids, vLLM leaves the prompt out of the text. Such calls are streamed where they can be; else they have no usage.
+- ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
+- An error in mid-stream is an event of its own, followed by ``[DONE]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from batchclient._core.demux import Demux
+from batchclient._core.messages import Batch, Failure, FailureKind, Shape
+from batchclient.dialects._replies import error_in, redact
+from batchclient.dialects._sse import EventStream
+from batchclient.dialects._status import failure_of
+from batchclient.errors import DemuxError, DialectError, ServerFault
+from batchclient.transport import WireRequest
+from batchclient.types import Choice, Completion, Usage
+
+__all__ = ["Completions", "PlainDecoder", "StreamDecoder", "events_per_choice"]
+
+_PATH = "/completions"
+_STREAM_FIELDS = (
+    b'"stream":true,"stream_interval":%d,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
+)
+_TWO_EVENTS = 100_000
+_TOKENS_PER_EVENT = 256
+"""Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
+_COUNT_FIELDS = b'"return_token_ids":true,'
+_SHOWN_BYTES = 512
+_HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
+_COUNTED_ONLY = _HANDED_OUT | {"prompt_token_ids"}
+_ABORTED = frozenset({"abort", "error"})
+_EVENTS_PER_TOKEN = 4
+_FEWEST_EVENTS = 4096
+"""A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
+
+
+class Completions:
+    """The form of completions, with what vLLM adds to it.
+
+    Args:
+        priority_sign: of the field ``priority``: -1 where the server serves lower numbers first, 1 where higher ones, 0 where it has none.
+    """
+
+    def __init__(self, priority_sign: int = -1) -> None:
+        self._priority_sign = priority_sign
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request: the shared body with the prompts spliced in."""
+        requests, shape = batch.requests, batch.shape
+        parts = [b"{"]
+        if len(requests) == 1:
+            parts += [b'"prompt":', requests[0].prompt, b","]
+            if requests[0].solo_fields:
+                parts += [requests[0].solo_fields, b","]
+        else:
+            parts += [b'"prompt":[', b",".join([request.prompt for request in requests]), b"],"]
+        if batch.streamed:
+            parts.append(_STREAM_FIELDS % (_TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT))
+        elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo:
+            parts.append(_COUNT_FIELDS)
+        if shape.tells_priority and self._priority_sign:
+            parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
+        parts.append(shape.body[1:])
+        return WireRequest("POST", _PATH, b"".join(parts))
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
+        """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
+        if batch.streamed and not content_type.startswith("application/json"):
+            return StreamDecoder(batch, secrets, content_type)
+        return PlainDecoder(batch, secrets, content_type)
+
+
+def events_per_choice(shape: Shape) -> int:
+    """Two where the answer is short; one more for every 256 tokens of a longer one, so that silence means something."""
+    return 2 + (shape.max_output_tokens or 0) // (_TOKENS_PER_EVENT + 1)
+
+
+class _Reply:
+    """What both decoders share: the ticking off of indices, and one prompt's answer from its choices' pieces."""
+
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+        self._batch = batch
+        self._content_type = content_type.partition(";")[0][:60]
+        self._n = batch.shape.weight
+        self._demux = Demux(len(batch.requests), self._n)
+        self._secrets = secrets
+        self._keep_ids = batch.shape.wants_token_ids
+        self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
+        self._extra: dict[str, Any] = {}
+        self.events = 0
+        self.failed = False
+
+    def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
+        """Join one choice's events."""
+        last = pieces[-1]
+        keep_ids = self._keep_ids
+        if len(pieces) == 1:
+            text, logprobs, ids = last["text"], last.get("logprobs"), last.get("token_ids")
+            if type(text) is not str:
+                raise TypeError("a choice's text is no string")
+        else:
+            text = "".join([piece["text"] for piece in pieces])
+            logprobs = _join_logprobs(pieces)
+            ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
+        own = self._own_fields
+        extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
+        token_ids = tuple(ids) if keep_ids and ids is not None else None
+        return Choice(index, text, last.get("finish_reason"), logprobs, token_ids, extra)
+
+    def _clean(self, message: str) -> str:
+        return redact(message, (request.prompt for request in self._batch.requests), self._secrets)
+
+    def _error_reply(self, error: object) -> Failure:
+        """An error object where an answer was expected; its code decides, as a status would."""
+        fields = error if isinstance(error, dict) else {"message": str(error)}
+        status = fields.get("code")
+        if type(status) is not int or not 400 <= status < 600:
+            status = 500
+        code = fields.get("type")
+        message = self._clean(str(fields.get("message", "no message")))
+        clean = self._clean(code) if isinstance(code, str) else None
+        return failure_of(status, message, clean, streamed=False, retry_after_s=None)
+
+
+def _join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Join logprobs objects: every member is a list with one entry per token."""
+    joined: dict[str, Any] | None = None
+    for piece in pieces:
+        logprobs = piece.get("logprobs")
+        if logprobs is None:
+            continue
+        if joined is None:
+            joined = {name: list(value) if isinstance(value, list) else value for name, value in logprobs.items()}
+            continue
+        for name, value in logprobs.items():
+            if isinstance(value, list) and isinstance(joined.get(name), list):
+                joined[name] += value
+            elif joined.get(name) is None:
+                joined[name] = value
+    return joined
+
+
+def _about_reply(reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in reply.items() if value is not None and name not in ("choices", "usage")}
+
+
+def _mismatch(error: DemuxError) -> Failure:
+    return Failure(FailureKind.MISMATCH, DemuxError, error.message)
+
+
+def _malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:
+    return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
+
+
+_ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted the generation (finish_reason: abort)")
+
+
+class PlainDecoder(_Reply):
+    """A reply that is one JSON object."""
+
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+        super().__init__(batch, secrets, content_type)
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        """Collect; nothing is known before the end."""
+        self._chunks.append(chunk)
+        return []
+
+    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """Parse the reply and check it whole before any of it is handed out."""
+        body = b"".join(self._chunks)
+        try:
+            reply = from_json(body)
+        except ValueError as error:
+            shown = self._clean(self._content_type)
+            kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
+            begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
+            # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
+            return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+        if not isinstance(reply, dict):
+            return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
+        if reply.get("error") is not None:
+            return [], self._error_reply(reply["error"])
+        try:
+            return self._answers(reply)
+        except DemuxError as error:
+            return [], _mismatch(error)
+        except (KeyError, TypeError, AttributeError) as error:
+            return [], _malformed("the reply's choices are not what vLLM sends", error)
+
+    def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
+        for choice in reply["choices"]:
+            index = self._demux.check(choice["index"])
+            self._demux.finish(index)
+            choices[index] = choice
+        if not self._demux.complete:
+            raise DemuxError(self._demux.missing())
+        self._extra = _about_reply(reply)
+        answers: list[tuple[int, Completion]] = []
+        failure: Failure | None = None
+        n, requests = self._n, self._batch.requests
+        for position, request in enumerate(requests):
+            own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
+            if any(choice.get("finish_reason") in _ABORTED for choice in own):
+                failure = _ABORT
+                continue
+            usage = _usage(reply.get("usage")) if len(requests) == 1 else _count_ids(own)
+            made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
+            answers.append((position, Completion(made, usage, request.attempts, None, self._extra.copy())))
+        return answers, failure
+
+
+def _usage(usage: object) -> Usage | None:
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+        return Usage(prompt, completion)
+    return None
+
+
+def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
+    prompt = choices[0].get("prompt_token_ids")
+    completion = 0
+    for choice in choices:
+        ids = choice.get("token_ids")
+        if ids is None:
+            return None
+        completion += len(ids)
+    return None if prompt is None else Usage(len(prompt), completion)
+
+
+class StreamDecoder(_Reply):
+    """A reply that is a stream of events, those of all prompts mixed."""
+
+    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+        super().__init__(batch, secrets, content_type)
+        self._events = EventStream()
+        self._pieces: dict[int, list[dict[str, Any]]] = {}
+        self._finished: dict[int, Choice] = {}
+        self._usage: dict[int, Usage] = {}
+        self._first_at: dict[int, float] = {}
+        self._aborted: set[int] = set()
+        self._failure: Failure | None = None
+        tokens = batch.shape.max_output_tokens
+        self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
+
+    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        """Return the answers that some bytes completed."""
+        return self._take(self._events.feed(chunk), now)
+
+    def _take(self, payloads: list[bytes], now: float) -> list[tuple[int, Completion]]:
+        answers: list[tuple[int, Completion]] = []
+        for payload in payloads:
+            if self._failure is not None:
+                break
+            if payload == b"[DONE]":
+                continue
+            try:
+                event = from_json(payload)
+                if event is None:
+                    # llama.cpp opens its streams with ``data: null``.
+                    continue
+                if event.get("error") is not None:
+                    self._failure = self._error_reply(event["error"])
+                    break
+                for piece in event["choices"]:
+                    self._on_piece(piece, event, now, answers)
+            except DemuxError as error:
+                self._failure = _mismatch(error)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self._failure = _malformed("an event is not what vLLM sends", error)
+        self.failed = self._failure is not None
+        return answers
+
+    def _on_piece(
+        self, piece: dict[str, Any], event: dict[str, Any], now: float, answers: list[tuple[int, Completion]]
+    ) -> None:
+        index = self._demux.check(piece["index"])
+        self.events += 1
+        pieces = self._pieces.get(index)
+        if pieces is None:
+            self._pieces[index] = pieces = []
+            self._first_at.setdefault(index // self._n, now)
+            if not self._extra:
+                self._extra = _about_reply(event)
+        pieces.append(piece)
+        if len(pieces) > self._most_events:
+            raise ValueError("more events than tokens")
+        if piece.get("finish_reason") is None:
+            return
+        usage = _usage(event.get("usage"))
+        if usage is not None:
+            self._usage[index] = usage
+        if piece["finish_reason"] in _ABORTED:
+            self._aborted.add(index // self._n)
+        self._finished[index] = self._choice(self._pieces.pop(index), index % self._n)
+        position = self._demux.finish(index)
+        if position is not None and position not in self._aborted:
+            answers.append((position, self._completion(position)))
+
+    def _completion(self, position: int) -> Completion:
+        n = self._n
+        indices = range(position * n, position * n + n)
+        usages = [self._usage.get(index) for index in indices]
+        usage: Usage | None = None
+        known = [one for one in usages if one is not None]
+        if len(known) == n:
+            usage = known[0] if n == 1 else Usage(known[0].prompt_tokens, sum(one.completion_tokens for one in known))
+        return Completion(
+            tuple([self._finished.pop(index) for index in indices]),
+            usage,
+            self._batch.requests[position].attempts,
+            self._first_at[position] - self._batch.sent_at,
+            self._extra.copy(),
+        )
+
+    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """The stream is over: whatever has no ``finish_reason`` was cut off."""
+        answers = self._take(self._events.end(), now)
+        if self._failure is not None:
+            return answers, self._failure
+        if self._aborted:
+            return answers, _ABORT
+        if not self._demux.complete:
+            if self.events and not self._pieces:
+                return answers, _mismatch(DemuxError(self._demux.missing()))
+            if not self.events and self._content_type not in ("", "text/event-stream"):
+                return answers, _malformed(
+                    f"server-sent events were expected, and {self._clean(self._content_type)} came"
+                )
+            return answers, _malformed("the stream ended before every choice had finished")
+        return answers, None

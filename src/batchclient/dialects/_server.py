@@ -1,0 +1,92 @@
+"""What all dialects are made of: a name, what lists the server takes, and a *form* for each kind of call that it serves.
+
+A form writes one kind of call as one sort of server takes it, and reads the reply. Dialects share forms: most servers write
+completions as OpenAI does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient._core.rates import RateWindow
+from batchclient._core.requests import Shape
+from batchclient.dialects import Decoder
+from batchclient.dialects._completions import events_per_choice
+from batchclient.dialects._rate_limits import read_rate_limits
+from batchclient.dialects._replies import error_in, read_retry_after, redact
+from batchclient.dialects._status import failure_of
+from batchclient.errors import BadRequest
+from batchclient.transport import WireRequest
+
+__all__ = ["Form", "ServerDialect"]
+
+
+class Form(Protocol):
+    """How one sort of server takes one kind of call."""
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request; or say why this server cannot be asked so."""
+        ...
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> Decoder:
+        """Return a fresh decoder for the batch's reply, which may not be of the type that was asked for."""
+        ...
+
+
+class ServerDialect:
+    """One sort of server. Subclasses set the class attributes.
+
+    Args:
+        secrets: keys to cut out of the server's messages.
+    """
+
+    name: str
+    caps: Mapping[Kind, int] = {}
+    length_reach: int | None = None
+    forms: Mapping[Kind, Form]
+
+    def __init__(self, secrets: tuple[str, ...] = ()) -> None:
+        self._secrets = secrets
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of messages, too."""
+        self._secrets += secrets
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request."""
+        form = self.forms.get(batch.shape.kind)
+        if form is None:
+            message = f"a {self.name} server has no {batch.shape.kind.value} calls"
+            return Failure(FailureKind.REFUSED, BadRequest, message)
+        return form.encode(batch)
+
+    def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
+        """Return a fresh decoder for the batch's reply."""
+        return self.forms[batch.shape.kind].decoder(batch, self._secrets, content_type)
+
+    @staticmethod
+    def events_per_choice(shape: Shape) -> int:
+        """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
+        return events_per_choice(shape)
+
+    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
+        """Say what an error reply means."""
+        message, code = error_in(body)
+        prompts = [request.prompt for request in batch.requests]
+        clean = redact(message, prompts, self._secrets)
+        if code is not None:
+            code = redact(code, prompts, self._secrets)
+        return failure_of(
+            status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
+        )
+
+    @staticmethod
+    def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
+        """Read OpenAI's and the IETF's headers: these servers send none, a gateway before them may."""
+        return read_rate_limits(headers)

@@ -1,0 +1,89 @@
+"""In whose guise the embedded server speaks: its generating routes, its other pages, its words when it refuses.
+
+Rules:
+- The engine, its costs, the API server's queue and the faults are the same in every guise. A guise is what a client can see: paths, fields,
+  bodies, statuses, the order of choices, limits.
+- A route reads a body into a ``CompletionCall`` (raising ``HttpError`` as that server would) and makes the writer of its reply.
+- Everything else that a guise answers is a page: method and path to a function of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from batchclient.simulator.exchange import BUSY
+from batchclient.simulator.text import Generation
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
+from batchclient.simulator.wire import ReplyWriter
+
+if TYPE_CHECKING:
+    from batchclient.simulator.server import SimulatedServer
+
+__all__ = ["GUISES", "VLLM", "Guise", "Page", "Route", "Writer"]
+
+
+class Writer(Protocol):
+    """Writes one request's reply; see ``wire.ReplyWriter`` for the methods' meaning."""
+
+    reply_id: str
+
+    def choice(self, index: int, generation: Generation) -> str: ...
+
+    def body(self, choices: list[str], completion_tokens: int) -> bytes: ...
+
+    def event(self, index: int, generation: Generation, before: int, after: int) -> bytes: ...
+
+    def usage_event(self, completion_tokens: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path that generates.
+
+    Args:
+        parse: reads and checks a body.
+        writer: makes the reply's writer of (call, reply id, Unix time, model).
+        id_prefix: of reply ids.
+        done: what ends a stream; empty where the server ends it without a word.
+        in_completion_order: whether a plain reply's choices stand in the order in which they were finished.
+    """
+
+    parse: Callable[[bytes, Limits], CompletionCall]
+    writer: Callable[[CompletionCall, str, int, str], Writer]
+    id_prefix: str = "cmpl-"
+    done: bytes = b"data: [DONE]\n\n"
+    in_completion_order: bool = False
+
+
+Page = Callable[["SimulatedServer", bytes], tuple[int, tuple[tuple[str, str], ...], bytes]]
+"""(server, body) to (status, headers, body)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guise:
+    """One sort of server as a client sees it.
+
+    Args:
+        name: as a dialect is called.
+        routes: by path; all are POST.
+        pages: by (method, path), before those that every guise has.
+        unauthorized: the body of a 401.
+        busy: the refusal above ``max_queued``.
+        version: what the server says it is.
+        owned_by: as in ``/v1/models``; ``None``: the guise has no such page of its own.
+    """
+
+    name: str
+    routes: Mapping[str, Route]
+    pages: Mapping[tuple[str, str], Page] = field(default_factory=dict)
+    unauthorized: bytes = b'{"error":"Unauthorized"}'
+    busy: HttpError = field(default_factory=lambda: HttpError(503, error_body(BUSY, "Service Unavailable", 503)))
+    version: str = "0.32.0"
+    owned_by: str | None = "vllm"
+
+
+VLLM = Guise("vllm", {"/v1/completions": Route(parse_completion, ReplyWriter)})
+GUISES: dict[str, Guise] = {"vllm": VLLM}
+"""By name."""
