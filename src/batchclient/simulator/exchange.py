@@ -127,12 +127,12 @@ class Exchange:
     def decide(self, lengths: OutputLengths | None, nonce: str) -> None:
         """Decide every choice's answer."""
         call = self.call
-        fields = call.fields
-        variant = variant_of(fields, nonce)
-        is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
-        ignore_eos = bool(fields.get("ignore_eos"))
-        min_tokens = fields.get("min_tokens") or 0
         for i, prompt in enumerate(call.prompts):
+            fields = call.fields_of(i)
+            variant = variant_of(fields, nonce)
+            is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
+            ignore_eos = bool(fields.get("ignore_eos"))
+            min_tokens = fields.get("min_tokens") or 0
             own = f"{variant}/{i}" if is_random else variant
             for k in range(call.n):
                 generation = generate(
@@ -153,7 +153,7 @@ class Exchange:
         """The stream's headers; ``None`` for a plain reply."""
         if not self.call.stream:
             return None
-        return Part(self.request_id, 200, _STREAM_HEADERS + self._headers)
+        return Part(self.request_id, 200, _STREAM_HEADERS + self._headers, self._route.opening)
 
     def on_progress(self, progress: Progress, index: int) -> list[Part]:
         """What the engine's progress with the choice ``index`` adds to the reply."""
