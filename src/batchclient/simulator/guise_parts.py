@@ -37,10 +37,11 @@ __all__ = [
     "to_json",
 ]
 
-OPENAI_FIELDS = frozenset(
+_OPENAI_FIELDS = (
     "model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream"
-    " stream_options suffix temperature top_p user".split()  # noqa: SIM905
+    " stream_options suffix temperature top_p user"
 )
+OPENAI_FIELDS = frozenset(_OPENAI_FIELDS.split())
 """OpenAI's own for ``/v1/completions`` (its API reference); ``stream_options`` has ``include_usage``."""
 Words = Callable[[int, str], HttpError]
 """(status, message) to a refusal in a server's own form."""
