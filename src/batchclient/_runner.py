@@ -540,6 +540,8 @@ async def _read_some(response: WireResponse) -> bytes:
 
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.FIELDS_REFUSED:
+        return True
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
     return failure.kind in _SPLIT and len(batch.requests) > 1

@@ -63,7 +63,8 @@ class BatchClient(CallMethods):
         model: the name the server knows the model by; a call may name another.
         api_key: sent as a bearer token.
         preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
-        dialect: the server's language; ``"vllm"``.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
+            other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
         http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.

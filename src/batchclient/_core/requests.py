@@ -18,7 +18,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lanes import Account, Lane
 
-__all__ = ["Batch", "Isolation", "Request", "RequestState", "Shape"]
+__all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,6 +176,14 @@ class Isolation:
 
 
 @dataclass(slots=True, eq=False)
+class Learnt:
+    """What an endpoint's dialect has learnt of its server. It is the dialect's own; batches carry it to whoever reads their replies."""
+
+    usage_is_own: bool = True
+    """Whether the usage beside a choice of a list is known to be that choice's, not a sum."""
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests that share one HTTP request.
 
@@ -228,6 +236,10 @@ class Batch:
     """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
     heard: bool = False
     """Whether anything of the reply's body has come. The shell sets it."""
+    without: frozenset[str] = frozenset()
+    """Fields that its server refuses and we would have added. The dialect sets it when it writes the request."""
+    learnt: Learnt = field(default_factory=Learnt)
+    """The dialect's, set likewise."""
     verdict: Failure | None = None
     """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
 

@@ -16,9 +16,11 @@ __all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
 
 _LENGTHS = (
     re.compile(r"maximum context length is (\d+) tokens"),
+    re.compile(r"maximum context length of (\d+) tokens"),
+    re.compile(r"model's context length \((\d+) tokens\)"),
     re.compile(r"available context size \((\d+) tokens\)"),
 )
-"""vLLM's and SGLang's words, and llama.cpp's."""
+"""vLLM's words, SGLang's for what was asked for and for a prompt alone, and llama.cpp's."""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _SHORTEST_PIECE = 12
