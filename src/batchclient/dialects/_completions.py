@@ -247,7 +247,7 @@ class PlainDecoder(_Reply):
             return self._answers(reply)
         except DemuxError as error:
             return [], _mismatch(error)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             return [], _malformed("the reply's choices are not what such a server sends", error)
 
     def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
@@ -358,7 +358,7 @@ class StreamDecoder(_Reply):
                     self._release(answers, _usage(event.get("usage")))
             except DemuxError as error:
                 self._failure = _mismatch(error)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
                 self._failure = _malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
         return answers

@@ -144,7 +144,7 @@ class _NativeReader:
         items = reply if isinstance(reply, list) else [reply]
         return {
             "choices": [self._choice(item) | {"usage": _usage_in(item)} for item in items],
-            "model": items[0].get("model"),
+            "model": items[0].get("model") if items else None,
         }
 
     def event(self, event: Any) -> Any:
