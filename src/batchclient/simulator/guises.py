@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from batchclient.simulator.chat import ChatBatchWriter, ChatWriter, parse_chat, parse_chat_batch
 from batchclient.simulator.exchange import BUSY
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
@@ -21,7 +22,7 @@ from batchclient.simulator.wire import ReplyWriter
 if TYPE_CHECKING:
     from batchclient.simulator.server import SimulatedServer
 
-__all__ = ["GUISES", "VLLM", "Guise", "Page", "Route", "Writer"]
+__all__ = ["CHAT", "CHAT_BATCH", "GUISES", "VLLM", "Guise", "Page", "Route", "Writer"]
 
 
 class Writer(Protocol):
@@ -84,6 +85,17 @@ class Guise:
     owned_by: str | None = "vllm"
 
 
-VLLM = Guise("vllm", {"/v1/completions": Route(parse_completion, ReplyWriter)})
+CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")
+"""``/v1/chat/completions`` as vLLM has it."""
+CHAT_BATCH = Route(parse_chat_batch, ChatBatchWriter, "chatcmpl-")
+"""``/v1/chat/completions/batch``: vLLM alone, since 0.19."""
+VLLM = Guise(
+    "vllm",
+    {
+        "/v1/completions": Route(parse_completion, ReplyWriter),
+        "/v1/chat/completions": CHAT,
+        "/v1/chat/completions/batch": CHAT_BATCH,
+    },
+)
 GUISES: dict[str, Guise] = {"vllm": VLLM}
 """By name."""

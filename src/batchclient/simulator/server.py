@@ -336,7 +336,9 @@ class SimulatedServer:
                 return 200, JSON_HEADERS, pydantic_core.to_json(self.statistics())
             case "POST", "/simulator/faults":
                 return self._faults_route(body)
-            case _, "/v1/completions" | "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
+            case _ if path in self.guise.routes:
+                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
+            case _, "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
                 return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
         return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
 
