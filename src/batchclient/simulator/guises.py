@@ -14,6 +14,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from batchclient.simulator.exchange import BUSY
+from batchclient.simulator.pooling import (
+    ClassWriter,
+    EmbeddingWriter,
+    RankWriter,
+    ScoreWriter,
+    detokenize_page,
+    parse_embedding,
+    parse_inputs,
+    parse_rerank,
+    parse_score,
+    tokenize_page,
+)
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
 from batchclient.simulator.wire import ReplyWriter
@@ -21,7 +33,7 @@ from batchclient.simulator.wire import ReplyWriter
 if TYPE_CHECKING:
     from batchclient.simulator.server import SimulatedServer
 
-__all__ = ["GUISES", "VLLM", "Guise", "Page", "Route", "Writer"]
+__all__ = ["GUISES", "POOLING", "TOKENS", "VLLM", "Guise", "Page", "Route", "Writer"]
 
 
 class Writer(Protocol):
@@ -84,6 +96,22 @@ class Guise:
     owned_by: str | None = "vllm"
 
 
-VLLM = Guise("vllm", {"/v1/completions": Route(parse_completion, ReplyWriter)})
+_SCORE = Route(parse_score, ScoreWriter, "score-")
+_RERANK = Route(parse_rerank, RankWriter, "score-")
+POOLING: dict[str, Route] = {
+    "/v1/embeddings": Route(parse_embedding, EmbeddingWriter, "embd-"),
+    "/classify": Route(parse_inputs, ClassWriter, "classify-"),
+    "/score": _SCORE,
+    "/v1/score": _SCORE,
+    "/rerank": _RERANK,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+}
+"""What vLLM's pooling runner serves, by path."""
+TOKENS: dict[tuple[str, str], Page] = {
+    ("POST", "/tokenize"): tokenize_page,
+    ("POST", "/detokenize"): detokenize_page,
+}
+VLLM = Guise("vllm", {"/v1/completions": Route(parse_completion, ReplyWriter), **POOLING}, TOKENS)
 GUISES: dict[str, Guise] = {"vllm": VLLM}
 """By name."""
