@@ -95,6 +95,8 @@ class SimulatedServer:
         self._sequences = 0
         self._order = 0
         self._outstanding = 0
+        self.pieces_by_id: dict[int, str] = {}
+        """What was tokenized here, for the way back; as many as there are ids, at most."""
 
     def __repr__(self) -> str:
         return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
