@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, ServerProcess
+from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, NotInstalled, ServerProcess
 
 GGUF = ROOT / ".cache" / "tiny.gguf"
 
@@ -34,9 +34,9 @@ class LlamaServer(ServerProcess):
 
     def _check(self) -> None:
         if not (llama_dir() / "llama-server").is_file():
-            raise BootError(f"{llama_dir()}/llama-server is missing: run scripts/llama_server.sh")
+            raise NotInstalled(f"{llama_dir()}/llama-server is missing: run scripts/llama_server.sh")
         if not GGUF.is_file():
-            raise BootError(f"{GGUF} is missing: run scripts/make_tiny_gguf.py")
+            raise NotInstalled(f"{GGUF} is missing: run scripts/make_tiny_gguf.py")
 
     def _command(self) -> list[str]:
         command = [str(llama_dir() / "llama-server"), "-m", GGUF.name, "--alias", SERVED_MODEL, "--host", HOST]
@@ -58,9 +58,9 @@ class TransformersServer(ServerProcess):
 
     def _check(self) -> None:
         if not (transformers_venv() / "bin" / "transformers").is_file():
-            raise BootError(f"{transformers_venv()} holds no transformers: run scripts/transformers_env.sh")
+            raise NotInstalled(f"{transformers_venv()} holds no transformers: run scripts/transformers_env.sh")
         if not (self._model_dir / "config.json").is_file():
-            raise BootError(f"{self._model_dir} holds no model: run scripts/make_tiny_model.py")
+            raise NotInstalled(f"{self._model_dir} holds no model: run scripts/make_tiny_model.py")
 
     def _command(self) -> list[str]:
         self.model = self.served

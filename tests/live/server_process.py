@@ -35,6 +35,10 @@ class BootError(RuntimeError):
     """The server could not be started; the message holds the end of its log."""
 
 
+class NotInstalled(BootError):
+    """What the server needs is not there; the message says how to get it."""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -106,7 +110,7 @@ class ServerProcess:
     # What a sort of server says ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise `self.boot_error` where something is missing; its message says how to get it."""
+        """Raise `NotInstalled` where something is missing."""
         raise NotImplementedError
 
     def _command(self) -> list[str]:
