@@ -27,12 +27,12 @@ from batchclient.simulator.validation import (
     CompletionCall,
     HttpError,
     Limits,
-    _bad_request,
-    _invalid,
     _is_ids,
-    _parse_json,
-    _problem,
+    bad_request,
     error_body,
+    invalid,
+    parse_json,
+    problem,
 )
 
 if TYPE_CHECKING:
@@ -126,13 +126,13 @@ class PoolingCall(CompletionCall):
 def _checked_tokens(prompt: Prompt, limits: Limits) -> int:
     tokens = count_tokens(prompt)
     if not tokens:
-        raise _bad_request("The decoder prompt cannot be empty")
+        raise bad_request("The decoder prompt cannot be empty")
     if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
-        raise _bad_request(f"Token id {max(prompt)} is out of vocabulary")
+        raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
     longest = limits.max_model_len_tokens
     # A prompt may fill the whole context: nothing is generated after it.
     if tokens > longest:
-        raise _bad_request(
+        raise bad_request(
             f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
             f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
             f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
@@ -155,20 +155,20 @@ def check_inputs(fields: dict[str, Any], name: str = "input") -> list[Prompt]:
     """
     where = f"body.{name}"
     if name not in fields:
-        raise _invalid([_problem("missing", where, "Field required", fields)])
+        raise invalid([problem("missing", where, "Field required", fields)])
     given = fields[name]
     if isinstance(given, str):
         return [given]
     if not isinstance(given, list):
-        not_list = _problem("list_type", where, "Input should be a valid list", given)
-        raise _invalid([not_list, not_list, _problem("string_type", where, "Input should be a valid string", given)])
+        not_list = problem("list_type", where, "Input should be a valid list", given)
+        raise invalid([not_list, not_list, problem("string_type", where, "Input should be a valid string", given)])
     if given and _is_ids(given):
         return [given]
     if all(type(each) is str for each in given) or all(_is_ids(each) for each in given):
         return given
-    raise _invalid(
+    raise invalid(
         [
-            _problem("string_type", f"{where}.{i}", "Input should be a valid string", each)
+            problem("string_type", f"{where}.{i}", "Input should be a valid string", each)
             for i, each in enumerate(given)
             if not isinstance(each, str)
         ]
@@ -181,11 +181,11 @@ def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     prompts = check_inputs(fields)
     _check_model(fields, limits)
     if not prompts:
-        raise _bad_request("You must pass at least one prompt")
+        raise bad_request("You must pass at least one prompt")
     return PoolingCall(fields, prompts, limits)
 
 
@@ -200,9 +200,9 @@ def parse_embedding(body: bytes, limits: Limits) -> PoolingCall:
     if encoding not in ("float", "base64"):
         # vLLM has two more, which are not JSON.
         message = "Input should be 'float' or 'base64'"
-        raise _invalid([_problem("literal_error", "body.encoding_format", message, encoding)])
+        raise invalid([problem("literal_error", "body.encoding_format", message, encoding)])
     if (dimensions := call.body.get("dimensions")) is not None:
-        raise _bad_request(
+        raise bad_request(
             f"Model '{limits.model}' does not support Matryoshka embeddings; dimensions must be unset "
             f"(received dimensions={dimensions})."
         )
@@ -218,21 +218,21 @@ def parse_score(body: bytes, limits: Limits) -> PoolingCall:
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     names = next((pair for pair in _SCORE_FIELDS if pair[0] in fields and pair[1] in fields), None)
     if names is None:
         lacking = [name for pair in _SCORE_FIELDS for name in pair if name not in fields]
-        raise _invalid([_problem("missing", f"body.{name}", "Field required", fields) for name in lacking])
+        raise invalid([problem("missing", f"body.{name}", "Field required", fields) for name in lacking])
     first, second = (_texts(fields, name) for name in names)
     _check_model(fields, limits)
     if not first:
-        raise _bad_request("At least one text element must be given")
+        raise bad_request("At least one text element must be given")
     if not second:
-        raise _bad_request("At least one text_pair element must be given")
+        raise bad_request("At least one text_pair element must be given")
     if len(first) == 1:
         first *= len(second)
     if len(first) != len(second):
-        raise _bad_request("Input lengths must be either 1:1, 1:N or N:N")
+        raise bad_request("Input lengths must be either 1:1, 1:N or N:N")
     return _pairs_call(fields, list(zip(first, second, strict=True)), limits)
 
 
@@ -247,23 +247,23 @@ def parse_rerank(body: bytes, limits: Limits, documents: str = "documents") -> P
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     for name in ("query", documents):
         if name not in fields:
-            raise _invalid([_problem("missing", f"body.{name}", "Field required", fields)])
+            raise invalid([problem("missing", f"body.{name}", "Field required", fields)])
     query = fields["query"]
     if not isinstance(query, str):
-        raise _invalid([_problem("string_type", "body.query", "Input should be a valid string", query)])
+        raise invalid([problem("string_type", "body.query", "Input should be a valid string", query)])
     top_n = fields.get("top_n", 0)
     if type(top_n) is not int:
-        raise _invalid([_problem("int_type", "body.top_n", "Input should be a valid integer", top_n)])
+        raise invalid([problem("int_type", "body.top_n", "Input should be a valid integer", top_n)])
     if top_n < 0:
         message = "Input should be greater than or equal to 0"
-        raise _invalid([_problem("greater_than_equal", "body.top_n", message, top_n)])
+        raise invalid([problem("greater_than_equal", "body.top_n", message, top_n)])
     texts = _texts(fields, documents)
     _check_model(fields, limits)
     if not texts:
-        raise _bad_request("At least one text_pair element must be given")
+        raise bad_request("At least one text_pair element must be given")
     return _pairs_call(fields, [(query, text) for text in texts], limits)
 
 
@@ -273,7 +273,7 @@ def _texts(fields: dict[str, Any], name: str) -> list[str]:
         return [given]
     if isinstance(given, list) and all(type(each) is str for each in given):
         return given
-    raise _invalid([_problem("string_type", f"body.{name}", "Input should be a valid string", given)])
+    raise invalid([problem("string_type", f"body.{name}", "Input should be a valid string", given)])
 
 
 def _pairs_call(fields: dict[str, Any], pairs: list[tuple[str, str]], limits: Limits) -> PoolingCall:
@@ -387,12 +387,12 @@ def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tupl
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     prompt = fields.get("prompt")
     if "prompt" not in fields:
-        raise _invalid([_problem("missing", "body.prompt", "Field required", fields)])
+        raise invalid([problem("missing", "body.prompt", "Field required", fields)])
     if not isinstance(prompt, str):
-        raise _invalid([_problem("string_type", "body.prompt", "Input should be a valid string", prompt)])
+        raise invalid([problem("string_type", "body.prompt", "Input should be a valid string", prompt)])
     _check_named_model(fields, server.limits)
     strings = pieces(prompt)
     ids = [token_id(each) for each in strings]
@@ -409,15 +409,16 @@ def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tu
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     tokens = fields.get("tokens")
     if "tokens" not in fields:
-        raise _invalid([_problem("missing", "body.tokens", "Field required", fields)])
+        raise invalid([problem("missing", "body.tokens", "Field required", fields)])
     if not _is_ids(tokens):
-        raise _invalid([_problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
+        raise invalid([problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
     _check_named_model(fields, server.limits)
+    assert isinstance(tokens, list)
     known = server.pieces_by_id
-    text = "".join([known.get(each, f" {each}") for each in tokens])  # type: ignore[union-attr]  # ids, as was checked
+    text = "".join([known.get(each, f" {each}") for each in tokens])
     return 200, _JSON, pydantic_core.to_json({"prompt": text})
 
 

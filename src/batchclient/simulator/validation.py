@@ -137,6 +137,10 @@ class CompletionCall:
         """How many sequences the engine gets."""
         return len(self.prompts) * self.n
 
+    def fields_of(self, prompt: int) -> dict[str, Any]:
+        """What a prompt's answers are shaped by: the whole body, where all prompts share their parameters."""
+        return self.fields
+
 
 def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     """Read and check a body.
