@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
-from batchclient.simulator.text import Generation, OutputLengths, choice_variant, generate, variant_of
+from batchclient.simulator.structured import WrittenGeneration, demanded_text
+from batchclient.simulator.text import (
+    Generation,
+    OutputLengths,
+    choice_variant,
+    generate,
+    prompt_digest,
+    variant_of,
+)
 from batchclient.simulator.validation import CompletionCall, error_body
 from batchclient.simulator.wire import error_event
 
@@ -137,16 +145,22 @@ class Exchange:
             is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
             ignore_eos = bool(fields.get("ignore_eos"))
             min_tokens = fields.get("min_tokens") or 0
+            has_form = fields.get("structured_outputs") is not None or fields.get("response_format") is not None
+            demanded = demanded_text(fields, prompt_digest(prompt)) if has_form else None
             own = f"{variant}/{i}" if is_random else variant
             for k in range(call.n):
-                generation = generate(
-                    prompt,
-                    call.max_tokens[i],
-                    variant=choice_variant(own, k),
-                    lengths=lengths,
-                    ignore_eos=ignore_eos,
-                    min_tokens=min_tokens,
-                )
+                generation: Generation
+                if demanded is not None:
+                    generation = WrittenGeneration(demanded, call.max_tokens[i])
+                else:
+                    generation = generate(
+                        prompt,
+                        call.max_tokens[i],
+                        variant=choice_variant(own, k),
+                        lengths=lengths,
+                        ignore_eos=ignore_eos,
+                        min_tokens=min_tokens,
+                    )
                 if call.stop:
                     generation.apply_stops(call.stop, keep=bool(fields.get("include_stop_str_in_output")))
                 if self.fault == "abort":

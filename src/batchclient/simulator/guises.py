@@ -14,7 +14,20 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
+from batchclient.simulator.chat import ChatBatchWriter, ChatWriter, parse_chat, parse_chat_batch
 from batchclient.simulator.exchange import BUSY
+from batchclient.simulator.pooling import (
+    ClassWriter,
+    EmbeddingWriter,
+    RankWriter,
+    ScoreWriter,
+    detokenize_page,
+    parse_embedding,
+    parse_inputs,
+    parse_rerank,
+    parse_score,
+    tokenize_page,
+)
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body, parse_completion
 from batchclient.simulator.wire import ReplyWriter
@@ -22,7 +35,19 @@ from batchclient.simulator.wire import ReplyWriter
 if TYPE_CHECKING:
     from batchclient.simulator.server import SimulatedServer
 
-__all__ = ["GUISES", "VLLM", "Guise", "Page", "Route", "Writer", "make_guise"]
+__all__ = [
+    "CHAT",
+    "CHAT_BATCH",
+    "GUISES",
+    "POOLING",
+    "TOKENS",
+    "VLLM",
+    "Guise",
+    "Page",
+    "Route",
+    "Writer",
+    "make_guise",
+]
 
 
 class Writer(Protocol):
@@ -93,7 +118,36 @@ class Guise:
     not_found: tuple[int, bytes] = (404, b'{"detail":"Not Found"}')
 
 
-VLLM = Guise("vllm", {"/v1/completions": Route(parse_completion, ReplyWriter)})
+CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")
+"""``/v1/chat/completions`` as vLLM has it."""
+CHAT_BATCH = Route(parse_chat_batch, ChatBatchWriter, "chatcmpl-")
+"""``/v1/chat/completions/batch``: vLLM alone, since 0.19."""
+_SCORE = Route(parse_score, ScoreWriter, "score-")
+_RERANK = Route(parse_rerank, RankWriter, "score-")
+POOLING: dict[str, Route] = {
+    "/v1/embeddings": Route(parse_embedding, EmbeddingWriter, "embd-"),
+    "/classify": Route(parse_inputs, ClassWriter, "classify-"),
+    "/score": _SCORE,
+    "/v1/score": _SCORE,
+    "/rerank": _RERANK,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": _RERANK,
+}
+"""What vLLM's pooling runner serves, by path."""
+TOKENS: dict[tuple[str, str], Page] = {
+    ("POST", "/tokenize"): tokenize_page,
+    ("POST", "/detokenize"): detokenize_page,
+}
+VLLM = Guise(
+    "vllm",
+    {
+        "/v1/completions": Route(parse_completion, ReplyWriter),
+        "/v1/chat/completions": CHAT,
+        "/v1/chat/completions/batch": CHAT_BATCH,
+        **POOLING,
+    },
+    TOKENS,
+)
 _MODULES = {
     "vllm": "guises",
     "sglang": "guise_sglang",

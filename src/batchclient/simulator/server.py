@@ -94,6 +94,8 @@ class SimulatedServer:
         self._sequences = 0
         self._order = 0
         self._outstanding = 0
+        self.pieces_by_id: dict[int, str] = {}
+        """What was tokenized here, for the way back; as many as there are ids, at most."""
 
     def __repr__(self) -> str:
         return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
@@ -353,7 +355,9 @@ class SimulatedServer:
             case "GET", "/metrics":
                 content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
                 return 200, content_type, metrics_text(self.engine, self.counters, self.model).encode()
-            case _, "/v1/completions" | "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
+            case _ if path in self.guise.routes:
+                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
+            case _, "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
                 return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
         return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
 
