@@ -5,13 +5,15 @@ What it rests on:
   belongs to nobody, and is left out.
 - Lists are tried, and given up where they are refused (``transformers serve`` 5.23: "prompt must be a string.") or where prompts are left
   unanswered. So are streams.
-- ``transformers serve`` ends a stream without ``[DONE]``, and ignores ``n``: a reply with too few choices is no answer.
+- ``transformers serve`` (seen running) ends a stream without ``[DONE]``, leaves the stop string that ended an answer in it, and ignores ``n``: a reply
+  with too few choices is no answer.
 """
 
 from __future__ import annotations
 
 from batchclient._core.kinds import Kind
 from batchclient.dialects._completions import Completions
+from batchclient.dialects._reader import StopReader
 from batchclient.dialects._server import ServerDialect
 
 __all__ = ["VLLM_ONLY", "OpenaiDialect"]
@@ -25,4 +27,4 @@ class OpenaiDialect(ServerDialect):
 
     name = "openai"
     without = VLLM_ONLY
-    forms = {Kind.COMPLETION: Completions(priority_sign=0)}  # noqa: RUF012
+    forms = {Kind.COMPLETION: Completions(priority_sign=0, reader=StopReader)}  # noqa: RUF012

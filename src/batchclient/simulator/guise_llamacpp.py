@@ -148,7 +148,7 @@ class _NativeWriter:
             "stop": False,
             "id_slot": index % _SLOTS,
             "tokens_predicted": after,
-            "tokens_evaluated": self._call.prompt_tokens[index],
+            "tokens_evaluated": self._call.prompt_tokens[index // self._call.n],
             **self._tokens(generation, before, after),
         }
         events = f"data: {to_json(item)}\n\n"
@@ -190,7 +190,7 @@ class _NativeWriter:
             "stop": True,
             "model": self._model,
             "tokens_predicted": generation.tokens,
-            "tokens_evaluated": self._call.prompt_tokens[index],
+            "tokens_evaluated": self._call.prompt_tokens[index // self._call.n],
             "generation_settings": {},
             "prompt": "",
             "truncated": False,

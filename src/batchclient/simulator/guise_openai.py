@@ -4,7 +4,7 @@ Rules:
 - ``openai`` takes lists and ignores what it does not know: no usage per choice, no ids, no ``stream_interval``.
 - ``strict`` is the same and refuses every field that is not OpenAI's, one at a time, as OpenAI itself does.
 - ``transformers`` (5.23, seen running) takes one text, refuses unknown fields with 422, ignores ``n``, ``logprobs`` and ``echo``, and ends
-  streams without ``[DONE]``.
+  streams without ``[DONE]``. Its text ends with the stop string that ended it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from batchclient.simulator.guise_parts import (
     openai_models,
     read_object,
     restated,
+    to_json,
 )
 from batchclient.simulator.guises import Guise, Route
+from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
 
 __all__ = ["OPENAI", "STRICT", "TRANSFORMERS"]
@@ -81,9 +83,30 @@ def _parse_transformers(body: bytes, limits: Limits) -> CompletionCall:
     if model != limits.model:
         raise _detail(400, f"Server is pinned to '{limits.model}'; requested '{model}'.")
     kept: dict[str, Any] = {k: v for k, v in fields.items() if k not in ("n", "logprobs", "echo", "best_of")}
-    call = _only_openai(restated(any_model, _detail)(pydantic_core.to_json(kept), limits))
-    call.include_usage = call.stream
-    return call
+    if kept.get("max_tokens") == 0:
+        # Seen; also below 0.
+        raise HttpError(500, b"Internal Server Error", (("content-type", "text/plain"),))
+    return _only_openai(restated(any_model, _detail)(pydantic_core.to_json(kept), limits))
+
+
+class _TransformersWriter(OpenAIWriter):
+    """Without nulls; the usage stands beside the last event, and the stop string in the text."""
+
+    def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
+        made = {
+            name: value for name, value in super().piece(index, generation, before, after).items() if value is not None
+        }
+        if "finish_reason" in made and generation.stop_reason is not None:
+            made["text"] += generation.stop_reason
+        return made
+
+    def event_tail(self, index: int, generation: Generation, after: int) -> str:
+        if after < generation.tokens:
+            return ""
+        return f',"usage":{to_json(self.usage(self._call.prompt_tokens[index], generation.tokens))}'
+
+    def usage_event(self, completion_tokens: int) -> bytes:
+        return b""
 
 
 OPENAI = Guise(
@@ -102,7 +125,7 @@ STRICT = Guise(
 )
 TRANSFORMERS = Guise(
     "transformers",
-    {"/v1/completions": Route(_parse_transformers, OpenAIWriter, done=b"")},
+    {"/v1/completions": Route(_parse_transformers, _TransformersWriter, done=b"")},
     {
         # Seen: without a cache of models on the disk it cannot list them.
         ("GET", "/v1/models"): lambda _server, _body: (
