@@ -87,9 +87,9 @@ class LimitControl:
         self._pinned = limit
         return self._decide(now, None)
 
-    def bound(self, limit: int, reason: str, now: float) -> LimitChange | None:
-        """Never go above a number that the server itself has named."""
-        self._bound = (max(1, limit), reason)
+    def bound(self, limit: int | None, reason: str, now: float) -> LimitChange | None:
+        """Never go above a number that the server itself has named; ``None``: it names none (any more)."""
+        self._bound = (max(1, limit), reason) if limit is not None else None
         return self._decide(now, None)
 
     def bound_like(self, other: LimitControl, now: float) -> None:
