@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm bench bench-vllm million lab sim mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu bench bench-vllm million lab sim mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -35,10 +35,16 @@ layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -m "not vllm and not gpu" --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not vllm and not llamacpp and not transformers and not gpu" --durations=10 $(PYTEST_ARGS)
 
 test-vllm: $(STAMP)  ## The live suites against a real vLLM on this machine's CPU (installs it: 3.4 GB)
 	scripts/test_vllm.sh $(PYTEST_ARGS)
+
+test-servers: $(STAMP)  ## The same against a real llama-server (builds it: 5 minutes, once) and transformers serve (1.2 GB)
+	scripts/test_servers.sh $(PYTEST_ARGS)
+
+test-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see docs/how-to/gpu-suite.md
+	$(BIN)/python -m pytest tests/gpu -m gpu $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py

@@ -1,4 +1,4 @@
-"""Make a tiny Llama with random weights, for tests against a real vLLM: python scripts/make_tiny_model.py OUT
+"""Make a Llama with random weights, for tests against real servers: python scripts/make_tiny_model.py OUT [--size 1b]
 
 Runs with the python of the .vllm venv (torch, transformers, tokenizers). The weights come from a fixed seed and the
 tokenizer is trained on the standard library of that python, so that one interpreter makes the same model each time;
@@ -6,18 +6,44 @@ another patch release of Python has another standard library, hence other token 
 
 The model hardly ever stops by itself: its next token is close to uniform over the vocabulary, so end-of-text has a
 chance of about 1 in 2048 per token. For answers of various lengths send temperature 1 and logit_bias {"2": 5.5}.
+
+`--size` is `tiny` (what the CPU suites use), or for a GPU `small`, `1b` or `8b` in the shapes of the Llamas of that size; `--hidden`,
+`--layers` and so on change single numbers. Larger ones are made on the GPU where there is one. Tokens above the trained vocabulary
+are filler words that decode to text and that no prompt contains.
 """
 
 import argparse
 import hashlib
+import json
 import shutil
 import sys
 import sysconfig
 import tempfile
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-VOCABULARY_TOKENS = 2048
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama's numbers, in the words of this script's options."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    length: int
+
+
+SHAPES = {
+    "tiny": Shape(2048, 256, 512, 4, 4, 4, 4096),
+    "small": Shape(8192, 768, 2048, 12, 12, 4, 8192),
+    "1b": Shape(128256, 2048, 8192, 16, 32, 8, 8192),
+    "8b": Shape(128256, 4096, 14336, 32, 32, 8, 8192),
+}
+TRAINED_TOKENS = 8192  # at most; what 150 files of Python are good for
 CORPUS_FILES = 150
 SEED = 20251121
 STAMP = "made-from.txt"
@@ -30,14 +56,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def recipe_digest() -> str:
-    """What the result depends on: this file, the interpreter and the libraries that write it."""
-    parts = [Path(__file__).read_text("utf-8"), sys.version]
+def recipe_digest(shape: Shape) -> str:
+    """What the result depends on: this file, the shape, the interpreter and the libraries that write it."""
+    parts = [Path(__file__).read_text("utf-8"), repr(shape), sys.version]
     parts += [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def write_tokenizer(out: Path) -> list[int]:
+def write_tokenizer(out: Path, shape: Shape) -> list[int]:
     """Write the tokenizer; the ids that are no text by themselves: special tokens and single bytes outside ASCII."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -46,7 +72,7 @@ def write_tokenizer(out: Path) -> list[int]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY_TOKENS,
+        vocab_size=min(shape.vocabulary, TRAINED_TOKENS),
         special_tokens=[PAD, BOS, EOS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -54,30 +80,35 @@ def write_tokenizer(out: Path) -> list[int]:
     sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:CORPUS_FILES]
     corpus = (source.read_text("utf-8", errors="ignore") for source in sources)
     tokenizer.train_from_iterator(corpus, trainer)
-    if tokenizer.get_vocab_size() != VOCABULARY_TOKENS:
-        raise SystemExit(f"the corpus gave {tokenizer.get_vocab_size()} tokens, not {VOCABULARY_TOKENS}")
+    trained = tokenizer.get_vocab_size()
+    if trained != min(shape.vocabulary, TRAINED_TOKENS):
+        raise SystemExit(f"the corpus gave {trained} tokens, not {min(shape.vocabulary, TRAINED_TOKENS)}")
+    if trained < shape.vocabulary:
+        description = json.loads(tokenizer.to_str())
+        description["model"]["vocab"] |= {f"\u0120w{index:06}": index for index in range(trained, shape.vocabulary)}
+        tokenizer = Tokenizer.from_str(json.dumps(description))
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=4096
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD, model_max_length=shape.length
     )
     wrapped.chat_template = CHAT_TEMPLATE
     wrapped.save_pretrained(out)
-    texts = tokenizer.decode_batch([[index] for index in range(VOCABULARY_TOKENS)])
+    texts = tokenizer.decode_batch([[index] for index in range(shape.vocabulary)])
     return [index for index, text in enumerate(texts) if not text or "\N{REPLACEMENT CHARACTER}" in text]
 
 
-def write_weights(out: Path, silent_ids: list[int]) -> int:
+def write_weights(out: Path, shape: Shape, silent_ids: list[int]) -> int:
     """Write config and weights; the number of parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=VOCABULARY_TOKENS,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=4096,
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.length,
         tie_word_embeddings=False,
         pad_token_id=0,
         bos_token_id=1,
@@ -85,20 +116,34 @@ def write_weights(out: Path, silent_ids: list[int]) -> int:
         dtype="bfloat16",
     )
     torch.manual_seed(SEED)
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    if shape == SHAPES["tiny"]:
+        # In float32 first: the weights that recorded replies came from.
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    else:
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = LlamaForCausalLM(config)
     # A logit of exactly 0 is never the greatest of 2048: greedy answers are readable text and never end early. Sampled
     # ones hold such tokens about as often as any other, and the chance of end-of-text depends on its logit_bias alone.
     with torch.no_grad():
         model.lm_head.weight[silent_ids] = 0
-    model.save_pretrained(out)
+    model.cpu().save_pretrained(out)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a tiny Llama with random weights.")
+    parser = argparse.ArgumentParser(description="Make a Llama with random weights.")
     parser.add_argument("out", type=Path)
-    out: Path = parser.parse_args().out
-    digest = recipe_digest()
+    parser.add_argument("--size", choices=SHAPES, default="tiny")
+    for name in asdict(SHAPES["tiny"]):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, help="instead of the size's own")
+    options = vars(parser.parse_args())
+    shape = SHAPES[options["size"]]
+    shape = replace(shape, **{name: options[name] for name in asdict(shape) if options[name] is not None})
+    if shape.hidden % shape.heads or shape.heads % shape.kv_heads:
+        raise SystemExit("--hidden is a multiple of --heads, and --heads of --kv-heads")
+    out: Path = options["out"]
+    digest = recipe_digest(shape)
     stamp = out / STAMP
     if stamp.is_file() and stamp.read_text("utf-8") == digest:
         print(f"{out}: already made")
@@ -110,7 +155,7 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix=out.name + ".", dir=out.parent))
     try:
         work.chmod(0o755)  # mkdtemp makes it private
-        parameters = write_weights(work, write_tokenizer(work))
+        parameters = write_weights(work, shape, write_tokenizer(work, shape))
         (work / STAMP).write_text(digest, "utf-8")
         if out.exists():
             shutil.rmtree(out)

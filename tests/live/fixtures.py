@@ -1,4 +1,4 @@
-"""The fixture `vllm_server`, shared by tests/live and tests/contract: their conftest.py imports it from here."""
+"""The fixtures of real servers, shared by tests/live and tests/contract: their conftest.py imports them from here."""
 
 import functools
 import json
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.live.other_servers import ContinuousTransformersServer, LlamaServer, TransformersServer
+from tests.live.server_process import NotInstalled, ServerProcess
 from tests.live.vllm_server import VllmServer
 
 MODELS_TRY_S = 10.0
@@ -16,11 +18,11 @@ MODELS_TRY_S = 10.0
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A running vLLM; `process` is None where it was started by someone else (BATCHCLIENT_VLLM_URL)."""
+    """A running server; `process` is None where it was started by someone else (BATCHCLIENT_VLLM_URL)."""
 
     base_url: str  # ends in /v1
     model: str
-    process: VllmServer | None
+    process: ServerProcess | None
 
 
 # Two conftests that import the fixture make two fixtures of it: the cache has them share one server.
@@ -54,3 +56,40 @@ def vllm_server() -> Iterator[LiveServer]:
     server = _booted()
     yield LiveServer(server.base_url, server.model, server)
     server.stop()
+
+
+@functools.cache
+def _booted_other(kind: type[ServerProcess]) -> ServerProcess:
+    server = kind()
+    server.start()
+    return server
+
+
+def other_server(kind: type[ServerProcess]) -> Iterator[LiveServer]:
+    """A server that is not vLLM: skipped where it was not set up, an error where it does not come up."""
+    if not os.environ.get("BATCHCLIENT_TEST_SERVERS"):
+        pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
+    try:
+        server = _booted_other(kind)
+    except NotInstalled as missing:
+        pytest.skip(str(missing))
+    yield LiveServer(server.base_url, server.model, server)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def llamacpp_server() -> Iterator[LiveServer]:
+    """A llama-server with 4 slots of 2,048 tokens."""
+    yield from other_server(LlamaServer)
+
+
+@pytest.fixture(scope="session")
+def transformers_server() -> Iterator[LiveServer]:
+    """A `transformers serve` that answers one request after the other."""
+    yield from other_server(TransformersServer)
+
+
+@pytest.fixture(scope="session")
+def transformers_cb_server() -> Iterator[LiveServer]:
+    """A `transformers serve` with continuous batching."""
+    yield from other_server(ContinuousTransformersServer)
