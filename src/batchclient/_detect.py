@@ -5,7 +5,7 @@ Rules:
   limit. What was found holds until the endpoint comes back from an outage: it may be another server then.
 - The first question comes when a batch is sent and the first one was sent a quarter of a second ago. Between calls no timer is alive
   here; a question that is under way ends by itself within two seconds, or with the client.
-- Whatever goes wrong is no call's business: what was known, or taken for granted, then stays. Silence, a broken connection and a 5xx
+- Whatever goes wrong is no call's business: what was known, or taken for granted, then stays. Silence, a broken connection and a 503
   use up one of the three GETs, and are asked again after 5 and 60 s, if there are calls then.
 
 Why a quarter of a second: a test with a mocked transport expects its own requests and no other, and is over sooner (as in ``_feedback``, but
@@ -68,6 +68,7 @@ class Detection:
         backend: the loop's clock and timer.
         transports: one per endpoint, to its base URL; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
+        is_busy: whether any call is under way.
         report: told of each endpoint what was found out.
     """
 
@@ -76,11 +77,13 @@ class Detection:
         backend: Backend,
         transports: Sequence[Transport],
         start_task: StartTask,
+        is_busy: Callable[[], bool],
         report: Callable[[int, ServerFacts], None],
     ) -> None:
         self._backend = backend
         self._endpoints = {number: _Endpoint(transport) for number, transport in enumerate(transports)}
         self._start_task = start_task
+        self._is_busy = is_busy
         self._report = report
         self._timer: Cancellable | None = None
         self._ended = False
@@ -189,6 +192,9 @@ class Detection:
         # It may have come back from an outage, or have gone, meanwhile.
         if self._endpoints.get(number) is endpoint and endpoint.fingerprint is fingerprint:
             self._conclude(number, fingerprint)
+            if fingerprint.open and self._is_busy():
+                self.sleep()
+                self._look()
 
     def _conclude(self, number: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()

@@ -172,7 +172,9 @@ class Runner:
         self._servers: dict[int, ServerFacts] = {}
         self._detection: Detection | None = None
         if detection_transports:
-            self._detection = Detection(backend, detection_transports, self.start_reader, self._report_server)
+            self._detection = Detection(
+                backend, detection_transports, self.start_reader, lambda: not core.idle, self._report_server
+            )
         self.model_question = ModelQuestion(
             backend,
             lambda: list(self._transports.items()),

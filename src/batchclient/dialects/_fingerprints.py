@@ -4,7 +4,7 @@ Rules:
 - ``/models`` first: nearly every server has it, and ``owned_by`` names most of them. What it does not say is asked of one page that only
   that sort of server has (``/version``, ``/server_info``, ``/props``); a server that names nobody is asked for ``/info``.
 - Any bytes are read without an exception. What is not understood is not there; nothing is guessed from a body that is half right.
-- A page that is refused (401, 403) ends the questions: the other pages would be, too. A 5xx, or silence, says nothing at all.
+- A page that is refused (401, 403) ends the questions: the other pages would be, too. A 503 and its like say nothing at all.
 - Three GETs are the budget of one finding, those that brought nothing included.
 
 Sources (``servers.md`` sections 0, 1 and 4 of the project's notes; pages in ``tests/wire``):
@@ -50,6 +50,8 @@ _NEXT = {
     None: ("/info",),
 }
 """By what ``/models`` said: the pages to ask for until one answers."""
+_LATER = frozenset({408, 425, 429, 502, 503, 504})
+"""The server is busy, is loading its model (llama.cpp) or is not there behind its proxy. Not 500: transformers serve says it for good."""
 _POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 _LONGEST_NAME = 512
@@ -187,7 +189,7 @@ class Fingerprint:
         assert page is not None, "a page is asked for before it is taken in"
         if self._owner is None and headers.get("server", "").startswith("llama.cpp"):
             self._owner = "llamacpp"
-        if status >= 500 or status == 429:
+        if status in _LATER:
             return False
         self._answered.add(page)
         if status in (401, 403):
