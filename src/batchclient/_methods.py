@@ -190,7 +190,12 @@ class CallMethods:
             return self._calls.make(render(document), model, timeout_s, params, waiter, now, priority, tenant)
 
         return Map(
-            docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered
+            docs,
+            make_request,
+            self._start,
+            look_ahead or max(1024, 4 * self._settings.highest_limit),
+            ordered=ordered,
+            prepare=self._find_model if model is None else None,
         )
 
     async def _call(
@@ -208,8 +213,13 @@ class CallMethods:
         # The test for "same loop as last time" is all that a call pays for loops, forks and trio.
         if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
             runner = self._start()
+        now = runner.backend.now()
+        if model is None and self._calls.asks_model:
+            # What is wrong is refused at once all the same; and the deadline is the call's, not the request's.
+            deadline = self._calls.check_call(item, timeout_s, params, now, priority, tenant, kind)
+            await self._find_model(runner, deadline)
         waiter = runner.backend.waiter()
-        request = self._calls.make(item, model, timeout_s, params, waiter, runner.backend.now(), priority, tenant, kind)
+        request = self._calls.make(item, model, timeout_s, params, waiter, now, priority, tenant, kind)
         runner.submit(request)
         try:
             return await runner.backend.wait(waiter)
@@ -217,3 +227,8 @@ class CallMethods:
             if request.state is not RequestState.DONE:
                 runner.tell(Cancelled(request))
             raise
+
+    async def _find_model(self, runner: Runner, deadline: float | None = None) -> None:
+        """Ask the server for its model if that is what calls that name none need."""
+        if self._calls.asks_model:
+            await runner.model_question.wait(deadline)

@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
+from batchclient._core.health import HealthState
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -48,15 +49,19 @@ from batchclient._core.messages import (
     Request,
     Resolve,
     SendBatch,
+    ServerKnown,
     Submitted,
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
+from batchclient._detect import Detection
+from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import Feedback
+from batchclient._server_model import ModelQuestion
 from batchclient._stall import StallWatch
-from batchclient.dialects import Dialect
+from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import (
     BatchClientError,
     CallAborted,
@@ -97,21 +102,24 @@ class Runner:
     Args:
         backend: the loop's clock, tasks and timer.
         core: the scheduler.
-        dialects: one per endpoint, in the order of their ids.
-        transports: one per endpoint, likewise.
+        dialects: which dialect an endpoint is spoken to in.
+        transports: one per endpoint, in the order of their ids.
         policy: when to try again.
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
         on_adjustment: told of each change of a limit or list cap; the user's.
         metrics_transports: one per endpoint, to the servers' roots, to ask for their load; none: they are not asked.
         model: the model that the calls are for, if all are for one.
+        detection_transports: one per endpoint, to its base URL, to find out which server it is; none: nobody asks.
+        on_server: told of each server that was found out, for what the client learns from it.
+        on_model: told of the model's name, where it was asked for.
     """
 
     def __init__(
         self,
         backend: Backend,
         core: Scheduler | SingleFlight,
-        dialects: Sequence[Dialect],
+        dialects: DialectChoice,
         transports: Sequence[Transport],
         policy: RetryPolicy,
         timeouts: Timeouts,
@@ -119,12 +127,17 @@ class Runner:
         on_adjustment: Callable[[Adjustment], object] | None = None,
         metrics_transports: Sequence[Transport] = (),
         model: str | None = None,
+        *,
+        detection_transports: Sequence[Transport] = (),
+        on_server: Callable[[int, ServerFacts, float], None] | None = None,
+        on_model: Callable[[str], None] | None = None,
     ) -> None:
         self.backend = backend
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._dialects = dict(enumerate(dialects))
+        self._dialect_choice = dialects
+        self._dialects = {number: dialects.make() for number in range(len(transports))}
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
         self._gone: dict[int, anyio.Event] = {}
@@ -154,6 +167,23 @@ class Runner:
             self._feedback = Feedback(
                 backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
             )
+        self._on_server = on_server
+        self._on_model = on_model
+        self._servers: dict[int, ServerFacts] = {}
+        self._detection: Detection | None = None
+        if detection_transports:
+            self._detection = Detection(
+                backend, detection_transports, self.start_reader, lambda: not core.idle, self._report_server
+            )
+        self.model_question = ModelQuestion(
+            backend,
+            lambda: list(self._transports.items()),
+            self.start_reader,
+            policy,
+            timeouts,
+            lambda: dialects.secrets,
+            self._hear_model,
+        )
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -181,6 +211,8 @@ class Runner:
         feedback = self._feedback
         if feedback is not None and feedback.awake and core.idle:
             feedback.sleep()
+        if self._detection is not None and self._detection.awake and core.idle:
+            self._detection.sleep()
         if self._stalls.awake and core.idle:
             self._stalls.sleep()
 
@@ -193,16 +225,45 @@ class Runner:
         if not self.ended:
             self.tell(LoadReported(endpoint, load))
 
+    def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
+        """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
+        if self.ended or endpoint not in self._dialects:
+            return
+        dialect, caps = self._dialect_choice.of(facts)
+        if dialect.name != self._dialects[endpoint].name:
+            # One of the same sort stays: it may have learnt something.
+            self._dialects[endpoint] = dialect
+        if self._servers.get(endpoint) != facts:
+            self._servers[endpoint] = facts
+            _log.info("endpoint %d is %s", endpoint, facts)
+        if self._on_server is not None:
+            self._on_server(endpoint, facts, self._now())
+        self.tell(ServerKnown(endpoint, caps, facts.slots, facts.server))
+
+    def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
+        """The server was asked for its model."""
+        if self._on_model is not None:
+            self._on_model(name)
+        if self._detection is not None:
+            self._detection.adopt(endpoint, fingerprint)
+
     def add_endpoint(
-        self, transport: Transport, metrics: Transport | None, dialect: Dialect, limit: Limit, name: str
+        self,
+        transport: Transport,
+        metrics: Transport | None,
+        limit: Limit,
+        name: str,
+        detection: Transport | None = None,
     ) -> int:
         """Serve another endpoint; return its id."""
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
-        self._dialects[number] = dialect
+        self._dialects[number] = self._dialect_choice.make()
         if self._feedback is not None and metrics is not None:
             self._feedback.add(number, metrics)
+        if self._detection is not None and detection is not None:
+            self._detection.add(number, detection)
         self.tell(EndpointAdded(number, limit, name))
         return number
 
@@ -220,15 +281,19 @@ class Runner:
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
         self._dialects.pop(number, None)
+        self._servers.pop(number, None)
         transport = self._transports.pop(number, None)
         if transport is not None:
             with anyio.CancelScope(shield=True):
                 await transport.aclose()
                 if self._feedback is not None:
                     await self._feedback.remove(number)
+                if self._detection is not None:
+                    await self._detection.remove(number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
+        await self.model_question.settled()
         self.tell(DrainRequested())
         await self._drained.wait()
         await self.aclose()
@@ -242,6 +307,8 @@ class Runner:
             self.tell(CloseRequested())
             if self._feedback is not None:
                 self._feedback.sleep()
+            if self._detection is not None:
+                self._detection.sleep()
             for number, on_stop in list(self._readers.items()):
                 self._cancel(number)
                 on_stop()
@@ -254,12 +321,14 @@ class Runner:
                 await transport.aclose()
             if self._feedback is not None:
                 await self._feedback.aclose()
+            if self._detection is not None:
+                await self._detection.aclose()
             # A task that was cancelled before its first step is over in the next turn.
             await anyio.lowlevel.checkpoint()
         self._over = True
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
-        """Start a task that reads a map's documents, or a server's metrics page.
+        """Start a task that reads a map's documents, or a server's page.
 
         Args:
             read: the work.
@@ -322,6 +391,8 @@ class Runner:
                         self._stalls.wake()
                     if self._feedback is not None:
                         self._feedback.wake()
+                    if self._detection is not None and self._detection.wanted:
+                        self._detection.wake()
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -337,6 +408,8 @@ class Runner:
                     self._gone[endpoint].set()
                 case HealthChanged(endpoint, name, state, reason):
                     _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
+                    if state == HealthState.RECOVERING.value and self._detection is not None:
+                        self._detection.ask_again(endpoint)
 
     def _tell_adjustment(self, adjustment: Adjustment) -> None:
         _log.debug(

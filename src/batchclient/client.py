@@ -27,12 +27,12 @@ from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, R
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
+from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import LARGEST_PAGE_BYTES
 from batchclient._methods import CallMethods
 from batchclient._runner import Runner
 from batchclient.config import changed, check_base_url, make_settings
-from batchclient.dialects import Dialect, make_dialect
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import CallAborted, ClientClosed, ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.transport import Timeouts, Transport, root_of
 
@@ -60,7 +60,8 @@ class BatchClient(CallMethods):
 
     Args:
         base_url: the server's OpenAI-style root, with its ``/v1``; or a list of them, each with its own limit.
-        model: the name the server knows the model by; a call may name another.
+        model: the name the server knows the model by; a call may name another. By default the server is asked for it once, before
+            the first call that names none: it must then serve one only.
         api_key: sent as a bearer token.
         preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
         dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
@@ -109,6 +110,8 @@ class BatchClient(CallMethods):
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
         trust_env: whether proxies and certificates may come from environment variables.
+        detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
+            its model's length; on by default, except with an ``http_client``, a ``dialect`` or ``server_metrics=False`` given.
         server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to lower the limit where they queue
             or their KV cache fills; on by default, except with an ``http_client`` or a ``dialect`` given.
 
@@ -162,6 +165,7 @@ class BatchClient(CallMethods):
         http_backend: str | None = None,
         trust_env: bool | None = None,
         server_metrics: bool | None = None,
+        detect: bool | None = None,
     ) -> None:
         arguments = {
             name: value
@@ -170,10 +174,7 @@ class BatchClient(CallMethods):
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._secrets = _secrets(self._headers, self._settings.base_url)
-        self._dialect_name = dialect
-        self._at_first = make_dialect(dialect, self._secrets)
-        """What is taken for granted of every server until it is known."""
+        self._dialects = DialectChoice(dialect, _secrets(self._headers, self._settings.base_url))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
@@ -184,6 +185,14 @@ class BatchClient(CallMethods):
         elif self._asks_for_load and http_client is not None:
             message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
             raise ConfigError(message, field="server_metrics")
+        self._detects = self._settings.detect
+        if self._detects is None:
+            self._detects = http_client is None and dialect is None and self._settings.server_metrics is not False
+        elif self._detects and (http_client is not None or dialect is not None):
+            field = "http_client" if http_client is not None else "dialect"
+            raise ConfigError(
+                f"detect finds out what {field} says, on connections of our own: give one", field="detect"
+            )
         self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
         """(base URL, id in the present runner) of what is served."""
         self._leaving: list[tuple[str, int]] = []
@@ -225,7 +234,7 @@ class BatchClient(CallMethods):
         self._settings = changed(self._settings, settings)
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
-            core = self._settings.scheduler(self._at_first)
+            core = self._settings.scheduler(self._dialects.at_first)
             self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -276,14 +285,19 @@ class BatchClient(CallMethods):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
         secrets = _secrets({}, [url])
-        self._secrets += secrets
+        self._dialects.secrets += secrets
         number = 0
         if runner is not None:
             runner.hide(secrets)
             metrics = self._make_metrics_transport(url) if self._asks_for_load else None
             number = runner.add_endpoint(
-                self._make_transport(url), metrics, self._make_dialect(), self._make_limit(), _shown(url)
+                self._make_transport(url),
+                metrics,
+                self._make_limit(),
+                _shown(url),
+                self._make_detection_transport(url) if self._detects else None,
             )
+            self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 
     async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
@@ -308,6 +322,7 @@ class BatchClient(CallMethods):
             self._endpoints.remove(entry)
             if runner is not None:
                 self._leaving.append(entry)
+                self._calls.lengths.endpoints.discard(entry[1])
         else:
             entry = next((one for one in self._leaving if one[0] == url), None)
             if entry is None:
@@ -320,6 +335,7 @@ class BatchClient(CallMethods):
     def abort(self) -> None:
         """End every call now with ``CallAborted`` and close their connections; the client stays open."""
         if self._runner is not None:
+            self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
             self._runner.tell(AbortRequested())
 
     async def drain(self) -> None:
@@ -410,7 +426,7 @@ class BatchClient(CallMethods):
         self._runner = runner = Runner(
             backend,
             self._make_core(),
-            [self._make_dialect() for _ in self._endpoints],
+            self._dialects,
             [self._make_transport(url) for url, _ in self._endpoints],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
@@ -418,7 +434,11 @@ class BatchClient(CallMethods):
             self._settings.on_adjustment,
             [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
             self._settings.model,
+            detection_transports=[self._make_detection_transport(url) for url, _ in self._endpoints if self._detects],
+            on_server=self._calls.lengths.know,
+            on_model=self._calls.found_model,
         )
+        self._calls.lengths.restart(len(self._endpoints))
         runner.watches_stalls = self._settings.heeds_time
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
@@ -441,13 +461,10 @@ class BatchClient(CallMethods):
         return None
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._at_first)
+        settings = self._settings.scheduler(self._dialects.at_first)
         names = [_shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core
-
-    def _make_dialect(self) -> Dialect:
-        return make_dialect(self._dialect_name, self._secrets)
 
     def _make_limit(self) -> LimitControl:
         limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
@@ -460,6 +477,17 @@ class BatchClient(CallMethods):
 
         return HttpxTransport(
             root_of(base_url),
+            self._headers,
+            max_response_bytes=LARGEST_PAGE_BYTES,
+            backend=self._settings.http_backend,
+            trust_env=self._settings.trust_env,
+        )
+
+    def _make_detection_transport(self, base_url: str) -> Transport:
+        from batchclient.transport._httpx import HttpxTransport
+
+        return HttpxTransport(
+            base_url,
             self._headers,
             max_response_bytes=LARGEST_PAGE_BYTES,
             backend=self._settings.http_backend,

@@ -102,6 +102,7 @@ class Settings(BaseModel):
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
     server_metrics: Annotated[bool, Field(strict=True)] | None = None
+    detect: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("limit", mode="before")
     @classmethod

@@ -15,7 +15,16 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -83,7 +92,10 @@ class Map(AsyncIterator[MapResult]):
         look_ahead: int,
         *,
         ordered: bool,
+        prepare: Callable[[Runner], Awaitable[None]] | None = None,
     ) -> None:
+        self._prepare = prepare
+        """What is waited for before the first document is read."""
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
@@ -150,7 +162,11 @@ class Map(AsyncIterator[MapResult]):
         return [row.request for row in self._rows.values() if row.request is not None]
 
     async def _next(self) -> MapResult:
-        if self._runner is None:
+        if self._prepare is not None:
+            await self._prepare(self._start())
+            # Several may wait for the first row.
+            self._prepare = None
+        if self._runner is None and not self._closed:
             self._begin()
         while not self._closed:
             pressed = self._iterator is not None and self._read_slice()

@@ -214,7 +214,7 @@ class _Response:
 
 def make_client(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    client = BatchClient("http://scripted/v1", **{"model": "m", "server_metrics": False, **arguments})
+    client = BatchClient("http://scripted/v1", **{"model": "m", "server_metrics": False, "detect": False, **arguments})
     client._make_transport = lambda url: transport
     return client
 
