@@ -25,14 +25,15 @@ from batchclient.dialects._sse import EventStream
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.transport import WireRequest
-from batchclient.types import Choice, Completion, Usage
+from batchclient.types import Choice, Completion, Delta, Usage
 
-__all__ = ["Completions", "PlainDecoder", "StreamDecoder", "events_per_choice"]
+__all__ = ["Completions", "PlainDecoder", "StreamDecoder", "events_per_choice", "join_logprobs", "stream_fields"]
 
 _PATH = "/completions"
 _STREAM_FIELDS = (
     b'"stream":true,"stream_interval":%d,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 )
+_TOKEN_STREAM_FIELDS = b'"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 _TWO_EVENTS = 100_000
 _TOKENS_PER_EVENT = 256
 """Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
@@ -67,7 +68,7 @@ class Completions:
         else:
             parts += [b'"prompt":[', b",".join([request.prompt for request in requests]), b"],"]
         if batch.streamed:
-            parts.append(_STREAM_FIELDS % (_TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT))
+            parts.append(stream_fields(shape))
         elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo:
             parts.append(_COUNT_FIELDS)
         if shape.tells_priority and self._priority_sign:
@@ -80,6 +81,13 @@ class Completions:
         if batch.streamed and not content_type.startswith("application/json"):
             return StreamDecoder(batch, secrets, content_type)
         return PlainDecoder(batch, secrets, content_type)
+
+
+def stream_fields(shape: Shape) -> bytes:
+    """The members that ask for a stream: few events, or one per token where a caller waits for each."""
+    if shape.to_caller:
+        return _TOKEN_STREAM_FIELDS
+    return _STREAM_FIELDS % (_TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT)
 
 
 def events_per_choice(shape: Shape) -> int:
@@ -112,7 +120,7 @@ class _Reply:
                 raise TypeError("a choice's text is no string")
         else:
             text = "".join([piece["text"] for piece in pieces])
-            logprobs = _join_logprobs(pieces)
+            logprobs = join_logprobs(pieces)
             ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
         own = self._own_fields
         extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
@@ -134,7 +142,7 @@ class _Reply:
         return failure_of(status, message, clean, streamed=False, retry_after_s=None)
 
 
-def _join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
+def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Join logprobs objects: every member is a list with one entry per token."""
     joined: dict[str, Any] | None = None
     for piece in pieces:
@@ -220,7 +228,10 @@ class PlainDecoder(_Reply):
                 continue
             usage = _usage(reply.get("usage")) if len(requests) == 1 else _count_ids(own)
             made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
-            answers.append((position, Completion(made, usage, request.attempts, None, self._extra.copy())))
+            completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            if usage is None and len(requests) > 1:
+                completion.counted_tokens = _count_made(own)
+            answers.append((position, completion))
         return answers, failure
 
 
@@ -235,13 +246,19 @@ def _usage(usage: object) -> Usage | None:
 
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
     prompt = choices[0].get("prompt_token_ids")
+    completion = _count_made(choices)
+    return None if prompt is None or completion is None else Usage(len(prompt), completion)
+
+
+def _count_made(choices: list[dict[str, Any]]) -> int | None:
+    """How many tokens the choices of one prompt have, if the reply lists them."""
     completion = 0
     for choice in choices:
         ids = choice.get("token_ids")
         if ids is None:
             return None
         completion += len(ids)
-    return None if prompt is None else Usage(len(prompt), completion)
+    return completion
 
 
 class StreamDecoder(_Reply):
@@ -256,6 +273,8 @@ class StreamDecoder(_Reply):
         self._first_at: dict[int, float] = {}
         self._aborted: set[int] = set()
         self._failure: Failure | None = None
+        self.deltas: list[Delta] = []
+        """What came since they were taken away, where a caller waits for each."""
         tokens = batch.shape.max_output_tokens
         self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
@@ -299,6 +318,8 @@ class StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
+        if self._batch.shape.to_caller:
+            self.deltas.append(self._delta(piece, index % self._n))
         if len(pieces) > self._most_events:
             raise ValueError("more events than tokens")
         if piece.get("finish_reason") is None:
@@ -312,6 +333,16 @@ class StreamDecoder(_Reply):
         position = self._demux.finish(index)
         if position is not None and position not in self._aborted:
             answers.append((position, self._completion(position)))
+
+    def _delta(self, piece: dict[str, Any], index: int) -> Delta:
+        """One event for the caller who waits for each."""
+        ids = piece.get("token_ids") if self._keep_ids else None
+        text = piece["text"]
+        if type(text) is not str:
+            raise TypeError("a choice's text is no string")
+        return Delta(
+            text, index, piece.get("finish_reason"), piece.get("logprobs"), None if ids is None else tuple(ids)
+        )
 
     def _completion(self, position: int) -> Completion:
         n = self._n

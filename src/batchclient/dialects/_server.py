@@ -18,10 +18,12 @@ from batchclient.dialects._completions import events_per_choice
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
-from batchclient.errors import BadRequest
+from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
+
+_NO_ROUTE = (404, 405)
 
 
 class Form(Protocol):
@@ -47,6 +49,8 @@ class ServerDialect:
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     forms: Mapping[Kind, Form]
+    list_routes: frozenset[Kind] = frozenset()
+    """The kinds whose lists have a route of their own, which an older server lacks."""
 
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
@@ -82,6 +86,9 @@ class ServerDialect:
         clean = redact(message, prompts, self._secrets)
         if code is not None:
             code = redact(code, prompts, self._secrets)
+        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
+            # Were it the model that is missing, each call would hear so again by itself.
+            return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
             status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
         )
