@@ -318,7 +318,7 @@ class StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
-        if self._batch.shape.to_caller:
+        if self._batch.shape.to_caller and piece.get("finish_reason") not in _ABORTED:
             self.deltas.append(self._delta(piece, index % self._n))
         if len(pieces) > self._most_events:
             raise ValueError("more events than tokens")
