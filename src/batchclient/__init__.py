@@ -8,6 +8,7 @@ test against.
 from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
+    AnswerInvalid,
     AuthenticationFailed,
     BadRequest,
     BatchClientError,
@@ -32,12 +33,14 @@ from batchclient.errors import (
     TransportError,
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
-from batchclient.types import Choice, Completion, MapResult, Usage
+from batchclient.stream import Stream
+from batchclient.types import Choice, Completion, Delta, MapResult, Usage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adjustment",
+    "AnswerInvalid",
     "AuthenticationFailed",
     "Backoff",
     "BadRequest",
@@ -52,6 +55,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "DeadlineExceeded",
+    "Delta",
     "DemuxError",
     "DialectError",
     "EndpointStatistics",
@@ -68,6 +72,7 @@ __all__ = [
     "RetryPolicy",
     "ServerFault",
     "Statistics",
+    "Stream",
     "TenacityRetry",
     "TransportError",
     "Usage",

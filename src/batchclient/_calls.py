@@ -17,7 +17,7 @@ from typing import Any
 from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
-from batchclient._inputs import BYTES_PER_TOKEN, INPUTS, check_ids, write_text
+from batchclient._inputs import BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
 from batchclient._model_lengths import ModelLengths
 from batchclient.config import Settings
 from batchclient.dialects._replies import model_len_in
@@ -65,8 +65,10 @@ class CallMaker:
         priority: int = 0,
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
+        *,
+        to_caller: bool = False,
     ) -> Request:
-        """Return the request of one call.
+        """Return the request of one call; ``to_caller``: it is streamed to its caller.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -82,7 +84,8 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(item, name, params, now)
             token_ids = True
-        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids)
+        alone = "content parts" if kind is Kind.CHAT and has_media(item) else None
+        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller)
         if priority or type(priority) is not int or tenant is not None:
             shape = self._in_lane(shape, priority, tenant)
         deadline = self.deadline(timeout_s, now)

@@ -15,7 +15,16 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["BYTES_PER_TOKEN", "INPUTS", "check_ids", "write_messages", "write_pair", "write_text"]
+__all__ = [
+    "BYTES_PER_TOKEN",
+    "INPUTS",
+    "check_ids",
+    "has_media",
+    "is_conversation",
+    "write_messages",
+    "write_pair",
+    "write_text",
+]
 
 BYTES_PER_TOKEN = 4
 """A rough mean for English text; only length groups rest on it."""
@@ -82,6 +91,22 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
     if wire is None:
         raise ConfigError("messages cannot be sent as JSON", field="messages")
     return wire, len(wire) // BYTES_PER_TOKEN + 1
+
+
+def is_conversation(item: object) -> bool:
+    """Whether what a map's callable returned is a conversation rather than a prompt."""
+    return isinstance(item, (list, tuple)) and bool(item) and isinstance(item[0], Mapping)
+
+
+def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a conversation has parts that are no text: images, audio, files."""
+    contents = [message.get("content") for message in messages]
+    return any(
+        not (isinstance(part, Mapping) and part.get("type") == "text")
+        for content in contents
+        if isinstance(content, (list, tuple))
+        for part in content
+    )
 
 
 def write_pair(pair: Any) -> tuple[bytes, int]:

@@ -60,7 +60,9 @@ from batchclient._detect import Detection
 from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import Feedback
 from batchclient._server_model import ModelQuestion
+from batchclient._sink import Sink
 from batchclient._stall import StallWatch
+from batchclient.dialects import Decoder
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import (
     BatchClientError,
@@ -74,7 +76,7 @@ from batchclient.errors import (
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireResponse
-from batchclient.types import Completion
+from batchclient.types import Completion, Delta
 
 __all__ = ["Runner"]
 
@@ -487,6 +489,7 @@ class Runner:
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
+        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -504,6 +507,8 @@ class Runner:
                     batch.heard = True
                     arrived_at = now()
                     answers = decoder.feed(chunk, arrived_at)
+                    if sink is not None:
+                        arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
                     if answers:
                         pending.add(answers)
                     if decoder.failed:
@@ -516,7 +521,8 @@ class Runner:
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
-            if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
+            most = (1 + dialect.events_per_choice(batch.shape)) * choices
+            if sink is None and decoder.events > 2 * choices and decoder.events > most:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
                     " this client about five times the CPU per streamed call"
@@ -534,6 +540,17 @@ class Runner:
             self.tell(Answered(batch, answers))
         return failure
 
+    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
+        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
+        # Decoders of what is never streamed have none.
+        deltas: list[Delta] = getattr(decoder, "deltas", [])
+        if deltas:
+            sink.put(deltas)
+            deltas.clear()
+            if not ended:
+                await sink.wait_for_room()
+        return self._now()
+
     def _say_once(self, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
@@ -541,6 +558,9 @@ class Runner:
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
         delay_s: float | None = None
+        if batch.shape.to_caller:
+            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            batch.requests[0].waiter.restart()
         if failure is not _CANCELLED:
             error = failure.to_error(batch.failures + 1)
             self._on_failure(batch, error)

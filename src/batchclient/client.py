@@ -86,6 +86,8 @@ class BatchClient(CallMethods):
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        chat_lists_up_to_tokens: chats expected to generate more tokens than this are sent by themselves, since a list of chats answers
+            everyone when its slowest ends; 0 sends every chat by itself.
         order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
             ``"deadline"`` (earliest ``timeout_s`` end).
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
@@ -106,6 +108,8 @@ class BatchClient(CallMethods):
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
+        render_chat: the model's chat template: a callable of a conversation's messages that returns the prompt, a text with all special tokens or
+            token ids. Chats with a given length are then sent as completions, in lists that stream; no reasoning or tool parser sees them.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
@@ -146,6 +150,7 @@ class BatchClient(CallMethods):
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
+        chat_lists_up_to_tokens: int | None = None,
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,
@@ -160,6 +165,7 @@ class BatchClient(CallMethods):
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
         single_flight: bool | None = None,
+        render_chat: Callable[[Any], Any] | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
@@ -224,7 +230,7 @@ class BatchClient(CallMethods):
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+        ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Choice", "Completion", "MapResult", "Usage"]
+__all__ = ["Choice", "Completion", "Delta", "MapResult", "Usage"]
 
 
 @dataclass(slots=True)
@@ -36,6 +36,9 @@ class Choice:
         logprobs: the server's own object (lists of one entry per token), joined over all events.
         token_ids: the generated ids, if ``return_token_ids`` was asked for.
         extra: the choice's other fields, as the server sent them.
+        message: of a chat, the whole message as the server sent it, without its nulls: ``role``, ``content`` (``text`` is the same, and empty
+            where there is none), ``reasoning``, ``tool_calls``; ``None`` for completions.
+        parsed: the validated instance, where the call gave a ``response_model``.
     """
 
     index: int
@@ -44,6 +47,8 @@ class Choice:
     logprobs: Mapping[str, Any] | None = None
     token_ids: tuple[int, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    message: Mapping[str, Any] | None = None
+    parsed: Any = None
 
 
 @dataclass(slots=True)
@@ -56,6 +61,7 @@ class Completion:
         attempts: requests sent that contained this call; 1 when all went well.
         time_to_first_token_s: from sending the answering request to its first token; ``None`` for plain replies.
         extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of a batch.
+        counted_tokens: output tokens, where the server told those and not the prompt's (lists of chats); see ``output_tokens``.
     """
 
     choices: tuple[Choice, ...]
@@ -63,6 +69,7 @@ class Completion:
     attempts: int = 1
     time_to_first_token_s: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    counted_tokens: int | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -73,6 +80,42 @@ class Completion:
     def finish_reason(self) -> str | None:
         """The first choice's reason to stop."""
         return self.choices[0].finish_reason
+
+    @property
+    def message(self) -> Mapping[str, Any] | None:
+        """The first choice's message, of a chat."""
+        return self.choices[0].message
+
+    @property
+    def parsed(self) -> Any:
+        """The first choice's validated instance, where the call gave a ``response_model``."""
+        return self.choices[0].parsed
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Output tokens of all choices: known for every answer with a ``usage``, and for those of lists of chats, which have none."""
+        return self.counted_tokens if self.usage is None else self.usage.completion_tokens
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of a streamed answer.
+
+    Args:
+        text: what came, perhaps nothing.
+        index: whose it is of the call's ``n`` choices.
+        finish_reason: why the choice ended, in its last piece.
+        logprobs: of the piece's tokens, the server's own object.
+        token_ids: of the piece's tokens, if ``return_token_ids`` was asked for.
+        message: of a chat, the server's own delta without its nulls: ``role`` in the first one, ``content``, ``reasoning``, ``tool_calls``.
+    """
+
+    text: str
+    index: int = 0
+    finish_reason: str | None = None
+    logprobs: Mapping[str, Any] | None = None
+    token_ids: tuple[int, ...] | None = None
+    message: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)

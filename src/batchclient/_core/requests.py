@@ -41,6 +41,7 @@ class Shape:
         kind: what the calls ask for.
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
+        to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -60,6 +61,7 @@ class Shape:
     kind: Kind = Kind.COMPLETION
     lists_plain: bool = False
     tells_priority: bool = False
+    to_caller: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -97,6 +99,7 @@ class Request:
     __slots__ = (
         "attempts",
         "batch",
+        "begun",
         "bucket",
         "deadline",
         "failed_on",
@@ -148,6 +151,8 @@ class Request:
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.patient = False
         """Whether only its deadline bounds its waiting in an outage."""
+        self.begun = False
+        """Whether its caller has a part of the answer, so that it cannot be sent again. The shell sets it."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
