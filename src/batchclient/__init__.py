@@ -32,7 +32,18 @@ from batchclient.errors import (
     TransportError,
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
-from batchclient.types import Choice, Completion, MapResult, Usage
+from batchclient.types import (
+    Choice,
+    Classification,
+    Completion,
+    Embedding,
+    LogLikelihood,
+    MapResult,
+    RankedDocument,
+    Score,
+    TokenLikelihood,
+    Usage,
+)
 
 __version__ = "0.1.0"
 
@@ -46,6 +57,7 @@ __all__ = [
     "CallAborted",
     "CertificateRefused",
     "Choice",
+    "Classification",
     "ClientClosed",
     "Completion",
     "ConfigError",
@@ -54,21 +66,26 @@ __all__ = [
     "DeadlineExceeded",
     "DemuxError",
     "DialectError",
+    "Embedding",
     "EndpointStatistics",
     "LaneStatistics",
     "LocalError",
+    "LogLikelihood",
     "MapResult",
     "NotFound",
     "OutOfSockets",
     "QueueFull",
+    "RankedDocument",
     "RateLimited",
     "ReadTimedOut",
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
+    "Score",
     "ServerFault",
     "Statistics",
     "TenacityRetry",
+    "TokenLikelihood",
     "TransportError",
     "Usage",
     "__version__",

@@ -25,6 +25,14 @@ from batchclient.types import Completion
 
 __all__ = ["CallMethods"]
 
+_MAPPED = {
+    "complete": Kind.COMPLETION,
+    "chat": Kind.CHAT,
+    "embed": Kind.EMBEDDING,
+    "classify": Kind.CLASSIFICATION,
+}
+"""The calls that a map can make, one per document."""
+
 
 class CallMethods:
     """What ``BatchClient`` can be asked for; it brings the runner."""
@@ -73,6 +81,7 @@ class CallMethods:
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Prompt],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -88,6 +97,7 @@ class CallMethods:
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Prompt],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: bool,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -97,11 +107,13 @@ class CallMethods:
         **params: Any,
     ) -> list[Completion | Exception]: ...
 
+    @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str,
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -109,12 +121,29 @@ class CallMethods:
         tenant: str | None = None,
         look_ahead: int | None = None,
         **params: Any,
-    ) -> list[Completion] | list[Completion | Exception]:
-        """Complete one prompt per document and return the answers in input order.
+    ) -> list[Any]: ...
+
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        *,
+        call: str = "complete",
+        return_exceptions: bool = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        look_ahead: int | None = None,
+        **params: Any,
+    ) -> list[Any]:
+        """Make one call per document and return the answers in input order.
 
         Args:
             docs: any iterable or async iterable; read lazily.
             prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document.
+            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
+                user's, and a callable may return a list of messages.
             return_exceptions: put errors into the list instead of raising the first one.
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
@@ -122,7 +151,7 @@ class CallMethods:
             params: as for ``complete``.
 
         Returns:
-            One ``Completion`` (or exception) per document.
+            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
 
         Raises:
             BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
@@ -131,6 +160,7 @@ class CallMethods:
         rows = self.stream_map(
             docs,
             prompt,
+            call=call,
             ordered=True,
             model=model,
             timeout_s=timeout_s,
@@ -142,7 +172,7 @@ class CallMethods:
         try:
             async for row in rows:
                 if row.error is None:
-                    results.append(row.completion)
+                    results.append(row.answer)
                 elif return_exceptions:
                     results.append(row.error)
                 else:
@@ -155,8 +185,9 @@ class CallMethods:
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -165,13 +196,13 @@ class CallMethods:
         look_ahead: int | None = None,
         **params: Any,
     ) -> Map:
-        """Complete one prompt per document and yield the results as they come.
+        """Make one call per document and yield the results as they come.
 
         Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
         results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
 
         Args:
-            docs, prompt, model, timeout_s, priority, tenant, look_ahead, params: as for ``batch_map``.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -182,12 +213,18 @@ class CallMethods:
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
         render = make_prompt(prompt)
+        kind = _MAPPED.get(call) if isinstance(call, str) else None
+        if kind is None:
+            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant)
+        self._calls.check(model, timeout_s, params, priority, tenant, kind)
 
         def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
             now = runner.backend.now()
-            return self._calls.make(render(document), model, timeout_s, params, waiter, now, priority, tenant)
+            item: Any = render(document)
+            if kind is Kind.CHAT and isinstance(item, str):
+                item = [{"role": "user", "content": item}]
+            return self._calls.make(item, model, timeout_s, params, waiter, now, priority, tenant, kind)
 
         return Map(
             docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered

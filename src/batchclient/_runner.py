@@ -24,6 +24,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -154,6 +155,12 @@ class Runner:
             self._feedback = Feedback(
                 backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
             )
+
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self._dialects.values()]
+        return all(getattr(form, "mixes_queries", False) for form in forms)
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -542,6 +549,8 @@ def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
     return failure.kind in _SPLIT and len(batch.requests) > 1
 
 

@@ -41,6 +41,7 @@ class Shape:
         kind: what the calls ask for.
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
+        packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -60,6 +61,7 @@ class Shape:
     kind: Kind = Kind.COMPLETION
     lists_plain: bool = False
     tells_priority: bool = False
+    packable: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -188,6 +190,7 @@ class Batch:
         failures: failed attempts of these requests before this one (splits not counted).
         sent_at: when it was granted.
         oldest_at: when its oldest request was submitted.
+        packed: whether numbers are asked for as base64.
     """
 
     id: int
@@ -199,6 +202,7 @@ class Batch:
     sent_at: float
     oldest_at: float
     isolation: Isolation | None = None
+    packed: bool = False
     unanswered: int = 0
     """Requests without an answer yet, abandoned ones too."""
     callers: int = 0

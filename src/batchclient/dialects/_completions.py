@@ -170,6 +170,10 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 class PlainDecoder(_Reply):
     """A reply that is one JSON object."""
 
+    _reply_type: type = dict
+    """``object`` where it may be an array, too."""
+    _called = "choices"
+
     def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
         super().__init__(batch, secrets, content_type)
         self._chunks: list[bytes] = []
@@ -190,18 +194,18 @@ class PlainDecoder(_Reply):
             begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
             # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
             return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
-        if not isinstance(reply, dict):
+        if not isinstance(reply, self._reply_type):
             return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
-        if reply.get("error") is not None:
+        if isinstance(reply, dict) and reply.get("error") is not None:
             return [], self._error_reply(reply["error"])
         try:
             return self._answers(reply)
         except DemuxError as error:
             return [], _mismatch(error)
-        except (KeyError, TypeError, AttributeError) as error:
-            return [], _malformed("the reply's choices are not what vLLM sends", error)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            return [], _malformed(f"the reply's {self._called} are not what vLLM sends", error)
 
-    def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
+    def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
         for choice in reply["choices"]:
             index = self._demux.check(choice["index"])

@@ -94,10 +94,28 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
 
 def _forms(prompt: bytes) -> tuple[str, ...]:
     """How a server may write a prompt: as it is, as JSON, as ASCII-only JSON, as Python's ``repr``."""
-    text = json.loads(prompt)
-    if isinstance(text, str):
-        return text, prompt[1:-1].decode(), json.dumps(text)[1:-1], repr(text)[1:-1]
-    return prompt.decode(), str(text)
+    given = json.loads(prompt)
+    texts = _strings_in(given)
+    forms = [form for text in texts for form in _forms_of(text)]
+    return tuple(forms) if isinstance(given, str) else (prompt.decode(), str(given), *forms)
+
+
+def _forms_of(text: str) -> tuple[str, ...]:
+    return text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1]
+
+
+def _strings_in(value: Any) -> list[str]:
+    """Every string in a JSON value: a pair's texts, a conversation's."""
+    found, left = [], [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list) and not (one and type(one[0]) is int):
+            left += one
+    return found
 
 
 def _cut_pieces(message: str, form: str, label: str) -> str:

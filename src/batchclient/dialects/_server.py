@@ -83,7 +83,12 @@ class ServerDialect:
         if code is not None:
             code = redact(code, prompts, self._secrets)
         return failure_of(
-            status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
+            status,
+            clean,
+            code,
+            streamed=batch.streamed,
+            packed=batch.packed,
+            retry_after_s=read_retry_after(headers, wall_time),
         )
 
     @staticmethod
