@@ -34,7 +34,19 @@ from batchclient.errors import (
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
 from batchclient.stream import Stream
-from batchclient.types import Choice, Completion, Delta, MapResult, Usage
+from batchclient.types import (
+    Choice,
+    Classification,
+    Completion,
+    Delta,
+    Embedding,
+    LogLikelihood,
+    MapResult,
+    RankedDocument,
+    Score,
+    TokenLikelihood,
+    Usage,
+)
 
 __version__ = "0.1.0"
 
@@ -49,6 +61,7 @@ __all__ = [
     "CallAborted",
     "CertificateRefused",
     "Choice",
+    "Classification",
     "ClientClosed",
     "Completion",
     "ConfigError",
@@ -58,22 +71,27 @@ __all__ = [
     "Delta",
     "DemuxError",
     "DialectError",
+    "Embedding",
     "EndpointStatistics",
     "LaneStatistics",
     "LocalError",
+    "LogLikelihood",
     "MapResult",
     "NotFound",
     "OutOfSockets",
     "QueueFull",
+    "RankedDocument",
     "RateLimited",
     "ReadTimedOut",
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
+    "Score",
     "ServerFault",
     "Statistics",
     "Stream",
     "TenacityRetry",
+    "TokenLikelihood",
     "TransportError",
     "Usage",
     "__version__",

@@ -35,6 +35,14 @@ __all__ = ["CallMethods", "Messages"]
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has them."""
 
+_MAPPED = {
+    "complete": Kind.COMPLETION,
+    "chat": Kind.CHAT,
+    "embed": Kind.EMBEDDING,
+    "classify": Kind.CLASSIFICATION,
+}
+"""The calls that a map can make, one per document."""
+
 
 class CallMethods:
     """What ``BatchClient`` can be asked for; it brings the runner."""
@@ -216,6 +224,7 @@ class CallMethods:
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -232,6 +241,7 @@ class CallMethods:
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Prompt | Messages],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: bool,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -242,11 +252,13 @@ class CallMethods:
         **params: Any,
     ) -> list[Completion | Exception]: ...
 
+    @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt | Messages],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str,
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -255,13 +267,31 @@ class CallMethods:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Any,
-    ) -> list[Completion] | list[Completion | Exception]:
-        """Complete one prompt per document and return the answers in input order.
+    ) -> list[Any]: ...
+
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        *,
+        call: str = "complete",
+        return_exceptions: bool = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> list[Any]:
+        """Make one call per document and return the answers in input order.
 
         Args:
             docs: any iterable or async iterable; read lazily.
             prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
                 ids, or a conversation to be answered as ``chat`` does.
+            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
+                user's.
             return_exceptions: put errors into the list instead of raising the first one.
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
@@ -270,7 +300,7 @@ class CallMethods:
             params: as for ``complete``.
 
         Returns:
-            One ``Completion`` (or exception) per document.
+            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
 
         Raises:
             BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
@@ -279,6 +309,7 @@ class CallMethods:
         rows = self.stream_map(
             docs,
             prompt,
+            call=call,
             ordered=True,
             model=model,
             timeout_s=timeout_s,
@@ -291,7 +322,7 @@ class CallMethods:
         try:
             async for row in rows:
                 if row.error is None:
-                    results.append(row.completion)
+                    results.append(row.answer)
                 elif return_exceptions:
                     results.append(row.error)
                 else:
@@ -304,8 +335,9 @@ class CallMethods:
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt | Messages],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -315,13 +347,13 @@ class CallMethods:
         response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> Map:
-        """Complete one prompt per document and yield the results as they come.
+        """Make one call per document and yield the results as they come.
 
         Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
         results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
 
         Args:
-            docs, prompt, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -338,19 +370,28 @@ class CallMethods:
             params = demand(response_model, params)
             finish = own = parse(response_model)
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
+        kind = _MAPPED.get(call) if isinstance(call, str) else None
+        if kind is None:
+            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
+        if response_model is not None and kind not in (Kind.COMPLETION, Kind.CHAT):
+            raise ConfigError(
+                f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
+            )
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant)
+        self._calls.check(model, timeout_s, params, priority, tenant, kind)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            item, kind = make(document), Kind.COMPLETION
+            item: Any = make(document)
+            own = kind
             fields: Mapping[str, Any] = params
-            if is_conversation(item):
-                kind, item, fields = self._chat_or_rendered(item, params)
-                row.finish = finish if kind is Kind.CHAT else finish_rendered
-            else:
-                row.finish = finish
+            row.finish = finish
+            if own is Kind.CHAT and isinstance(item, str):
+                item = [{"role": "user", "content": item}]
+            if own is Kind.CHAT or (own is Kind.COMPLETION and is_conversation(item)):
+                own, item, fields = self._chat_or_rendered(item, params)
+                row.finish = finish if own is Kind.CHAT else finish_rendered
             now = runner.backend.now()
-            return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, kind)
+            return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
 
         return Map(
             docs,

@@ -25,6 +25,7 @@ import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.health import HealthState
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -186,6 +187,12 @@ class Runner:
             lambda: dialects.secrets,
             self._hear_model,
         )
+
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self._dialects.values()]
+        return all(getattr(form, "mixes_queries", False) for form in forms)
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -637,6 +644,8 @@ def _is_no_retry(batch: Batch, failure: Failure) -> bool:
         return True
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
     return failure.kind in _SPLIT and len(batch.requests) > 1
 
 

@@ -29,7 +29,7 @@ from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import LARGEST_PAGE_BYTES
-from batchclient._methods import CallMethods
+from batchclient._pooling import PoolingMethods
 from batchclient._runner import Runner
 from batchclient.config import changed, check_base_url, make_settings
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
@@ -49,7 +49,7 @@ _LIMIT_SETTINGS = frozenset(
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
-class BatchClient(CallMethods):
+class BatchClient(PoolingMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,

@@ -49,7 +49,7 @@ Finish = Callable[[Completion], Completion]
 class Row:
     """One open row; it is the waiter of its request."""
 
-    __slots__ = ("_map", "completion", "document", "error", "finish", "finished", "id", "index", "request")
+    __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
 
     def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
         self._map = owner
@@ -59,16 +59,16 @@ class Row:
         self.document = document
         self.id = ""
         self.request: Request | None = None
-        self.completion: Completion | None = None
+        self.answer: Any = None
         self.error: Exception | None = None
         self.finished = False
 
     def done(self) -> bool:
         return self.finished
 
-    def set_result(self, completion: Completion) -> None:
+    def set_result(self, answer: Any) -> None:
         try:
-            self.completion = completion if self.finish is None else self.finish(completion)
+            self.answer = answer if self.finish is None else self.finish(answer)
         except BatchClientError as error:
             self.error = error
         self._finish()
@@ -140,7 +140,7 @@ class Map(AsyncIterator[MapResult]):
     def finished(self) -> list[MapResult]:
         """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
-        return [MapResult(row.id, row.index, row.document, row.completion, row.error) for row in rows]
+        return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
 
     async def aclose(self) -> None:
         """Cancel what is left. Safe to call twice."""
@@ -184,7 +184,7 @@ class Map(AsyncIterator[MapResult]):
                 self._yielded += 1
                 if self._room is not None:
                     self._room.set()
-                return MapResult(row.id, row.index, row.document, row.completion, row.error)
+                return MapResult(row.id, row.index, row.document, row.answer, row.error)
             if self._exhausted and self._read == self._yielded:
                 if self._source_error is not None:
                     raise self._source_error

@@ -42,6 +42,7 @@ class Shape:
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
         to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
+        packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -62,6 +63,7 @@ class Shape:
     lists_plain: bool = False
     tells_priority: bool = False
     to_caller: bool = False
+    packable: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -201,6 +203,7 @@ class Batch:
         failures: failed attempts of these requests before this one (splits not counted).
         sent_at: when it was granted.
         oldest_at: when its oldest request was submitted.
+        packed: whether numbers are asked for as base64.
     """
 
     id: int
@@ -212,6 +215,7 @@ class Batch:
     sent_at: float
     oldest_at: float
     isolation: Isolation | None = None
+    packed: bool = False
     unanswered: int = 0
     """Requests without an answer yet, abandoned ones too."""
     callers: int = 0

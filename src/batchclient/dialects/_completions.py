@@ -224,6 +224,10 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 class PlainDecoder(_Reply):
     """A reply that is one JSON value, as a rule an object."""
 
+    _reply_type: type = dict
+    """``object`` where it may be an array, too."""
+    _called = "choices"
+
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
     ) -> None:
@@ -250,15 +254,15 @@ class PlainDecoder(_Reply):
             return [], self._error_reply(reply["error"])
         try:
             reply = self._reader.reply(reply)
-            if not isinstance(reply, dict):
+            if not isinstance(reply, self._reply_type):
                 return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
             return self._answers(reply)
         except DemuxError as error:
             return [], _mismatch(error)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            return [], _malformed("the reply's choices are not what such a server sends", error)
+            return [], _malformed(f"the reply's {self._called} are not what such a server sends", error)
 
-    def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
+    def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
         for choice in reply["choices"]:
             index = self._demux.check(choice["index"])

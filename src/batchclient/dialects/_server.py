@@ -104,7 +104,12 @@ class ServerDialect:
             # Were it the model that is missing, each call would hear so again by itself.
             return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
-            status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
+            status,
+            clean,
+            code,
+            streamed=batch.streamed,
+            packed=batch.packed,
+            retry_after_s=read_retry_after(headers, wall_time),
         )
 
     @staticmethod

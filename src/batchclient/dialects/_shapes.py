@@ -14,6 +14,7 @@ from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
+from batchclient.dialects._embeddings import check_embedding_fields
 from batchclient.dialects._fields import canonical, sort_fields
 from batchclient.errors import ConfigError
 
@@ -21,8 +22,29 @@ __all__ = ["Shapes"]
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _KEYS_REMEMBERED = 4096
-_PREFIXES = {Kind.COMPLETION: (b"text:", b"ids:"), Kind.EMBEDDING: (b"embedding:", b"embedding ids:")}
+_PREFIXES = {
+    Kind.COMPLETION: (b"text:", b"ids:"),
+    Kind.EMBEDDING: (b"embedding:", b"embedding ids:"),
+    Kind.CLASSIFICATION: (b"classification:", b"classification ids:"),
+}
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
+_INPUT_FIELDS = frozenset(
+    {
+        "input",
+        "inputs",
+        "content",
+        "text_1",
+        "text_2",
+        "data_1",
+        "data_2",
+        "query",
+        "queries",
+        "documents",
+        "texts",
+        "items",
+    }
+)
+"""What servers call what such a call is about: it is an argument, and no field may come twice."""
 
 
 class Shapes:
@@ -104,6 +126,10 @@ def _make_shape(
     if not isinstance(fields["model"], str) or not fields["model"]:
         raise ConfigError("model is the name the server knows the model by, a string", field="model")
     if kind not in _GENERATING:
+        for name in _INPUT_FIELDS.intersection(fields):
+            raise ConfigError(f"{name} is not a parameter: the first argument is what the call is about", field=name)
+        if kind is Kind.EMBEDDING:
+            check_embedding_fields(fields)
         return Shape(
             key=key,
             body=body,
@@ -112,6 +138,7 @@ def _make_shape(
             alone_reason=alone,
             plain_only=True,
             kind=kind,
+            packable=kind is Kind.EMBEDDING and "encoding_format" not in fields,
         )
     n = _count(fields, "n", 1)
     is_chat = kind is Kind.CHAT
