@@ -115,17 +115,18 @@ def test_a_full_disk_is_named(spawn, tmp_path):
 # Ctrl-C --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("order", [[], ["--unordered"]])
-def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order):
+def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
     """One of the first two rows never gets an answer; in input order all later ones wait behind it."""
     server.set_faults("stall,count=1")
     out = tmp_path / "out.jsonl"
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-list", 1, "--limit", 2, *order)
     # Two permits, one of them held for ever: the tenth request is sent when eight rows have their answers.
     wait_for_requests(server, 10)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, stderr = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     written = [row["id"] for row in read_rows(out)]
     missing = set(range(10)) - set(written)
     assert len(written) in (8, 9)

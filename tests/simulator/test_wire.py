@@ -9,10 +9,10 @@ from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import expected_text
 
 GOLDEN = Path(__file__).parent.parent / "wire" / "vllm"
-# Routes the embedded server does not have.
+# Chat is in test_chat.py; the embedded server has no tokenizer route.
 NOT_SERVED = ("chat_", "tokenize")
 # Where these differ between two texts of one server, shapes cannot be compared.
-BY_CONTENT = {"top_logprobs", "prompt_logprobs", "stop_reason", "finish_reason"}
+BY_CONTENT = {"bytes", "top_logprobs", "prompt_logprobs", "stop_reason", "finish_reason"}
 
 
 def ask(server, body, path="/v1/completions", method="POST", headers=(), now=0.0):

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitControl, Outcome, Sample
+from batchclient._core.limits.refused import Refusals
 
 
 def sample(
@@ -211,6 +212,25 @@ def test_refusals_at_any_load_are_not_about_load():
             cuts += refused(limit, server.now, limit.limit) is not None
     assert cuts <= 3
     assert limit.limit > 500
+
+
+def test_a_refusal_at_the_top_is_judged_by_what_is_refused_below():
+    def judged(share_below):
+        refusals = Refusals()
+        for turn in range(200):
+            dropped = share_below and turn % round(1 / share_below) == 0
+            refusals.on_sample(
+                sample(1.0, load=50.0, sequences=8, outcome=Outcome.DROPPED if dropped else Outcome.SUCCESS)
+            )
+        verdicts = []
+        for _ in range(3):
+            refusals.on_sample(sample(2.0, load=100.0, sequences=8, outcome=Outcome.DROPPED))
+            verdicts.append(refusals.about_load(100))
+        return verdicts
+
+    assert judged(0.0) == [True, True, True]
+    assert judged(0.1) == [False, True, True], "one may be chance where a tenth is refused; two in a row are not"
+    assert judged(0.5) == [False, False, False]
 
 
 def test_a_server_that_has_served_nothing_yet_cuts_with_its_first_refusal():

@@ -30,8 +30,9 @@ from batchclient.maps import Map
 
 __all__ = ["INTERRUPTED", "Job"]
 
-INTERRUPTED = 130
-"""128 + SIGINT, as shells say it."""
+INTERRUPTED = 128 + signal.SIGINT
+"""As shells say it; a job ended by SIGTERM exits with 128 + that."""
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TICK_S = 0.25
 _ROWS_TO_GIVE_UP = 64
 """So many rows that all fail alike from the start are enough: no later one would do better."""
@@ -53,7 +54,7 @@ class Job:
         written: rows written, those that failed included.
         failures: how many rows failed, by kind of error.
         first_failure: the first one's message.
-        interrupted: whether Ctrl-C ended it.
+        signal: the one that ended it, such as SIGINT for Ctrl-C; ``None``: it came to its end.
         fault: why input or output failed, if one did; empty for a reader that went away.
         stopped_by: the error that made the job give up, if it did.
         requests: sent.
@@ -72,7 +73,7 @@ class Job:
         self.written = 0
         self.failures: Counter[str] = Counter()
         self.first_failure = ""
-        self.interrupted = False
+        self.signal: int | None = None
         self.fault: str | None = None
         self.requests = 0
         self.stopped_by = ""
@@ -123,7 +124,7 @@ class Job:
                     await self._give_up()
                     break
         except asyncio.CancelledError:
-            if not (self.interrupted or self.fault is not None):
+            if not (self.signal is not None or self.fault is not None):
                 raise
             # Asked for by ``_stop``: the job ends in good order.
             assert self._task is not None
@@ -181,21 +182,22 @@ class Job:
 
     @contextmanager
     def _on_interrupt(self) -> Iterator[None]:
-        """The first Ctrl-C stops the job, the second one the process."""
+        """The first Ctrl-C (or SIGTERM) stops the job, the second one the process."""
         loop = asyncio.get_running_loop()
 
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            if self.interrupted:
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if self.signal is not None:
                 self._progress.close()
-                os._exit(INTERRUPTED)
-            self.interrupted = True
+                os._exit(128 + number)
+            self.signal = number
             loop.call_soon_threadsafe(self._stop)
 
-        previous = signal.signal(signal.SIGINT, handle)
+        previous = [signal.signal(number, handle) for number in _ENDING_SIGNALS]
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in zip(_ENDING_SIGNALS, previous, strict=True):
+                signal.signal(number, handler)
 
     def _stop(self) -> None:
         if self._task is None:

@@ -240,10 +240,10 @@ def _report(job: Job, options: MapOptions, left: int) -> int:
             "them all)",
             err=True,
         )
-    if job.interrupted:
+    if job.signal is not None:
         summary = f"Interrupted: {summary}"
     if not options.quiet and job.fault != "":
         typer.echo(summary, err=True)
-    if job.interrupted:
-        return INTERRUPTED
+    if job.signal is not None:
+        return 128 + job.signal
     return 1 if failed or job.fault is not None else 0

@@ -31,10 +31,14 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     speed: Annotated[float, typer.Option(help="Run this many times as fast as the profile.")] = 1.0,
     output_lengths: Annotated[str, typer.Option(help="fixed, or lognormal:MEAN:SIGMA in tokens.")] = "fixed",
+    guise: Annotated[
+        str,
+        typer.Option(help="Whose paths, bodies and limits it has: vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"),
+    ] = "vllm",
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
     faults: Annotated[bool, typer.Option("--faults", help="List the faults and exit.")] = False,
 ) -> None:
-    """Serve a simulated vLLM: a real HTTP server with a cost model instead of a GPU."""
+    """Serve a simulated vLLM, or another server: real HTTP with a cost model instead of a GPU."""
     from batchclient.simulator.faults import KINDS
     from batchclient.simulator.profiles import PROFILES
 
@@ -55,6 +59,7 @@ def simulate(
         "seed": seed,
         "speed": speed,
         "output_lengths": output_lengths,
+        "guise": guise,
     }
     _serve(host, port, profile, options)
 

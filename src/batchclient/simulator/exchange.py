@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
-from batchclient.simulator.text import Generation, OutputLengths, choice_variant, generate, variant_of
+from batchclient.simulator.structured import WrittenGeneration, demanded_text
+from batchclient.simulator.text import (
+    Generation,
+    OutputLengths,
+    choice_variant,
+    generate,
+    prompt_digest,
+    variant_of,
+)
 from batchclient.simulator.validation import CompletionCall, error_body
 from batchclient.simulator.wire import error_event
 
@@ -127,22 +135,28 @@ class Exchange:
     def decide(self, lengths: OutputLengths | None, nonce: str) -> None:
         """Decide every choice's answer."""
         call = self.call
-        fields = call.fields
-        variant = variant_of(fields, nonce)
-        is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
-        ignore_eos = bool(fields.get("ignore_eos"))
-        min_tokens = fields.get("min_tokens") or 0
         for i, prompt in enumerate(call.prompts):
+            fields = call.fields_of(i)
+            variant = variant_of(fields, nonce)
+            is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
+            ignore_eos = bool(fields.get("ignore_eos"))
+            min_tokens = fields.get("min_tokens") or 0
+            has_form = fields.get("structured_outputs") is not None or fields.get("response_format") is not None
+            demanded = demanded_text(fields, prompt_digest(prompt)) if has_form else None
             own = f"{variant}/{i}" if is_random else variant
             for k in range(call.n):
-                generation = generate(
-                    prompt,
-                    call.max_tokens[i],
-                    variant=choice_variant(own, k),
-                    lengths=lengths,
-                    ignore_eos=ignore_eos,
-                    min_tokens=min_tokens,
-                )
+                generation: Generation
+                if demanded is not None:
+                    generation = WrittenGeneration(demanded, call.max_tokens[i])
+                else:
+                    generation = generate(
+                        prompt,
+                        call.max_tokens[i],
+                        variant=choice_variant(own, k),
+                        lengths=lengths,
+                        ignore_eos=ignore_eos,
+                        min_tokens=min_tokens,
+                    )
                 if call.stop:
                     generation.apply_stops(call.stop, keep=bool(fields.get("include_stop_str_in_output")))
                 if self.fault == "abort":
@@ -153,7 +167,7 @@ class Exchange:
         """The stream's headers; ``None`` for a plain reply."""
         if not self.call.stream:
             return None
-        return Part(self.request_id, 200, _STREAM_HEADERS + self._headers)
+        return Part(self.request_id, 200, _STREAM_HEADERS + self._headers, self._route.opening)
 
     def on_progress(self, progress: Progress, index: int) -> list[Part]:
         """What the engine's progress with the choice ``index`` adds to the reply."""

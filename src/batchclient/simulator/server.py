@@ -24,7 +24,7 @@ import pydantic_core
 from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
-from batchclient.simulator.guises import GUISES, Guise, Route
+from batchclient.simulator.guises import Guise, Route, make_guise
 from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters, metrics_text
 from batchclient.simulator.text import OutputLengths
@@ -72,12 +72,11 @@ class SimulatedServer:
         epoch_s: float = 0.0,
         guise: str | Guise = "vllm",
     ) -> None:
-        costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens)
+        self.guise = make_guise(guise) if isinstance(guise, str) else guise
+        slots = self.guise.slots if max_num_seqs is None else max_num_seqs
+        costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=slots, kv_tokens=kv_tokens)
         self.profile = costs.at_speed(speed)
         self.model = model
-        if isinstance(guise, str) and guise not in GUISES:
-            raise ValueError(f"there is no guise {guise!r}; there are {', '.join(GUISES)}")
-        self.guise = GUISES[guise] if isinstance(guise, str) else guise
         self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
         self.counters = Counters()
         self.faults = FaultInjector(faults, seed)
@@ -95,9 +94,17 @@ class SimulatedServer:
         self._sequences = 0
         self._order = 0
         self._outstanding = 0
+        self.pieces_by_id: dict[int, str] = {}
+        """What was tokenized here, for the way back; as many as there are ids, at most."""
 
     def __repr__(self) -> str:
         return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
+
+    @property
+    def most_outstanding(self) -> int | None:
+        """Sequences waiting and running above which requests are refused; ``None``: any number is taken."""
+        given = self.profile.max_queued
+        return self.guise.max_concurrent if given is None else given
 
     # --- the shell's side ---
 
@@ -186,7 +193,7 @@ class SimulatedServer:
     def _take(
         self, request_id: int, route: Route, call: CompletionCall, headers: Mapping[bytes, bytes], now: float
     ) -> None:
-        limit = self.profile.max_queued
+        limit = self.most_outstanding
         delay_s, fault = self.faults.choose(call) if self.faults.faults else (0.0, None)
         if fault is not None:
             parts = replacement(request_id, fault)
@@ -323,6 +330,13 @@ class SimulatedServer:
         if page is not None:
             return page(self, body)
         match method, path:
+            case "GET", "/simulator/statistics":
+                return 200, JSON_HEADERS, pydantic_core.to_json(self.statistics())
+            case "POST", "/simulator/faults":
+                return self._faults_route(body)
+            case _ if self.guise.owned_by is None:
+                status, words = self.guise.not_found
+                return status, JSON_HEADERS if words else (), words
             case "GET", "/v1/models":
                 return 200, JSON_HEADERS, pydantic_core.to_json(self._models())
             case ("GET", "/health" | "/ping") | ("POST", "/ping"):
@@ -332,11 +346,9 @@ class SimulatedServer:
             case "GET", "/metrics":
                 content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
                 return 200, content_type, metrics_text(self.engine, self.counters, self.model).encode()
-            case "GET", "/simulator/statistics":
-                return 200, JSON_HEADERS, pydantic_core.to_json(self.statistics())
-            case "POST", "/simulator/faults":
-                return self._faults_route(body)
-            case _, "/v1/completions" | "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
+            case _ if path in self.guise.routes:
+                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
+            case _, "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
                 return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
         return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
 

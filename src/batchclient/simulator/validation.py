@@ -16,7 +16,20 @@ import pydantic_core
 
 from batchclient.simulator.text import Prompt, count_tokens
 
-__all__ = ["CompletionCall", "HttpError", "Limits", "error_body", "parse_completion"]
+__all__ = [
+    "CompletionCall",
+    "HttpError",
+    "Limits",
+    "bad_request",
+    "check_fields",
+    "check_lengths",
+    "check_sampling",
+    "error_body",
+    "invalid",
+    "parse_completion",
+    "parse_json",
+    "problem",
+]
 
 _MAX_STOP_STRINGS = 4
 _MAX_LOGPROBS = 20
@@ -48,7 +61,8 @@ def error_body(message: str, kind: str, code: int, param: str | None = None) -> 
     return pydantic_core.to_json({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def _bad_request(message: str, param: str | None = None, kind: str = "BadRequestError") -> HttpError:
+def bad_request(message: str, param: str | None = None, kind: str = "BadRequestError") -> HttpError:
+    """A 400."""
     return HttpError(400, error_body(message, kind, 400, param))
 
 
@@ -75,12 +89,14 @@ class CompletionCall:
         prompt_tokens: for each prompt.
         max_tokens: for each prompt: what was asked for, cut to what the context leaves.
         fields: the whole body.
+        form_is_free: no JSON and no choice is demanded.
     """
 
     __slots__ = (
         "continuous_usage",
         "echo",
         "fields",
+        "form_is_free",
         "include_usage",
         "logprobs",
         "max_tokens",
@@ -103,6 +119,7 @@ class CompletionCall:
         self.max_tokens: list[int] = []
         self.n: int = fields.get("n") or 1
         self.echo = bool(fields.get("echo"))
+        self.form_is_free = fields.get("structured_outputs") is None and fields.get("response_format") is None
         self.logprobs: int | None = fields.get("logprobs")
         # As the real server: echoed logprobs come with the prompt's own.
         self.prompt_logprobs: int | None = fields.get("prompt_logprobs")
@@ -120,6 +137,10 @@ class CompletionCall:
         """How many sequences the engine gets."""
         return len(self.prompts) * self.n
 
+    def fields_of(self, prompt: int) -> dict[str, Any]:
+        """What a prompt's answers are shaped by: the whole body, where all prompts share their parameters."""
+        return self.fields
+
 
 def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     """Read and check a body.
@@ -127,29 +148,35 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     Raises:
         HttpError: with the status and body that vLLM answers.
     """
-    fields = _parse_json(body)
+    fields = parse_json(body)
     prompts = _prompts(fields, limits)
-    _check_fields(fields)
+    check_fields(fields)
     model = fields.get("model")
     if model and model != limits.model:
         message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
         raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
     if not prompts:
-        raise _bad_request("You must pass at least one prompt")
+        raise bad_request("You must pass at least one prompt")
     call = CompletionCall(fields, prompts)
-    _check_sampling(call)
-    _check_lengths(call, limits)
+    asked = fields.get("max_tokens")
+    check_sampling(call, asked)
+    check_lengths(call, limits, 16 if asked is None else asked)
     return call
 
 
-def _parse_json(body: bytes) -> dict[str, Any]:
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Read a body.
+
+    Raises:
+        HttpError: it is no JSON object.
+    """
     try:
         fields = pydantic_core.from_json(body)
     except ValueError:
-        raise _invalid([_json_problem(body)]) from None
+        raise invalid([_json_problem(body)]) from None
     if not isinstance(fields, dict):
-        problem = _problem("model_attributes_type", "body", "Input should be a valid dictionary or object", fields)
-        raise _invalid([problem])
+        message = "Input should be a valid dictionary or object"
+        raise invalid([problem("model_attributes_type", "body", message, fields)])
     return fields
 
 
@@ -167,40 +194,46 @@ def _json_problem(body: bytes) -> tuple[str, str]:
     return loc, str(shown | {"ctx": {"error": message}})
 
 
-def _problem(kind: str, loc: str, message: str, value: object) -> tuple[str, str]:
+def problem(
+    kind: str, loc: str, message: str, value: object, context: dict[str, object] | None = None
+) -> tuple[str, str]:
     """One line of a validation error, with its ``loc``."""
     shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, list | dict) else value
-    return loc, str({"type": kind, "loc": loc, "msg": message, "input": shown})
+    line = {"type": kind, "loc": loc, "msg": message, "input": shown}
+    return loc, str(line if context is None else line | {"ctx": context})
 
 
-def _invalid(problems: list[tuple[str, str]]) -> HttpError:
+def invalid(problems: list[tuple[str, str]]) -> HttpError:
+    """What fields of wrong types are answered with."""
     lines = "".join(f"\n  {line}" for _, line in problems[:_MAX_PROBLEMS])
+    if len(problems) > _MAX_PROBLEMS:
+        lines += f"\n  ...and {len(problems) - _MAX_PROBLEMS} more errors"
     plural = "" if len(problems) == 1 else "s"
-    return _bad_request(f"{len(problems)} validation error{plural}:{lines}", problems[0][0], "Bad Request")
+    return bad_request(f"{len(problems)} validation error{plural}:{lines}", problems[0][0], "Bad Request")
 
 
 def _prompts(fields: dict[str, Any], limits: Limits) -> list[Prompt]:
     prompt = fields.get("prompt")
     if not prompt and not isinstance(prompt, list):
         message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
-        raise _bad_request(message, "prompt")
+        raise bad_request(message, "prompt")
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
-        raise _invalid(_prompt_problems(prompt))
+        raise invalid(_prompt_problems(prompt))
     if not prompt:
         return []
     if _is_ids(prompt):
         return [prompt]
     if len(prompt) > limits.max_prompts:
-        raise _bad_request(
+        raise bad_request(
             f"prompt list length {len(prompt)} exceeds the maximum allowed count of {limits.max_prompts}. To increase "
             "this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable. (parameter=prompt)",
             "prompt",
         )
     if all(type(each) is str for each in prompt) or all(_is_ids(each) for each in prompt):
         return prompt
-    raise _invalid(_prompt_problems(prompt))
+    raise invalid(_prompt_problems(prompt))
 
 
 def _is_ids(value: object) -> bool:
@@ -209,8 +242,8 @@ def _is_ids(value: object) -> bool:
 
 def _prompt_problems(prompt: object) -> list[tuple[str, str]]:
     """What each of the four forms a prompt may have finds wrong with this one."""
-    not_list = _problem("list_type", "body.prompt", "Input should be a valid list", prompt)
-    not_text = _problem("string_type", "body.prompt", "Input should be a valid string", prompt)
+    not_list = problem("list_type", "body.prompt", "Input should be a valid list", prompt)
+    not_text = problem("string_type", "body.prompt", "Input should be a valid string", prompt)
     if not isinstance(prompt, list):
         return [not_list, not_list, not_text, not_list]
     as_ids, as_lists, as_texts = [], [], []
@@ -218,13 +251,13 @@ def _prompt_problems(prompt: object) -> list[tuple[str, str]]:
         loc = f"body.prompt.{i}"
         if isinstance(each, str):
             message = "Input should be a valid integer, unable to parse string as an integer"
-            as_ids.append(_problem("int_parsing", loc, message, each))
+            as_ids.append(problem("int_parsing", loc, message, each))
         elif type(each) is not int:
-            as_ids.append(_problem("int_type", loc, "Input should be a valid integer", each))
+            as_ids.append(problem("int_type", loc, "Input should be a valid integer", each))
         if not isinstance(each, list):
-            as_lists.append(_problem("list_type", loc, "Input should be a valid list", each))
+            as_lists.append(problem("list_type", loc, "Input should be a valid list", each))
         if not isinstance(each, str):
-            as_texts.append(_problem("string_type", loc, "Input should be a valid string", each))
+            as_texts.append(problem("string_type", loc, "Input should be a valid string", each))
     return [*as_ids, *as_lists, not_text, *as_texts]
 
 
@@ -242,72 +275,84 @@ _INTEGERS = (
 )
 
 
-def _check_fields(fields: dict[str, Any]) -> None:
+def check_fields(fields: dict[str, Any], more_integers: tuple[str, ...] = ()) -> None:
+    """Check the types of the fields that generating routes share.
+
+    Raises:
+        HttpError: one is wrong.
+    """
     problems = [
-        _problem("float_type", f"body.{name}", "Input should be a valid number", value)
+        problem("float_type", f"body.{name}", "Input should be a valid number", value)
         for name in _NUMBERS
         if (value := fields.get(name)) is not None and type(value) not in (int, float)
     ]
     problems += [
-        _problem("int_type", f"body.{name}", "Input should be a valid integer", value)
-        for name in _INTEGERS
+        problem("int_type", f"body.{name}", "Input should be a valid integer", value)
+        for name in (*_INTEGERS, *more_integers)
         if (value := fields.get(name)) is not None and type(value) is not int
     ]
     stop = fields.get("stop")
     if stop is not None and not isinstance(stop, str | list):
-        problems.append(_problem("string_type", "body.stop", "Input should be a valid string", stop))
+        problems.append(problem("string_type", "body.stop", "Input should be a valid string", stop))
     elif isinstance(stop, list):
         problems += [
-            _problem("string_type", f"body.stop.{i}", "Input should be a valid string", each)
+            problem("string_type", f"body.stop.{i}", "Input should be a valid string", each)
             for i, each in enumerate(stop)
             if not isinstance(each, str)
         ]
     options = fields.get("stream_options")
     if options is not None and not isinstance(options, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
-        problems.append(_problem("model_attributes_type", "body.stream_options", message, options))
+        problems.append(problem("model_attributes_type", "body.stream_options", message, options))
     if problems:
-        raise _invalid(problems)
+        raise invalid(problems)
     if isinstance(stop, list) and len(stop) > _MAX_STOP_STRINGS:
-        raise _bad_request(f"You can use at most {_MAX_STOP_STRINGS} stop strings, got {len(stop)}.", "stop")
+        raise bad_request(f"You can use at most {_MAX_STOP_STRINGS} stop strings, got {len(stop)}.", "stop")
     if options and not fields.get("stream"):
-        raise _bad_request(
+        raise bad_request(
             "Stream options can only be defined when `stream=True`. (parameter=stream_options)", "stream_options"
         )
     if fields.get("stream") and fields.get("prompt_logprobs") is not None:
         message = "`prompt_logprobs` are not available when `stream=True`. (parameter=prompt_logprobs)"
-        raise _bad_request(message, "prompt_logprobs")
+        raise bad_request(message, "prompt_logprobs")
 
 
-def _check_sampling(call: CompletionCall) -> None:
+def check_sampling(call: CompletionCall, max_tokens: int | None) -> None:
+    """Check the values of the sampling fields; ``max_tokens`` is what was asked for.
+
+    Raises:
+        HttpError: one is wrong.
+    """
     fields = call.fields
     n = fields.get("n")
     if n is not None and n < 1:
-        raise _bad_request(f"n must be at least 1, got {n}.", "n")
+        raise bad_request(f"n must be at least 1, got {n}.", "n")
     if call.n > _MAX_CHOICES:
-        raise _bad_request(f"n must be at most {_MAX_CHOICES}, got {n}.", "n")
+        raise bad_request(f"n must be at most {_MAX_CHOICES}, got {n}.", "n")
     if call.stream_interval < 1:
-        raise _bad_request(f"stream_interval must be at least 1, got {call.stream_interval}.", "stream_interval")
+        raise bad_request(f"stream_interval must be at least 1, got {call.stream_interval}.", "stream_interval")
     temperature = fields.get("temperature")
     if temperature is not None and temperature < 0:
-        raise _bad_request(f"temperature must be non-negative, got {float(temperature)}.", "temperature")
+        raise bad_request(f"temperature must be non-negative, got {float(temperature)}.", "temperature")
     if temperature == 0 and call.n > 1:
-        raise _bad_request(f"n must be 1 when using greedy sampling, got {n}.")
+        raise bad_request(f"n must be 1 when using greedy sampling, got {n}.")
     if call.logprobs is not None and call.logprobs > _MAX_LOGPROBS:
         message = f"Requested sample logprobs of {call.logprobs}, which is greater than max allowed: {_MAX_LOGPROBS}"
-        raise _bad_request(f"{message} (parameter=logprobs, value={call.logprobs})", "logprobs")
-    max_tokens = fields.get("max_tokens")
+        raise bad_request(f"{message} (parameter=logprobs, value={call.logprobs})", "logprobs")
     if max_tokens is not None and max_tokens < (0 if call.echo else 1):
         message = f"max_tokens must be at least 1, got {max_tokens}. (parameter=max_tokens, value={max_tokens})"
-        raise _bad_request(message, "max_tokens")
+        raise bad_request(message, "max_tokens")
 
 
-def _check_lengths(call: CompletionCall, limits: Limits) -> None:
-    asked = call.fields.get("max_tokens")
-    asked = 16 if asked is None else asked
+def check_lengths(call: CompletionCall, limits: Limits, asked: int | None) -> None:
+    """Set each prompt's length and how much it may generate; ``asked`` is ``None`` for whatever the context leaves.
+
+    Raises:
+        HttpError: a prompt is empty or does not fit, or ``asked`` never could.
+    """
     longest = limits.max_model_len_tokens
-    if asked > longest:
-        raise _bad_request(
+    if asked is not None and asked > longest:
+        raise bad_request(
             f"max_tokens ({asked}) cannot be greater than max_model_len={longest}. Please request fewer output tokens. "
             f"(parameter=max_tokens, value={asked})",
             "max_tokens",
@@ -315,11 +360,11 @@ def _check_lengths(call: CompletionCall, limits: Limits) -> None:
     for prompt in call.prompts:
         tokens = count_tokens(prompt)
         if not tokens:
-            raise _bad_request("The decoder prompt cannot be empty")
+            raise bad_request("The decoder prompt cannot be empty")
         if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
-            raise _bad_request(f"Token id {max(prompt)} is out of vocabulary")
+            raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
         if tokens >= longest:
-            raise _bad_request(
+            raise bad_request(
                 f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
                 f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
                 f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
@@ -328,4 +373,4 @@ def _check_lengths(call: CompletionCall, limits: Limits) -> None:
         call.prompt_tokens.append(tokens)
         # vLLM cuts silently what the context does not leave.
         # ``max_tokens=0`` (with ``echo``) still makes a token, which the reply counts and does not show.
-        call.max_tokens.append(max(1, min(asked, longest - tokens)))
+        call.max_tokens.append(max(1, longest - tokens if asked is None else min(asked, longest - tokens)))

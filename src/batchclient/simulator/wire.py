@@ -66,7 +66,7 @@ class ReplyWriter:
         """One finished choice of a plain reply."""
         call = self._call
         prompt = call.prompts[index // call.n]
-        text = f'"{generation.text}"'
+        text = f'"{generation.text}"' if call.form_is_free else _json(generation.text)
         shown = generation.tokens
         if call.echo:
             shown = 0 if call.fields.get("max_tokens") == 0 else shown
@@ -120,7 +120,7 @@ class ReplyWriter:
             own_ids = "null" if before else _json(prompt_ids(call.prompts[which]))
         if call.continuous_usage:
             tail += f',"usage":{{{self._usage(call.prompt_tokens[which], after)}}}'
-        quoted = _json(text) if call.echo else f'"{text}"'
+        quoted = f'"{text}"' if call.form_is_free and not call.echo else _json(text)
         return (
             f'data: {self._head}{{"index":{index},"text":{quoted},"logprobs":{logprobs},"finish_reason":{finish},'
             f'"stop_reason":{stop_reason},"prompt_token_ids":{own_ids},"token_ids":{ids}}}]{tail}}}\n\n'

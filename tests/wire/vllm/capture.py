@@ -35,6 +35,19 @@ SAMPLED: Body = {"n": 2, "temperature": 1.0, "seed": 7, "logprobs": 2, "return_t
 # No seed: one seed draws the same numbers for every prompt of a list, and all would stop at the same token.
 VARIED: Body = {"temperature": 1.0, "logit_bias": {"2": 5.5}, "max_tokens": 40}
 TOO_LONG = "x " * 2100
+SAMPLED_CHAT: Body = {
+    "n": 2, "temperature": 1.0, "seed": 7, "logprobs": True, "top_logprobs": 1, "return_token_ids": True,
+}  # fmt: skip
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "what"},
+    {"role": "user", "content": "why"},
+]
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+OBJECT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object", "properties": {}}}}
 
 
 def completion(prompt: object, **fields: object) -> tuple[str, str, Body]:
@@ -105,6 +118,39 @@ CASES: dict[str, tuple[str, str, Body | str | None]] = {
     "chat_batch": chat_batch(return_token_ids=True),
     "chat_batch_stream_bug": chat_batch(stream=True),
     "chat_batch_error_n2": chat_batch(n=2, temperature=1.0),
+    "chat_content_parts": chat(messages=PARTS),
+    "chat_several_messages": chat(messages=TURNS, return_token_ids=True),
+    "chat_stop_string": chat(stop=["e"], max_tokens=30),
+    "chat_max_completion_tokens": chat(max_completion_tokens=3),
+    "chat_choice": chat(structured_outputs={"choice": ["yes", "no"]}),
+    "chat_response_format": chat(response_format=OBJECT, max_tokens=12),
+    "chat_stream_n2_logprobs_token_ids": chat(**TWO_EVENTS, **SAMPLED_CHAT),
+    "chat_stream_stop_string": chat(**TWO_EVENTS, stop=["e"], max_tokens=30),
+    "chat_stream_max_tokens_1": chat(**TWO_EVENTS, max_tokens=1),
+    "chat_stream_no_usage": chat(stream=True),
+    "chat_error_no_messages": chat(messages=[]),
+    "chat_error_messages_text": chat(messages="hi"),
+    "chat_error_no_role": chat(messages=[{"content": "hi"}]),
+    "chat_error_wrong_model": chat(model="nope"),
+    "chat_error_too_long": chat(messages=[{"role": "user", "content": TOO_LONG}]),
+    "chat_error_too_long_in_stream": chat(messages=[{"role": "user", "content": TOO_LONG}], **TWO_EVENTS),
+    "chat_error_n2_greedy": chat(n=2),
+    "chat_error_max_tokens_0": chat(max_tokens=0),
+    "chat_error_top_logprobs_alone": chat(top_logprobs=2),
+    "chat_error_tools": chat(tools=[TOOL]),
+    "chat_error_image": chat(messages=[{"role": "user", "content": [IMAGE]}]),
+    "chat_error_stream_options_alone": chat(stream_options={"include_usage": True}),
+    "chat_error_wrong_method": ("GET", CHAT, None),
+    "chat_batch_logprobs": chat_batch(logprobs=True, top_logprobs=1),
+    "chat_batch_of_one": chat_batch(messages=[TURNS]),
+    "chat_batch_choice": chat_batch(structured_outputs={"choice": ["yes", "no"]}),
+    "chat_batch_tools_dropped": chat_batch(tools=[TOOL]),
+    "chat_batch_error_no_conversations": chat_batch(messages=[]),
+    "chat_batch_error_empty_conversation": chat_batch(messages=[TURNS, []]),
+    "chat_batch_error_one_conversation": chat_batch(messages=TURNS),
+    "chat_batch_error_too_long": chat_batch(messages=[TURNS, [{"role": "user", "content": TOO_LONG}]]),
+    "chat_batch_error_wrong_model": chat_batch(model="nope"),
+    "chat_batch_error_wrong_method": ("GET", CHAT_BATCH, None),
     "models": ("GET", "/v1/models", None),
     "health": ("GET", "/health", None),
     "version": ("GET", "/version", None),

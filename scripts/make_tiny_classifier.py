@@ -1,0 +1,104 @@
+"""Make a tiny BERT cross-encoder with random weights, for tests against a real vLLM: python scripts/make_tiny_classifier.py MODEL OUT
+
+MODEL is what scripts/make_tiny_model.py made: its tokenizer is taken over, with BERT's frame of special tokens around texts and pairs. Runs with
+the python of the .vllm venv (torch, transformers, tokenizers). The weights come from a fixed seed.
+
+One class by default, so that /score, /rerank and /classify are all served; with --classes N above 1 vLLM serves /classify alone.
+"""
+
+import argparse
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+HIDDEN = 128
+LAYERS = 2
+LONGEST_TOKENS = 512
+SEED = 20251121
+STAMP = "made-from.txt"
+WEIGHT_SPREAD = 0.3  # BERT's own 0.02 gives every text nearly the same score
+
+
+def recipe_digest(tokenizer: Path, classes: int) -> str:
+    """What the result depends on: this file, the tokenizer and the number of classes."""
+    parts = [Path(__file__).read_bytes(), tokenizer.read_bytes(), str(classes).encode()]
+    return hashlib.sha256(b"\n".join(parts)).hexdigest()
+
+
+def write_tokenizer(source: Path, out: Path) -> int:
+    """Write the tokenizer with a frame for pairs: <s> query </s> document </s>, types 0 and 1; the size of its vocabulary."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
+    begin, end = tokenizer.token_to_id("<s>"), tokenizer.token_to_id("</s>")
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=[("<s>", begin), ("</s>", end)]
+    )
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        cls_token="<s>",
+        sep_token="</s>",
+        pad_token="<pad>",
+        model_max_length=LONGEST_TOKENS,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+    wrapped.save_pretrained(out)
+    return int(tokenizer.get_vocab_size())
+
+
+def write_weights(out: Path, vocabulary: int, classes: int) -> int:
+    """Write config and weights; the number of parameters."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=HIDDEN,
+        intermediate_size=2 * HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        max_position_embeddings=LONGEST_TOKENS,
+        num_labels=classes,
+        pad_token_id=0,
+        initializer_range=WEIGHT_SPREAD,
+    )
+    torch.manual_seed(SEED)
+    model = BertForSequenceClassification(config)
+    model.save_pretrained(out)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make a tiny BERT cross-encoder with random weights.")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--classes", type=int, default=1)
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    digest = recipe_digest(arguments.model / "tokenizer.json", arguments.classes)
+    stamp = out / STAMP
+    if stamp.is_file() and stamp.read_text("utf-8") == digest:
+        print(f"{out}: already made")
+        return
+    if out.exists() and any(out.iterdir()) and not stamp.is_file():
+        raise SystemExit(f"{out} is not empty and was not made by this script: name another folder")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Made beside OUT and renamed, so that an interrupted run never leaves a folder that looks complete.
+    work = Path(tempfile.mkdtemp(prefix=out.name + ".", dir=out.parent))
+    try:
+        work.chmod(0o755)  # mkdtemp makes it private
+        parameters = write_weights(work, write_tokenizer(arguments.model, work), arguments.classes)
+        (work / STAMP).write_text(digest, "utf-8")
+        if out.exists():
+            shutil.rmtree(out)
+        work.rename(out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"{out}: made, {parameters} parameters")
+
+
+if __name__ == "__main__":
+    main()

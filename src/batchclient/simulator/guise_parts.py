@@ -1,0 +1,219 @@
+"""What the guises of other servers than vLLM are made of: pages, checks in their words, and replies as OpenAI defined them.
+
+Rules:
+- What a server is not known to have is not there: no page, no field, no header of vLLM's.
+- Whatever is sampled from is translated into OpenAI's names when a body is read, so that the same call has the same answer in every guise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pydantic_core
+
+from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.text import Generation, Prompt, count_tokens
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
+from batchclient.simulator.wire import ReplyWriter
+
+if TYPE_CHECKING:
+    from batchclient.simulator.guises import Page
+    from batchclient.simulator.server import SimulatedServer
+
+__all__ = [
+    "OPENAI_FIELDS",
+    "OpenAIWriter",
+    "any_model",
+    "check_prompts",
+    "empty_page",
+    "flat_error",
+    "json_page",
+    "metrics_page",
+    "openai_models",
+    "read_object",
+    "restated",
+    "to_json",
+]
+
+_OPENAI_FIELDS = (
+    "model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream"
+    " stream_options suffix temperature top_p user"
+)
+OPENAI_FIELDS = frozenset(_OPENAI_FIELDS.split())
+"""OpenAI's own for ``/v1/completions`` (its API reference); ``stream_options`` has ``include_usage``."""
+Words = Callable[[int, str], HttpError]
+"""(status, message) to a refusal in a server's own form."""
+_PLAIN_TEXT = (("content-type", "text/plain; version=0.0.4; charset=utf-8"),)
+
+
+def to_json(value: object) -> str:
+    """Write JSON as text."""
+    return pydantic_core.to_json(value).decode()
+
+
+# Pages -------------------------------------------------------------------------------------------------------------
+
+
+def json_page(make: Callable[[SimulatedServer], object], status: int = 200) -> Page:
+    """A page of JSON made of the server."""
+    return lambda server, _body: (status, JSON_HEADERS, pydantic_core.to_json(make(server)))
+
+
+def metrics_page(samples: Callable[[SimulatedServer], Mapping[str, float]]) -> Page:
+    """A page in Prometheus' text format: gauges and counters by name, labels included."""
+
+    def page(server: SimulatedServer, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+        text = "".join(f"{name} {float(value)}\n" for name, value in samples(server).items())
+        return 200, _PLAIN_TEXT, text.encode()
+
+    return page
+
+
+def empty_page(_server: SimulatedServer, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    """200 and nothing else."""
+    return 200, (), b""
+
+
+def openai_models(owned_by: str, **more: Callable[[SimulatedServer], object]) -> Page:
+    """``/v1/models`` with one model."""
+    return json_page(
+        lambda server: {
+            "object": "list",
+            "data": [
+                {"id": server.model, "object": "model", "created": 0, "owned_by": owned_by}
+                | {name: make(server) for name, make in more.items()}
+            ],
+        }
+    )
+
+
+# Reading -----------------------------------------------------------------------------------------------------------
+
+
+def flat_error(status: int, message: str) -> HttpError:
+    """As SGLang and trtllm-serve write errors: not nested."""
+    body = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": status}
+    return HttpError(status, pydantic_core.to_json(body))
+
+
+def restated(
+    parse: Callable[[bytes, Limits], CompletionCall], words: Words
+) -> Callable[[bytes, Limits], CompletionCall]:
+    """The same checks as vLLM's, told in a server's own form."""
+
+    def parse_as(body: bytes, limits: Limits) -> CompletionCall:
+        try:
+            return parse(body, limits)
+        except HttpError as error:
+            raise words(error.status, pydantic_core.from_json(error.body)["error"]["message"]) from None
+
+    return parse_as
+
+
+def any_model(body: bytes, limits: Limits) -> CompletionCall:
+    """Read a completion whatever model it names."""
+    try:
+        model = pydantic_core.from_json(body)["model"]
+    except (ValueError, KeyError, TypeError):
+        model = limits.model
+    return parse_completion(body, replace(limits, model=model))
+
+
+def read_object(body: bytes, words: Words) -> dict[str, Any]:
+    """Read a body that must be a JSON object.
+
+    Raises:
+        HttpError: it is none.
+    """
+    try:
+        fields = pydantic_core.from_json(body)
+    except ValueError:
+        raise words(400, "the body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise words(400, "the body is not an object")
+    return fields
+
+
+def check_prompts(call: CompletionCall, asked: list[int], longest: int, too_long: Callable[[int], HttpError]) -> None:
+    """Note the prompts' lengths and what each may generate.
+
+    Args:
+        call: gets ``prompt_tokens`` and ``max_tokens``.
+        asked: the most tokens of each prompt's answer; below 0: as many as there is room for.
+        longest: prompt and answer together.
+        too_long: makes the refusal of a prompt with so many tokens.
+
+    Raises:
+        HttpError: a prompt leaves no room.
+    """
+    for prompt, tokens_asked in zip(call.prompts, asked, strict=True):
+        tokens = count_tokens(prompt)
+        if tokens >= longest:
+            raise too_long(tokens)
+        room = longest - tokens
+        call.prompt_tokens.append(tokens)
+        call.max_tokens.append(max(1, room if tokens_asked < 0 else min(tokens_asked, room)))
+
+
+# Writing -----------------------------------------------------------------------------------------------------------
+
+
+class OpenAIWriter(ReplyWriter):
+    """Completions with OpenAI's fields and no others; subclasses change what their server does differently."""
+
+    __slots__ = ("_created_s",)
+
+    def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
+        super().__init__(call, reply_id, created_s, model)
+        self._created_s = created_s
+        self._model = model
+
+    def choice(self, index: int, generation: Generation) -> str:
+        """One finished choice of a plain reply."""
+        return to_json(self.piece(index, generation, 0, generation.tokens))
+
+    def body(self, choices: list[str], completion_tokens: int) -> bytes:
+        """A whole plain reply."""
+        usage = self.usage(sum(self._call.prompt_tokens), completion_tokens)
+        return f'{self._head}{",".join(choices)}],"usage":{to_json(usage)}}}'.encode()
+
+    def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
+        """One choice's event for the tokens ``before`` to ``after``."""
+        tail = self.event_tail(index, generation, after)
+        return f"data: {self._head}{to_json(self.piece(index, generation, before, after))}]{tail}}}\n\n".encode()
+
+    def usage_event(self, completion_tokens: int) -> bytes:
+        """The chunk with the total usage, for ``include_usage``."""
+        usage = self.usage(sum(self._call.prompt_tokens), completion_tokens)
+        return f'data: {self._head}],"usage":{to_json(usage)}}}\n\n'.encode()
+
+    def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
+        """A choice, or what an event adds to it."""
+        call = self._call
+        prompt = call.prompts[index // call.n]
+        text = generation.text_after(after)[len(generation.text_after(before)) if before else 0 :]
+        if call.echo and not before:
+            text = shown(prompt) + text
+        logprobs = None if call.logprobs is None else self._logprobs(prompt, generation, before, after)
+        finish = generation.finish_reason if after >= generation.tokens else None
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+    def event_tail(self, index: int, generation: Generation, after: int) -> str:
+        """What stands beside the choices of an event, as members of its object."""
+        return ""
+
+    @staticmethod
+    def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+        """A usage object."""
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+
+
+def shown(prompt: Prompt) -> str:
+    """A prompt as text."""
+    return prompt if isinstance(prompt, str) else "".join(f" {each}" for each in prompt)

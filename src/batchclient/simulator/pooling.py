@@ -1,0 +1,433 @@
+"""Embeddings, scores, ranks, classes and tokens as vLLM 0.32's pooling runner answers them; what other guises write of the same is made of these parts.
+
+Rules:
+- A pooled prompt goes through the engine as a sequence of one output token: what it costs a server is its prefill, and a sequence ends in
+  the step in which its last prompt token was computed. The output token is neither counted nor shown.
+- A real vLLM serves either generation or pooling; this one serves both, so that one server is enough for a test.
+- Vectors are made of a text's words (``vector_of``): texts with the same words lie near each other, and no two texts have the same vector.
+  Scores are the cosine of two vectors, moved into 0 to 1; classes are decided by the text's digest.
+- One bad input fails the whole request, and the message does not say which it was. There is no cap on lists.
+- ``/tokenize`` and ``/detokenize`` are pages: they cost the API server a request and the engine nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from base64 import b64encode
+from hashlib import shake_128
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import pydantic_core
+
+from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
+from batchclient.simulator.validation import (
+    _VOCABULARY,
+    CompletionCall,
+    HttpError,
+    Limits,
+    _is_ids,
+    bad_request,
+    error_body,
+    invalid,
+    parse_json,
+    problem,
+)
+
+if TYPE_CHECKING:
+    from batchclient.simulator.server import SimulatedServer
+
+__all__ = [
+    "CLASSES",
+    "DIMENSIONS",
+    "ClassWriter",
+    "EmbeddingWriter",
+    "PoolingCall",
+    "RankWriter",
+    "ScoreWriter",
+    "check_inputs",
+    "detokenize_page",
+    "parse_embedding",
+    "parse_inputs",
+    "parse_rerank",
+    "parse_score",
+    "probabilities_of",
+    "score_of",
+    "tokenize_page",
+    "vector_of",
+]
+
+DIMENSIONS = 64
+CLASSES = ("LABEL_0", "LABEL_1")
+_OWN_SHARE = 0.1
+"""How far a text's own digest moves its vector away from the sum of its words."""
+_PLACES_PER_PIECE = 3
+_JSON = (("content-type", "application/json"),)
+
+
+# What the model says -------------------------------------------------------------------------------------------------
+
+
+def vector_of(prompt: Prompt, dimensions: int = DIMENSIONS) -> array[float]:
+    """The embedding of a text or of token ids, of length 1."""
+    raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
+    digest = shake_128(raw.encode("utf-8", "surrogatepass")).digest(dimensions)
+    values = [0.0] * dimensions
+    for piece in pieces(prompt) if isinstance(prompt, str) else map(str, prompt):
+        number = crc32(piece.strip().encode("utf-8", "surrogatepass"))
+        for _ in range(_PLACES_PER_PIECE):
+            number, place = divmod(number, dimensions)
+            number, sign = divmod(number, 2)
+            values[place] += 1.0 if sign else -1.0
+    length = math.sqrt(sum(value * value for value in values)) or 1.0
+    values = [value / length + _OWN_SHARE * (byte - 127.5) / 127.5 for value, byte in zip(values, digest, strict=True)]
+    length = math.sqrt(sum(value * value for value in values))
+    return array("f", [value / length for value in values])
+
+
+def score_of(query: str, document: str) -> float:
+    """How well a document fits a query, 0 to 1."""
+    one, other = vector_of(query), vector_of(document)
+    return min(1.0, max(0.0, (1.0 + sum(a * b for a, b in zip(one, other, strict=True))) / 2))
+
+
+def probabilities_of(prompt: Prompt) -> list[float]:
+    """The probabilities of ``CLASSES``."""
+    raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
+    first = (shake_128(b"class" + raw.encode("utf-8", "surrogatepass")).digest(1)[0] + 0.5) / 256
+    return [first, 1.0 - first]
+
+
+# What is asked -------------------------------------------------------------------------------------------------------
+
+
+class PoolingCall(CompletionCall):
+    """One checked request for pooled answers.
+
+    Attributes:
+        body: the request's fields.
+        pairs: the texts of each pair, where pairs are scored; a prompt is then both in a row.
+    """
+
+    __slots__ = ("body", "pairs")
+
+    def __init__(
+        self, body: dict[str, Any], prompts: list[Prompt], limits: Limits, pairs: list[tuple[str, str]] | None = None
+    ) -> None:
+        # None of the body's fields is one of a generation's: ``stream`` means nothing here.
+        super().__init__({"temperature": 0}, prompts)
+        self.body = body
+        self.pairs = pairs or []
+        self.prompt_tokens = [_checked_tokens(prompt, limits) for prompt in prompts]
+        self.max_tokens = [1] * len(prompts)
+
+
+def _checked_tokens(prompt: Prompt, limits: Limits) -> int:
+    tokens = count_tokens(prompt)
+    if not tokens:
+        raise bad_request("The decoder prompt cannot be empty")
+    if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
+        raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
+    longest = limits.max_model_len_tokens
+    # A prompt may fill the whole context: nothing is generated after it.
+    if tokens > longest:
+        raise bad_request(
+            f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
+            f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
+            f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
+            "input_tokens",
+        )
+    return tokens
+
+
+def _check_model(fields: dict[str, Any], limits: Limits) -> None:
+    model = fields.get("model")
+    if model and model != limits.model:
+        raise HttpError(404, error_body(f"The model `{model}` does not exist.", "NotFoundError", 404))
+
+
+def check_inputs(fields: dict[str, Any], name: str = "input") -> list[Prompt]:
+    """Read a field that holds a text, token ids, or a list of either.
+
+    Raises:
+        HttpError: it holds something else.
+    """
+    where = f"body.{name}"
+    if name not in fields:
+        raise invalid([problem("missing", where, "Field required", fields)])
+    given = fields[name]
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list):
+        not_list = problem("list_type", where, "Input should be a valid list", given)
+        raise invalid([not_list, not_list, problem("string_type", where, "Input should be a valid string", given)])
+    if given and _is_ids(given):
+        return [given]
+    if all(type(each) is str for each in given) or all(_is_ids(each) for each in given):
+        return given
+    raise invalid(
+        [
+            problem("string_type", f"{where}.{i}", "Input should be a valid string", each)
+            for i, each in enumerate(given)
+            if not isinstance(each, str)
+        ]
+    )
+
+
+def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
+    """Read and check a body with ``input``, as of ``/classify``.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    fields = parse_json(body)
+    prompts = check_inputs(fields)
+    _check_model(fields, limits)
+    if not prompts:
+        raise bad_request("You must pass at least one prompt")
+    return PoolingCall(fields, prompts, limits)
+
+
+def parse_embedding(body: bytes, limits: Limits) -> PoolingCall:
+    """Read and check a body of ``/v1/embeddings``.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    call = parse_inputs(body, limits)
+    encoding = call.body.get("encoding_format", "float")
+    if encoding not in ("float", "base64"):
+        # vLLM has two more, which are not JSON.
+        message = "Input should be 'float' or 'base64'"
+        raise invalid([problem("literal_error", "body.encoding_format", message, encoding)])
+    if (dimensions := call.body.get("dimensions")) is not None:
+        raise bad_request(
+            f"Model '{limits.model}' does not support Matryoshka embeddings; dimensions must be unset "
+            f"(received dimensions={dimensions})."
+        )
+    return call
+
+
+_SCORE_FIELDS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
+
+
+def parse_score(body: bytes, limits: Limits) -> PoolingCall:
+    """Read and check a body of ``/score``: one text against one or many, or as many against as many.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    fields = parse_json(body)
+    names = next((pair for pair in _SCORE_FIELDS if pair[0] in fields and pair[1] in fields), None)
+    if names is None:
+        lacking = [name for pair in _SCORE_FIELDS for name in pair if name not in fields]
+        raise invalid([problem("missing", f"body.{name}", "Field required", fields) for name in lacking])
+    first, second = (_texts(fields, name) for name in names)
+    _check_model(fields, limits)
+    if not first:
+        raise bad_request("At least one text element must be given")
+    if not second:
+        raise bad_request("At least one text_pair element must be given")
+    if len(first) == 1:
+        first *= len(second)
+    if len(first) != len(second):
+        raise bad_request("Input lengths must be either 1:1, 1:N or N:N")
+    return _pairs_call(fields, list(zip(first, second, strict=True)), limits)
+
+
+def parse_rerank(body: bytes, limits: Limits, documents: str = "documents") -> PoolingCall:
+    """Read and check a body of ``/rerank``.
+
+    Args:
+        body: the request's.
+        limits: what it is checked against.
+        documents: the field that holds them.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    fields = parse_json(body)
+    for name in ("query", documents):
+        if name not in fields:
+            raise invalid([problem("missing", f"body.{name}", "Field required", fields)])
+    query = fields["query"]
+    if not isinstance(query, str):
+        raise invalid([problem("string_type", "body.query", "Input should be a valid string", query)])
+    top_n = fields.get("top_n", 0)
+    if type(top_n) is not int:
+        raise invalid([problem("int_type", "body.top_n", "Input should be a valid integer", top_n)])
+    if top_n < 0:
+        message = "Input should be greater than or equal to 0"
+        raise invalid([problem("greater_than_equal", "body.top_n", message, top_n)])
+    texts = _texts(fields, documents)
+    _check_model(fields, limits)
+    if not texts:
+        raise bad_request("At least one text_pair element must be given")
+    return _pairs_call(fields, [(query, text) for text in texts], limits)
+
+
+def _texts(fields: dict[str, Any], name: str) -> list[str]:
+    given = fields[name]
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list) and all(type(each) is str for each in given):
+        return given
+    raise invalid([problem("string_type", f"body.{name}", "Input should be a valid string", given)])
+
+
+def _pairs_call(fields: dict[str, Any], pairs: list[tuple[str, str]], limits: Limits) -> PoolingCall:
+    return PoolingCall(fields, [f"{query} {document}" for query, document in pairs], limits, pairs)
+
+
+# What is answered ----------------------------------------------------------------------------------------------------
+
+
+class _Writer:
+    """Writes one request's reply: an item per input, and the list of them."""
+
+    def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
+        assert isinstance(call, PoolingCall)
+        self._call = call
+        self._created_s = created_s
+        self._model = model
+        self.reply_id = reply_id
+
+    def choice(self, index: int, generation: Generation) -> str:
+        """One finished input's item."""
+        del generation
+        return _json(self._item(index))
+
+    def _item(self, index: int) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def body(self, choices: list[str], completion_tokens: int) -> bytes:
+        """A whole reply; its usage is the total of the list."""
+        del completion_tokens
+        head = _json({"id": self.reply_id, "object": "list", "created": self._created_s, "model": self._model})
+        usage = self._usage() | {"completion_tokens": 0}
+        usage |= {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return f'{head[:-1]},"data":[{",".join(choices)}],"usage":{_json(usage)}}}'.encode()
+
+    def _usage(self) -> dict[str, Any]:
+        tokens = sum(self._call.prompt_tokens[: len(self._call.prompts)])
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+    def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
+        """Never called: nothing of this is streamed."""
+        raise NotImplementedError
+
+    def usage_event(self, completion_tokens: int) -> bytes:
+        """Never called, either."""
+        raise NotImplementedError
+
+
+class EmbeddingWriter(_Writer):
+    """``/v1/embeddings``: numbers, or base64 of 32-bit floats, the lowest byte first."""
+
+    def _item(self, index: int) -> dict[str, Any]:
+        vector = vector_of(self._call.prompts[index])
+        packed = self._call.body.get("encoding_format") == "base64"
+        shown: object = b64encode(vector.tobytes()).decode() if packed else vector.tolist()
+        return {"index": index, "object": "embedding", "embedding": shown}
+
+
+class ScoreWriter(_Writer):
+    """``/score``."""
+
+    def _item(self, index: int) -> dict[str, Any]:
+        return {"index": index, "object": "score", "score": score_of(*self._call.pairs[index])}
+
+
+class ClassWriter(_Writer):
+    """``/classify``."""
+
+    def _item(self, index: int) -> dict[str, Any]:
+        probs = probabilities_of(self._call.prompts[index])
+        label = CLASSES[probs.index(max(probs))]
+        return {"index": index, "label": label, "probs": probs, "num_classes": len(probs)}
+
+
+class RankWriter(_Writer):
+    """``/rerank``: the best first, ``top_n`` of them."""
+
+    def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
+        super().__init__(call, reply_id, created_s, model)
+        self._score_of_item: dict[str, float] = {}
+
+    def choice(self, index: int, generation: Generation) -> str:
+        """One finished document's item."""
+        item = super().choice(index, generation)
+        self._score_of_item[item] = score_of(*self._call.pairs[index])
+        return item
+
+    def _item(self, index: int) -> dict[str, Any]:
+        query, document = self._call.pairs[index]
+        shown = {"text": document, "multi_modal": None}
+        return {"index": index, "document": shown, "relevance_score": score_of(query, document)}
+
+    def ranked(self, choices: list[str]) -> list[str]:
+        """The items that are shown, in order."""
+        ranked = sorted(choices, key=self._score_of_item.__getitem__, reverse=True)
+        return ranked[: self._call.body.get("top_n") or len(ranked)]
+
+    def body(self, choices: list[str], completion_tokens: int) -> bytes:
+        """A whole reply."""
+        del completion_tokens
+        head = _json({"id": self.reply_id, "model": self._model, "usage": self._usage()})
+        return f'{head[:-1]},"results":[{",".join(self.ranked(choices))}]}}'.encode()
+
+
+# Tokens --------------------------------------------------------------------------------------------------------------
+
+
+def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    """``/tokenize``: one text.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    fields = parse_json(body)
+    prompt = fields.get("prompt")
+    if "prompt" not in fields:
+        raise invalid([problem("missing", "body.prompt", "Field required", fields)])
+    if not isinstance(prompt, str):
+        raise invalid([problem("string_type", "body.prompt", "Input should be a valid string", prompt)])
+    _check_named_model(fields, server.limits)
+    strings = pieces(prompt)
+    ids = [token_id(each) for each in strings]
+    server.pieces_by_id.update(zip(ids, strings, strict=True))
+    shown = strings if fields.get("return_token_strs") else None
+    longest = server.limits.max_model_len_tokens
+    reply = {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": shown}
+    return 200, _JSON, pydantic_core.to_json(reply)
+
+
+def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    """``/detokenize``: what was tokenized here before, and other ids as the model reads them, as numbers.
+
+    Raises:
+        HttpError: with the status and body that vLLM answers.
+    """
+    fields = parse_json(body)
+    tokens = fields.get("tokens")
+    if "tokens" not in fields:
+        raise invalid([problem("missing", "body.tokens", "Field required", fields)])
+    if not _is_ids(tokens):
+        raise invalid([problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
+    _check_named_model(fields, server.limits)
+    assert isinstance(tokens, list)
+    known = server.pieces_by_id
+    text = "".join([known.get(each, f" {each}") for each in tokens])
+    return 200, _JSON, pydantic_core.to_json({"prompt": text})
+
+
+def _check_named_model(fields: dict[str, Any], limits: Limits) -> None:
+    model = fields.get("model")
+    if model and model != limits.model:
+        message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
+        raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
+
+
+def _json(value: object) -> str:
+    return pydantic_core.to_json(value).decode()

@@ -1,0 +1,136 @@
+"""The embedded server's chat beside that of a real vLLM 0.32."""
+
+import json
+
+import pytest
+
+from batchclient.simulator.chat import render_messages
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.text import expected_text
+from tests.simulator.test_wire import GOLDEN, ask, by_choice, events, load, replay, shape
+
+CHAT = "/v1/chat/completions"
+BATCH = "/v1/chat/completions/batch"
+NAMES = sorted(path.stem for path in GOLDEN.glob("chat_*.json"))
+ERRORS = [name for name in NAMES if "_error_" in name]
+STREAMS = [name for name in NAMES if name.startswith("chat_stream")]
+PLAIN = [name for name in NAMES if name not in ERRORS and name not in STREAMS]
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def chat(server, messages, path=CHAT, **fields):
+    status, _, body = ask(server, {"messages": messages, "temperature": 0, **fields}, path)
+    return status, body
+
+
+def contents(body):
+    return [choice["message"]["content"] for choice in json.loads(body)["choices"]]
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_the_real_ones_word_for_word(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert (status, body.decode()) == (real["status"], real["body_text"])
+    assert headers["content-type"] == real["headers"]["content-type"]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_replies_have_the_real_shape(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert (status, headers["content-type"]) == (real["status"], real["headers"]["content-type"])
+    ours, theirs = json.loads(body), json.loads(real["body_text"])
+    assert shape(ours) == shape(theirs)
+    assert [each["index"] for each in ours["choices"]] == [each["index"] for each in theirs["choices"]]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_streams_have_the_real_events_and_shapes(name):
+    real = load(name)
+    status, headers, body = replay(name)
+    assert (status, headers["content-type"]) == (200, real["headers"]["content-type"])
+    ours, theirs = events(body), events(real["body_text"].encode())
+    if "stop_string" in name:
+        assert {json.dumps(shape(each)) for each in ours} >= {json.dumps(shape(each)) for each in theirs}
+    else:
+        assert by_choice(ours) == by_choice(theirs)
+
+
+def test_a_conversation_is_answered_as_its_rendered_text():
+    server = SimulatedServer("instant")
+    talk = [{"role": "system", "content": "brief"}, *user("hi")]
+    assert render_messages(talk) == "system: brief\nuser: hi\nassistant:"
+    _, body = chat(server, talk, max_tokens=5)
+    assert contents(body) == [expected_text(render_messages(talk), max_tokens=5, temperature=0)]
+    _, body = chat(server, talk, max_tokens=5, max_completion_tokens=2)
+    assert json.loads(body)["usage"]["completion_tokens"] == 2
+
+
+def test_each_conversation_of_a_list_has_its_own_answer():
+    server = SimulatedServer("instant")
+    talks = [user("one"), user("two"), user("three")]
+    _, body = chat(server, talks, BATCH, max_tokens=4)
+    expected = [expected_text(render_messages(talk), max_tokens=4, temperature=0) for talk in talks]
+    assert contents(body) == expected
+    assert json.loads(body)["usage"]["completion_tokens"] == 12
+
+
+def test_a_streamed_list_has_the_real_servers_fault():
+    server = SimulatedServer("instant")
+    status, body = chat(server, [user("one"), user("two")], BATCH, max_tokens=4, stream=True)
+    whole = [expected_text(render_messages(user(each)), max_tokens=4, temperature=0) for each in ("one", "two")]
+    assert (status, contents(body)) == (200, [text[-4:] for text in whole])
+    assert json.loads(body)["usage"]["completion_tokens"] == 2
+
+
+@pytest.mark.parametrize("interval", [1, 3, 100_000])
+def test_a_streams_pieces_join_to_the_plain_text(interval):
+    server = SimulatedServer("instant")
+    _, plain = chat(server, user("one"), max_tokens=11)
+    _, body = chat(server, user("one"), max_tokens=11, stream=True, stream_interval=interval)
+    deltas = [chunk["choices"][0]["delta"] for chunk in events(body)]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    assert ["".join(delta["content"] for delta in deltas)] == contents(plain)
+
+
+def test_without_max_tokens_an_answer_fills_what_the_context_leaves():
+    server = SimulatedServer("instant", max_model_len_tokens=50)
+    _, body = chat(server, user("one"))
+    assert json.loads(body)["usage"]["total_tokens"] == 50
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "of": {"$ref": "#/$defs/Of"}},
+    "required": ["name", "age", "of"],
+    "$defs": {"Of": {"enum": ["a", "b"]}},
+}
+AS_SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}
+
+
+@pytest.mark.parametrize("demand", [AS_SCHEMA, {"structured_outputs": {"json": SCHEMA}}], ids=["format", "structured"])
+def test_an_answer_fits_the_schema_that_is_demanded(demand):
+    server = SimulatedServer("instant")
+    _, body = chat(server, user("one"), max_tokens=60, **demand)
+    (choice,) = json.loads(body)["choices"]
+    made = json.loads(choice["message"]["content"])
+    assert (set(made), type(made["age"]), made["of"] in "ab") == ({"name", "age", "of"}, int, True)
+    assert choice["finish_reason"] == "stop"
+    # Another prompt has another answer, and completions have it too.
+    _, _, other = ask(server, {"prompt": "two", "max_tokens": 60, **demand})
+    assert json.loads(json.loads(other)["choices"][0]["text"])["name"] != made["name"]
+    _, _, streamed = ask(server, {"prompt": "two", "max_tokens": 60, "stream": True, **demand})
+    pieces = [chunk["choices"][0]["text"] for chunk in events(streamed)]
+    assert "".join(pieces) == json.loads(other)["choices"][0]["text"]
+
+
+def test_what_does_not_fit_into_max_tokens_breaks_off():
+    _, body = chat(SimulatedServer("instant"), user("one"), max_tokens=3, **AS_SCHEMA)
+    (choice,) = json.loads(body)["choices"]
+    assert choice["finish_reason"] == "length"
+    with pytest.raises(ValueError):
+        json.loads(choice["message"]["content"])
