@@ -31,6 +31,8 @@ class FailureKind(Enum):
     """The server refuses fields that we added to the callers' own: send it again at once, without them."""
     STREAM_REFUSED = "stream refused"
     """The server does not stream this request: send it plain."""
+    PACKING_REFUSED = "packing refused"
+    """The server does not write numbers as base64: ask for plain ones."""
     MISMATCH = "mismatch"
     """Missing, doubled or unknown indices: send the prompts one by one."""
 

@@ -32,9 +32,17 @@ from batchclient.dialects._sse import EventStream
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.transport import WireRequest
-from batchclient.types import Choice, Completion, Usage
+from batchclient.types import Choice, Completion, Delta, Usage
 
-__all__ = ["Completions", "PlainDecoder", "StreamDecoder", "events_per_choice", "stream_fields", "stream_interval"]
+__all__ = [
+    "Completions",
+    "PlainDecoder",
+    "StreamDecoder",
+    "events_per_choice",
+    "join_logprobs",
+    "stream_fields",
+    "stream_interval",
+]
 
 _PATH = "/completions"
 _STREAM = b'"stream":true,'
@@ -103,9 +111,9 @@ class Completions:
 
 
 def stream_fields(batch: Batch) -> bytes:
-    """The members that ask for a stream, without those that the server refuses."""
+    """The members that ask for a stream: few events, or one per token where a caller waits for each; none that the server refuses."""
     fields = _STREAM
-    if "stream_interval" not in batch.without:
+    if not batch.shape.to_caller and "stream_interval" not in batch.without:
         fields += _INTERVAL % stream_interval(batch.shape)
     if "stream_options" not in batch.without:
         fields += _OPTIONS if "continuous_usage_stats" in batch.without else _OPTIONS_EACH
@@ -150,7 +158,7 @@ class _Reply:
                 raise TypeError("a choice's text is no string")
         else:
             text = "".join([piece["text"] for piece in pieces])
-            logprobs = _join_logprobs(pieces)
+            logprobs = join_logprobs(pieces)
             ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
         own = self._own_fields
         extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
@@ -180,7 +188,7 @@ class _Reply:
         return failure_of(status, message, clean, streamed=False, retry_after_s=None)
 
 
-def _join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
+def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Join logprobs objects: every member is a list with one entry per token."""
     joined: dict[str, Any] | None = None
     for piece in pieces:
@@ -216,6 +224,10 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 class PlainDecoder(_Reply):
     """A reply that is one JSON value, as a rule an object."""
 
+    _reply_type: type = dict
+    """``object`` where it may be an array, too."""
+    _called = "choices"
+
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
     ) -> None:
@@ -242,15 +254,15 @@ class PlainDecoder(_Reply):
             return [], self._error_reply(reply["error"])
         try:
             reply = self._reader.reply(reply)
-            if not isinstance(reply, dict):
+            if not isinstance(reply, self._reply_type):
                 return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
             return self._answers(reply)
         except DemuxError as error:
             return [], _mismatch(error)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
-            return [], _malformed("the reply's choices are not what such a server sends", error)
+            return [], _malformed(f"the reply's {self._called} are not what such a server sends", error)
 
-    def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
+    def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
         for choice in reply["choices"]:
             index = self._demux.check(choice["index"])
@@ -270,7 +282,10 @@ class PlainDecoder(_Reply):
                 continue
             usage = self._usage_of(own, reply)
             made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
-            answers.append((position, Completion(made, usage, request.attempts, None, self._extra.copy())))
+            completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            if usage is None and len(requests) > 1:
+                completion.counted_tokens = _count_made(own)
+            answers.append((position, completion))
         return answers, failure
 
     def _usage_of(self, own: list[dict[str, Any]], reply: dict[str, Any]) -> Usage | None:
@@ -301,13 +316,19 @@ def _usage(usage: object) -> Usage | None:
 
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
     prompt = choices[0].get("prompt_token_ids")
+    completion = _count_made(choices)
+    return None if prompt is None or completion is None else Usage(len(prompt), completion)
+
+
+def _count_made(choices: list[dict[str, Any]]) -> int | None:
+    """How many tokens the choices of one prompt have, if the reply lists them."""
     completion = 0
     for choice in choices:
         ids = choice.get("token_ids")
         if ids is None:
             return None
         completion += len(ids)
-    return None if prompt is None else Usage(len(prompt), completion)
+    return completion
 
 
 class StreamDecoder(_Reply):
@@ -327,6 +348,8 @@ class StreamDecoder(_Reply):
         self._first_at: dict[int, float] = {}
         self._aborted: dict[int, Failure] = {}
         self._failure: Failure | None = None
+        self.deltas: list[Delta] = []
+        """What came since they were taken away, where a caller waits for each."""
         tokens = batch.shape.max_output_tokens
         self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
@@ -375,6 +398,8 @@ class StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
+        if self._batch.shape.to_caller and piece.get("finish_reason") not in _ABORTED:
+            self.deltas.append(self._delta(piece, index % self._n))
         if len(pieces) > self._most_events:
             raise ValueError("more events than tokens")
         usage = self._watch.usage(index, _usage(event.get("usage")))
@@ -400,6 +425,16 @@ class StreamDecoder(_Reply):
             self._held.usage = usage
             answers.append((0, self._held))
             self._held = None
+
+    def _delta(self, piece: dict[str, Any], index: int) -> Delta:
+        """One event for the caller who waits for each."""
+        ids = piece.get("token_ids") if self._keep_ids else None
+        text = piece["text"]
+        if type(text) is not str:
+            raise TypeError("a choice's text is no string")
+        return Delta(
+            text, index, piece.get("finish_reason"), piece.get("logprobs"), None if ids is None else tuple(ids)
+        )
 
     def _completion(self, position: int) -> Completion:
         n = self._n

@@ -21,12 +21,13 @@ from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.dialects._unknown_fields import refused_fields
-from batchclient.errors import BadRequest
+from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
 
 _ANY = 1 << 30
+_NO_ROUTE = (404, 405)
 
 
 class Form(Protocol):
@@ -56,6 +57,8 @@ class ServerDialect:
     forms: Mapping[Kind, Form]
     without: frozenset[str] = frozenset()
     """Fields that vLLM has and this sort of server does not."""
+    list_routes: frozenset[Kind] = frozenset()
+    """The kinds whose lists have a route of their own, which an older server lacks."""
 
     def __init__(self, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
         self._secrets = secrets
@@ -97,8 +100,16 @@ class ServerDialect:
         if refused:
             self._without |= refused
             return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
+        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
+            # Were it the model that is missing, each call would hear so again by itself.
+            return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
-            status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
+            status,
+            clean,
+            code,
+            streamed=batch.streamed,
+            packed=batch.packed,
+            retry_after_s=read_retry_after(headers, wall_time),
         )
 
     @staticmethod
