@@ -9,7 +9,7 @@ import pytest
 
 from batchclient.simulator.app import EmbeddedServer
 from tests.contract.peers import CAN, Peer
-from tests.live.fixtures import llamacpp_server, transformers_server, vllm_server  # noqa: F401 (fixtures)
+from tests.live.fixtures import llamacpp_server, vllm_server  # noqa: F401 (fixtures)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(embedded.base_url, embedded.model, 2048, real=False)
 
 
-REAL = ("vllm", "llamacpp", "transformers")
+REAL = ("vllm", "llamacpp")
+"""``transformers serve`` answers one after the other, which takes too long for all of this; it is in ``tests/live``."""
 
 
 @pytest.fixture(

@@ -25,10 +25,14 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies, refuse
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder
+from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import legacy_logprobs
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._scores import RerankScores
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import LlamaCppTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
@@ -223,7 +227,15 @@ class LlamacppDialect(ServerDialect):
 
     name = "llamacpp"
     without = VLLM_ONLY
-    forms = {Kind.COMPLETION: _Completion()}  # noqa: RUF012
+    caps = {Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: _Completion(),
+        Kind.CHAT: Chat(priority_sign=0),
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: RerankScores(),
+        Kind.RERANK: RerankScores(),
+        Kind.TOKENS: LlamaCppTokens(),
+    }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

@@ -20,10 +20,12 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._bodies import Bodies, refuse
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import StopReader
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import TgiTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.transport import WireRequest
 
@@ -78,10 +80,14 @@ class TgiDialect(ServerDialect):
     """See the top of this file."""
 
     name = "tgi"
-    caps = {Kind.COMPLETION: 4}  # noqa: RUF012
+    caps = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
     # Its streams tell the usage unasked.
     without = VLLM_ONLY | {"stream_options"}
-    forms = {Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body))}  # noqa: RUF012
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body)),
+        Kind.CHAT: Chat(priority_sign=0),
+        Kind.TOKENS: TgiTokens(),
+    }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

@@ -9,13 +9,16 @@ Rules:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pydantic_core
 
+from batchclient.simulator.chat import ChatWriter, parse_chat
 from batchclient.simulator.guise_parts import (
     OPENAI_FIELDS,
     OpenAIWriter,
+    Parse,
     any_model,
     empty_page,
     openai_models,
@@ -24,12 +27,16 @@ from batchclient.simulator.guise_parts import (
     to_json,
 )
 from batchclient.simulator.guises import Guise, Route
+from batchclient.simulator.pooling import EmbeddingWriter, parse_embedding
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
 
 __all__ = ["OPENAI", "STRICT", "TRANSFORMERS"]
 
 _STREAM_OPTIONS = frozenset(("include_usage", "include_obfuscation"))
+_CHAT_FIELDS = frozenset(
+    ("messages", "max_completion_tokens", "top_logprobs", "response_format", "tools", "tool_choice", "metadata")
+)
 _IGNORED = ("stream_interval", "return_token_ids", "prompt_logprobs", "priority")
 
 
@@ -58,15 +65,19 @@ def _parse_lenient(body: bytes, limits: Limits) -> CompletionCall:
     return _only_openai(restated(parse_completion, _refusal)(_without(body, _IGNORED), limits))
 
 
-def _parse_strict(body: bytes, limits: Limits) -> CompletionCall:
+def _parse_lenient_chat(body: bytes, limits: Limits) -> CompletionCall:
+    return _only_openai(restated(parse_chat, _refusal)(_without(body, _IGNORED), limits))
+
+
+def _parse_strict(body: bytes, limits: Limits, parse: Parse = parse_completion) -> CompletionCall:
     fields = read_object(body, _refusal)
     for name in fields:
-        if name not in OPENAI_FIELDS:
+        if name not in OPENAI_FIELDS | _CHAT_FIELDS:
             raise _refusal(400, f"Unrecognized request argument supplied: {name}")
     for name in fields.get("stream_options") or ():
         if name not in _STREAM_OPTIONS:
             raise _refusal(400, f"Unknown parameter: 'stream_options.{name}'.")
-    return _only_openai(restated(parse_completion, _refusal)(body, limits))
+    return _only_openai(restated(parse, _refusal)(body, limits))
 
 
 _TRANSFORMERS_FIELDS = OPENAI_FIELDS | {"generation_config"}
@@ -111,14 +122,21 @@ class _TransformersWriter(OpenAIWriter):
 
 OPENAI = Guise(
     "openai",
-    {"/v1/completions": Route(_parse_lenient, OpenAIWriter)},
+    {
+        "/v1/completions": Route(_parse_lenient, OpenAIWriter),
+        "/v1/chat/completions": Route(_parse_lenient_chat, ChatWriter, "chatcmpl-"),
+        "/v1/embeddings": Route(restated(parse_embedding, _refusal), EmbeddingWriter, "embd-"),
+    },
     {("GET", "/v1/models"): openai_models("organization-owner"), ("GET", "/health"): empty_page},
     owned_by=None,
     not_found=(404, b'{"detail":"Not Found"}'),
 )
 STRICT = Guise(
     "strict",
-    {"/v1/completions": Route(_parse_strict, OpenAIWriter)},
+    {
+        "/v1/completions": Route(_parse_strict, OpenAIWriter),
+        "/v1/chat/completions": Route(partial(_parse_strict, parse=parse_chat), ChatWriter, "chatcmpl-"),
+    },
     OPENAI.pages,
     owned_by=None,
     not_found=OPENAI.not_found,
