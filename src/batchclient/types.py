@@ -148,6 +148,7 @@ class Embedding:
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -164,6 +165,7 @@ class Score:
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -197,6 +199,7 @@ class Classification:
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -214,6 +217,7 @@ class Tokens:
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
     time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[None] = None
 
 
 @dataclass(slots=True)

@@ -127,7 +127,7 @@ class _Generate:
     @staticmethod
     def _around(batch: Batch, params: dict[str, Any], prompts: int) -> dict[str, Any]:
         asked = _asked(batch.shape)
-        if batch.streamed:
+        if batch.streamed and not batch.shape.to_caller:
             params = params | {"stream_interval": stream_interval(batch.shape)}
         seed, n = asked.get("seed"), batch.shape.weight
         fields: dict[str, Any] = {"sampling_params": params, "stream": batch.streamed}

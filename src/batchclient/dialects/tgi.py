@@ -81,8 +81,7 @@ class TgiDialect(ServerDialect):
 
     name = "tgi"
     caps = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
-    # Its streams tell the usage unasked.
-    without = VLLM_ONLY | {"stream_options"}
+    without = VLLM_ONLY
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body)),
         Kind.CHAT: Chat(priority_sign=0),
