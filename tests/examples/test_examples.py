@@ -13,6 +13,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 PROMISES = {
     "complete": r"1000 answers in [1-9]\d requests",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
+    "replicas": r"(?s)vllm 0.32.0: healthy.*sglang 0.5.23: healthy.*llamacpp b1-0c1e570: healthy, limit 4\n600 different answers",
     "stream_results": r"5000 results, 0 failed",
     "trio_app": r"100 answers in \d requests",
     "with_deadlines": r"timeout ended a call\ndeadline passed: True\ncancelled: True\nanswered: 8",
