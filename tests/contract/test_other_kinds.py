@@ -104,3 +104,24 @@ def test_no_completion_is_asked_of_a_server_that_generates_nothing() -> None:
     answers, statistics = ask(Peer("tei", TEI), "complete", [lambda client: client.complete("a", max_tokens=1)])
     assert answers is None
     assert statistics.retries == 0
+
+
+@pytest.mark.parametrize("stop", [None, " "], ids=["whole", "stopped"])
+def test_pieces_as_they_come_are_the_answer(server: Peer, stop: str | None) -> None:
+    if server.name == "tei":
+        pytest.skip("it generates nothing")
+    params = {"max_tokens": 12, "temperature": 0} | ({"stop": [stop]} if stop else {})
+
+    async def story(client: BatchClient) -> Any:
+        pieces = client.stream("def f(", **params)
+        deltas = [delta async for delta in pieces]
+        return deltas, pieces.completion
+
+    deltas, completion = server.run(story)
+    expected = expected_text("def f(", **params)
+    assert "".join(delta.text for delta in deltas) == completion.text == expected
+    assert completion.usage is not None
+    assert completion.finish_reason == ("stop" if stop else "length")
+    if not stop:
+        assert len(deltas) > 6, "they do not come one by one"
+        assert completion.usage.completion_tokens == 12
