@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batchclient.simulator.app import EmbeddedServer
-from tests.contract.peers import CAN, Peer
-from tests.live.fixtures import llamacpp_server, vllm_server  # noqa: F401 (fixtures)
+from tests.contract.peers import CAN, REAL_ONLY, Peer
+from tests.live.fixtures import llamacpp_server, transformers_server, vllm_server  # noqa: F401 (fixtures)
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(embedded.base_url, embedded.model, 2048, real=False)
 
 
-REAL = ("vllm", "llamacpp")
-"""``transformers serve`` answers one after the other, which takes too long for all of this; it is in ``tests/live``."""
+REAL = ("vllm", "llamacpp", "transformers")
+"""Real servers: fixtures ``…_server``, markers by the same names."""
 
 
 @pytest.fixture(
@@ -42,11 +42,11 @@ REAL = ("vllm", "llamacpp")
 )
 def peer(request: pytest.FixtureRequest) -> Peer:
     """Each of the servers that generate text, spoken to as what it is."""
-    if request.param.startswith("real "):
-        name = request.param.removeprefix("real ")
-        live = request.getfixturevalue(f"{name}_server")
-        return Peer(request.param, replace(CAN[name], model=live.model), live.base_url)
-    return Peer(request.param, CAN[request.param])
+    if request.param in CAN:
+        return Peer(request.param, CAN[request.param])
+    name = request.param.removeprefix("real ")
+    live = request.getfixturevalue(f"{name}_server")
+    return Peer(request.param, replace(CAN[name], model=live.model, **REAL_ONLY.get(name, {})), live.base_url)
 
 
 @pytest.fixture(scope="session", params=["known", "unknown"])
