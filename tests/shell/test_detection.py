@@ -361,7 +361,7 @@ async def test_an_outage_after_which_nothing_is_said_changes_nothing():
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
 async def test_an_embedded_server_is_recognized(guise):
     engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
-    client = BatchClient("http://server/v1", model="simulated", detect=True, server_metrics=False)
+    client = BatchClient("http://server/v1", detect=True, server_metrics=False)
     client._make_transport = client._make_detection_transport = lambda url: engine
     async with client, anyio.create_task_group() as group:
         for number in range(4):

@@ -41,6 +41,7 @@ class Shape:
         kind: what the calls ask for.
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
+        counted: the prompts are token ids, so that their number is no estimate.
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -60,6 +61,7 @@ class Shape:
     kind: Kind = Kind.COMPLETION
     lists_plain: bool = False
     tells_priority: bool = False
+    counted: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -88,7 +90,7 @@ class Request:
     Args:
         shape: what it may travel with.
         prompt: the prompt as JSON bytes.
-        prompt_tokens: an estimate, for length groups.
+        prompt_tokens: how many they are, or an estimate that the scheduler puts a better one in the place of (``PromptLengths``).
         deadline: absolute time, or ``None``.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
         waiter: the shell's way back to the caller; opaque here.

@@ -65,7 +65,7 @@ class Shapes:
                 # Seeds that differ per call make a key per call: forget, rather than grow.
                 self._shapes.clear()
                 known.clear()
-            self._shapes[key] = shape = _make_shape(kind, joining, key, body, alone)
+            self._shapes[key] = shape = _make_shape(kind, joining, key, body, alone, counted=token_ids)
         if solo:
             return shape, canonical(solo)[1:-1]
         if signature is not None:
@@ -75,7 +75,9 @@ class Shapes:
         return shape, b""
 
 
-def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None) -> Shape:
+def _make_shape(
+    kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None, *, counted: bool
+) -> Shape:
     if not isinstance(fields["model"], str) or not fields["model"]:
         raise ConfigError("model is the name the server knows the model by, a string", field="model")
     if kind not in _GENERATING:
@@ -87,6 +89,7 @@ def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, 
             alone_reason=alone,
             plain_only=True,
             kind=kind,
+            counted=counted,
         )
     n = _count(fields, "n", 1)
     max_tokens = fields.get("max_tokens")
@@ -108,6 +111,7 @@ def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, 
         greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
         kind=kind,
         lists_plain=kind is Kind.CHAT,
+        counted=counted,
     )
 
 
