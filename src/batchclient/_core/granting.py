@@ -347,6 +347,7 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
+            served_at_sent=endpoint.served,
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,
             lane=lane,

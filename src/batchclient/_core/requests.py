@@ -216,6 +216,8 @@ class Batch:
     """Whether prompts long enough to have a prefix family may be among its requests."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
+    served_at_sent: int = 0
+    """The sequences that the endpoint had answered when it was granted."""
     area_at_sent: float = 0.0
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
     in_flight_at_sent: int = 0

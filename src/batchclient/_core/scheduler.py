@@ -305,6 +305,7 @@ class Scheduler:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally)
         if event.ended:
+            self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
             if endpoint.leaving:
