@@ -107,11 +107,6 @@ class ListCosts:
         cost = self._by_key.get(key)
         return None if cost is None else cost.cap(now)
 
-    def fit(self, key: bytes, now: float) -> tuple[float, float] | None:
-        """Seconds of a list with this key without a prompt, and seconds per prompt; ``None``: not known."""
-        cost = self._by_key.get(key)
-        return None if cost is None else cost.fit(now)
-
     def forget(self) -> None:
         """The server was started anew, or is another."""
         self._by_key.clear()

@@ -1,8 +1,9 @@
 """Whether a server that takes lists serves their prompts at once. Some serve them one after another, while they do serve requests at once.
 
 Rules:
-- It looks so where lists cost their prompts and nothing else: the fitted line a + b·n has ``a <= 2 b`` (vLLM's has ``a`` = 12 b for short
-  prompts). A server whose arithmetic is used up by long prompts looks the same, so that looks decide nothing.
+- It looks so where lists of n take at least 0.75 n times as long as a single request. Lists under four prompts do not show it: they may
+  have waited for the step that was under way. Where 16 lists were sent and no single for five minutes, one call is sent singly to find
+  out. A server whose arithmetic is used up looks the same, so that looks decide nothing.
 - What decides is a trial: the next calls of that key go singly until 16 of them have been served beside each other. Both are told by
   their throughput: the sequences that the endpoint finished from when a request was sent until it ended, per second.
 - Lists are given up, for five minutes, if the singles' throughput was at least 1.5 times theirs, at no more than 1.25 times the load: more
@@ -21,10 +22,12 @@ from statistics import median
 
 __all__ = ["ListTrial"]
 
-_SUSPECT_RATIO = 2.0
 _COMPARED = 16
+_SUSPECT_RATIO = 0.75
+_LEAST_PROMPTS = 4
 _LEAST_GAIN = 1.5
 _MOST_LOAD = 1.25
+_SINGLE_HOLDS_S = 300.0
 _SINGLES_FOR_S = 300.0
 _FIRST_PAUSE_S = 300.0
 _LONGEST_PAUSE_S = 3600.0
@@ -32,15 +35,37 @@ _LONGEST_TRIAL_S = 60.0
 _KEPT_KEYS = 16
 
 
+class _Seen:
+    """What was seen of one key."""
+
+    __slots__ = ("lists", "single_at", "single_s")
+
+    def __init__(self) -> None:
+        self.lists: deque[tuple[int, float, float, float]] = deque(maxlen=_COMPARED)
+        """(prompts, seconds, sequences per second, mean load) of the last lists."""
+        self.single_s = math.inf
+        """How long the last single request took."""
+        self.single_at = -math.inf
+
+    def looks_serial(self) -> bool:
+        """Whether lists take as long as so many singles."""
+        return median(seconds / prompts for prompts, seconds, _, _ in self.lists) >= _SUSPECT_RATIO * self.single_s
+
+
 class ListTrial:
     """Of one endpoint and kind of call."""
 
-    __slots__ = ("_again_at", "_counts_from", "_ends_at", "_key", "_lists", "_pause_s", "_singles", "_singles_until")
+    __slots__ = (
+        "_again_at", "_counts_from", "_ends_at", "_key", "_pause_s", "_probe", "_probe_again_at", "_seen", "_singles", "_singles_until",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self._lists: OrderedDict[bytes, deque[tuple[float, float, float]]] = OrderedDict()
-        """By key: (seconds, sequences per second, mean load) of the last lists."""
+        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
+        self._probe: bytes | None = None
+        """The key of which one call is to go singly."""
+        self._probe_again_at = -math.inf
         self._key: bytes | None = None
+        """That of the trial."""
         self._singles: list[tuple[float, float]] = []
         """(sequences per second, mean load) in the trial."""
         self._counts_from = 0.0
@@ -54,20 +79,12 @@ class ListTrial:
 
     def singles(self, key: bytes, now: float) -> bool:
         """Whether calls with this key go singly now."""
-        return now < self._singles_until or (key == self._key and now < self._ends_at)
+        return now < self._singles_until or key == self._probe or (key == self._key and now < self._ends_at)
 
-    def begins(self, key: bytes, fit: tuple[float, float] | None, now: float) -> bool:
-        """Begin a trial if lists with this key look as if they were served one prompt after another."""
-        if fit is None or self._key is not None or now < max(self._again_at, self._singles_until):
-            return False
-        lists = self._lists.get(key)
-        if fit[1] <= 0 or fit[0] > _SUSPECT_RATIO * fit[1] or lists is None or len(lists) < _COMPARED:
-            return False
-        self._key = key
-        self._singles = []
-        self._counts_from = now + max(seconds for seconds, _, _ in lists)
-        self._ends_at = self._counts_from + _LONGEST_TRIAL_S
-        return True
+    def sent_single(self, key: bytes) -> None:
+        """A call has gone singly."""
+        if key == self._probe:
+            self._probe = None
 
     def ended(self, key: bytes, prompts: int, sent_at: float, per_s: float, load: float, now: float) -> bool:
         """A request was answered whole; return whether lists are given up because of it.
@@ -82,30 +99,46 @@ class ListTrial:
         """
         if self._key is not None and now >= self._ends_at:
             self._end(now)
+        seen = self._seen.get(key)
+        if seen is None:
+            self._seen[key] = seen = _Seen()
+            if len(self._seen) > _KEPT_KEYS:
+                self._seen.popitem(last=False)
+        if 1 < prompts < _LEAST_PROMPTS:
+            return False
         if prompts > 1:
-            lists = self._lists.get(key)
-            if lists is None:
-                self._lists[key] = lists = deque(maxlen=_COMPARED)
-                if len(self._lists) > _KEPT_KEYS:
-                    self._lists.popitem(last=False)
-            lists.append((now - sent_at, per_s, load))
-        elif key == self._key and sent_at >= self._counts_from:
+            seen.lists.append((prompts, now - sent_at, per_s, load))
+            if len(seen.lists) == _COMPARED and self._key is None and now >= max(self._again_at, self._singles_until):
+                self._suspect(key, seen, now)
+            return False
+        seen.single_s, seen.single_at = now - sent_at, now
+        if key == self._key and sent_at >= self._counts_from:
             self._singles.append((per_s, load))
             if len(self._singles) >= _COMPARED:
-                return self._judge(now)
+                return self._judge(seen, now)
         return False
 
-    def _judge(self, now: float) -> bool:
-        assert self._key is not None
-        lists = self._lists.get(self._key)
+    def _suspect(self, key: bytes, seen: _Seen, now: float) -> None:
+        """Begin a trial if lists look as if they were served one prompt after another; where that cannot be said, find out."""
+        if now - seen.single_at > _SINGLE_HOLDS_S:
+            if now >= self._probe_again_at:
+                self._probe = key
+                self._probe_again_at = now + _SINGLE_HOLDS_S
+        elif seen.looks_serial():
+            self._key = key
+            self._singles = []
+            self._counts_from = now + max(seconds for _, seconds, _, _ in seen.lists)
+            self._ends_at = self._counts_from + _LONGEST_TRIAL_S
+
+    def _judge(self, seen: _Seen, now: float) -> bool:
         won = False
-        if lists:
-            gain = median(per_s for per_s, _ in self._singles) / max(1e-9, median(per_s for _, per_s, _ in lists))
-            load = median(load for _, load in self._singles) / max(1e-9, median(load for _, _, load in lists))
+        if seen.lists:
+            gain = median(per_s for per_s, _ in self._singles) / max(1e-9, median(each[2] for each in seen.lists))
+            load = median(load for _, load in self._singles) / max(1e-9, median(each[3] for each in seen.lists))
             won = gain >= _LEAST_GAIN and load <= _MOST_LOAD
         if won:
             self._singles_until = now + _SINGLES_FOR_S
-            self._lists.clear()
+            self._seen.clear()
             self._pause_s = 0.0
         self._end(now)
         return won

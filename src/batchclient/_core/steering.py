@@ -27,8 +27,6 @@ from batchclient._core.tally import Tally
 __all__ = ["Steering"]
 
 _REMEMBERED = 256
-_STREAMED = b" streamed"
-"""Set after a key: what a streamed list costs is learnt apart."""
 
 
 class Steering:
@@ -88,9 +86,6 @@ class Steering:
         if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
             return
         shape, prompts = batch.shape, len(batch.requests)
-        if batch.streamed:
-            # Plain ones are learnt above; a streamed one costs what its last prompt waits for.
-            endpoint.list_costs.learn(shape.key + _STREAMED, prompts, seconds)
         trial = endpoint.can(shape.kind).trial
         per_s = (endpoint.served - batch.served_at_sent) / seconds
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
@@ -98,9 +93,6 @@ class Steering:
         if trial.ended(shape.key, prompts, batch.sent_at, per_s, load, now):
             reason = "lists are served one prompt after another, requests at once"
             self.adjusted(endpoint.id, "max_list", before, 1, reason, now)
-        elif prompts > 1:
-            key = shape.key + _STREAMED if batch.streamed else shape.key
-            trial.begins(shape.key, endpoint.list_costs.fit(key, now), now)
 
     def failed(
         self, batch: Batch, in_flight: int, left: list[Request], alive: int, *, dropped: bool, now: float
