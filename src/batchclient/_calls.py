@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from json import dumps
 from typing import Any
 
 from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
-from batchclient._inputs import BYTES_PER_TOKEN, INPUTS, check_ids, write_text
+from batchclient._inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
 from batchclient._model_lengths import ModelLengths
 from batchclient.config import Settings
 from batchclient.dialects._replies import model_len_in
@@ -33,8 +34,6 @@ _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut what is too long: no prompt is, then."""
-_SOME_MODEL = "?"
-"""Stands for the server's model while arguments are only checked."""
 
 
 class CallMaker:
@@ -53,6 +52,7 @@ class CallMaker:
         self.asks_model = settings.model is None
         """Whether the server is to be asked for it before a call that names none."""
         self._of_lanes: dict[tuple[Shape, int, str | None], Shape] = {}
+        self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(
         self,
@@ -65,8 +65,10 @@ class CallMaker:
         priority: int = 0,
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
+        *,
+        to_caller: bool = False,
     ) -> Request:
-        """Return the request of one call.
+        """Return the request of one call; ``to_caller``: it is streamed to its caller.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -77,12 +79,15 @@ class CallMaker:
         if write is not None:
             wire, tokens = write(item)
         elif isinstance(item, str):
-            wire = self._check_text(item, name, params, now)
+            wire = self._check_text(item, name, params, now, kind)
             tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
-            wire, tokens = self._check_ids(item, name, params, now)
+            wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids)
+        alone = "content parts" if kind is Kind.CHAT and has_media(item) else None
+        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller)
+        if kind is Kind.RERANK:
+            shape = self._of_query(shape, item[0])
         if priority or type(priority) is not int or tenant is not None:
             shape = self._in_lane(shape, priority, tenant)
         deadline = self.deadline(timeout_s, now)
@@ -103,7 +108,7 @@ class CallMaker:
             ConfigError: an argument is wrong.
         """
         if model is None and self.asks_model:
-            model = self.default_model or _SOME_MODEL
+            model = self.some_model
         shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
@@ -123,8 +128,12 @@ class CallMaker:
         Raises:
             ConfigError: an argument is wrong.
         """
-        model = self.default_model or _SOME_MODEL
-        return self.make(item, model, timeout_s, params, None, now, priority, tenant, kind).deadline
+        return self.make(item, self.some_model, timeout_s, params, None, now, priority, tenant, kind).deadline
+
+    @property
+    def some_model(self) -> str:
+        """Stands for the server's model while arguments are only checked."""
+        return self.default_model or "?"
 
     def found_model(self, name: str) -> None:
         """The server was asked for its model."""
@@ -179,6 +188,17 @@ class CallMaker:
         self._of_lanes[shape, priority, tenant] = made
         return made
 
+    def _of_query(self, shape: Shape, query: str) -> Shape:
+        """Return the shape of the pairs that share a query: another key, for servers that rank documents for one query at a time."""
+        digest = sha256(query.encode()).digest()
+        known = self._of_queries.get((shape, digest))
+        if known is None:
+            if len(self._of_queries) >= _SHAPES_REMEMBERED:
+                self._of_queries.clear()
+            known = replace(shape, key=digest + shape.key, answer_key=digest + shape.key)
+            self._of_queries[shape, digest] = known
+        return known
+
     def learn(self, batch: Batch, error: BatchClientError) -> None:
         """Learn a model's length from the server's complaint, and that it has another model now."""
         if isinstance(error, BadRequest):
@@ -188,21 +208,23 @@ class CallMaker:
             if isinstance(error, NotFound) and self._settings.model is None and batch.shape.model == self.default_model:
                 self.asks_model = True
 
-    def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float) -> bytes:
-        wire = write_text(prompt, "prompt")
+    def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:
+        wire = write_text(prompt, ARGUMENTS[kind][1])
         count = self._settings.count_tokens
-        if count is not None and _TRUNCATING.isdisjoint(params):
+        if count is not None and kind is not Kind.TOKENS and _TRUNCATING.isdisjoint(params):
             longest = self._longest(model, now)
             # A token is at least a byte, so that short texts need no counting.
             if longest is not None and len(wire) > longest:
-                _check_length(count(prompt), longest)
+                _check_length(count(prompt), longest, kind)
         return wire
 
-    def _check_ids(self, prompt: Any, model: str, params: Mapping[str, Any], now: float) -> tuple[bytes, int]:
-        ids = check_ids(prompt)
+    def _check_ids(
+        self, prompt: Any, model: str, params: Mapping[str, Any], now: float, kind: Kind
+    ) -> tuple[bytes, int]:
+        ids = check_ids(prompt, kind)
         longest = self._longest(model, now)
         if longest is not None and _TRUNCATING.isdisjoint(params):
-            _check_length(len(ids), longest)
+            _check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
 
     def _longest(self, model: str, now: float) -> int | None:
@@ -211,9 +233,12 @@ class CallMaker:
         return self.lengths.longest(model, now)
 
 
-def _check_length(tokens: int, longest: int) -> None:
-    if tokens >= longest:
+def _check_length(tokens: int, longest: int, kind: Kind) -> None:
+    argument = ARGUMENTS[kind][1]
+    if kind is Kind.COMPLETION and tokens >= longest:
         message = (
             f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
         )
-        raise ConfigError(message, field="prompt")
+        raise ConfigError(message, field=argument)
+    if tokens > longest:
+        raise ConfigError(f"the {argument} has {tokens} tokens, and the model's length is {longest}", field=argument)

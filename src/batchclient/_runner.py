@@ -25,6 +25,7 @@ import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.health import HealthState
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -60,7 +61,9 @@ from batchclient._detect import Detection
 from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import Feedback
 from batchclient._server_model import ModelQuestion
+from batchclient._sink import Sink
 from batchclient._stall import StallWatch
+from batchclient.dialects import Decoder
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import (
     BatchClientError,
@@ -74,7 +77,7 @@ from batchclient.errors import (
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireResponse
-from batchclient.types import Completion
+from batchclient.types import Completion, Delta
 
 __all__ = ["Runner"]
 
@@ -185,6 +188,12 @@ class Runner:
             self._hear_model,
         )
 
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self._dialects.values()]
+        return all(getattr(form, "mixes_queries", False) for form in forms)
+
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
         self.core.handle(Submitted(request, may_wait), self._now())
@@ -230,10 +239,11 @@ class Runner:
         if self.ended or endpoint not in self._dialects:
             return
         dialect, caps = self._dialect_choice.of(facts)
-        if dialect.name != self._dialects[endpoint].name:
+        before = self._servers.get(endpoint)
+        if before is None or before.dialect != facts.dialect:
             # One of the same sort stays: it may have learnt something.
             self._dialects[endpoint] = dialect
-        if self._servers.get(endpoint) != facts:
+        if before != facts:
             self._servers[endpoint] = facts
             _log.info("endpoint %d is %s", endpoint, facts)
         if self._on_server is not None:
@@ -487,6 +497,7 @@ class Runner:
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
+        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -504,6 +515,8 @@ class Runner:
                     batch.heard = True
                     arrived_at = now()
                     answers = decoder.feed(chunk, arrived_at)
+                    if sink is not None:
+                        arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
                     if answers:
                         pending.add(answers)
                     if decoder.failed:
@@ -516,7 +529,8 @@ class Runner:
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
-            if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
+            most = (1 + dialect.events_per_choice(batch.shape)) * choices
+            if sink is None and decoder.events > 2 * choices and decoder.events > most:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
                     " this client about five times the CPU per streamed call"
@@ -534,6 +548,17 @@ class Runner:
             self.tell(Answered(batch, answers))
         return failure
 
+    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
+        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
+        # Decoders of what is never streamed have none.
+        deltas: list[Delta] = getattr(decoder, "deltas", [])
+        if deltas:
+            sink.put(deltas)
+            deltas.clear()
+            if not ended:
+                await sink.wait_for_room()
+        return self._now()
+
     def _say_once(self, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
@@ -541,6 +566,9 @@ class Runner:
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
         delay_s: float | None = None
+        if batch.shape.to_caller:
+            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            batch.requests[0].waiter.restart()
         if failure is not _CANCELLED:
             error = failure.to_error(batch.failures + 1)
             self._on_failure(batch, error)
@@ -613,8 +641,12 @@ async def _read_some(response: WireResponse) -> bytes:
 
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.FIELDS_REFUSED:
+        return True
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
     return failure.kind in _SPLIT and len(batch.requests) > 1
 
 

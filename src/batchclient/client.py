@@ -29,7 +29,7 @@ from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import LARGEST_PAGE_BYTES
-from batchclient._methods import CallMethods
+from batchclient._pooling import PoolingMethods
 from batchclient._runner import Runner
 from batchclient.config import changed, check_base_url, make_settings
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
@@ -49,7 +49,7 @@ _LIMIT_SETTINGS = frozenset(
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
-class BatchClient(CallMethods):
+class BatchClient(PoolingMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
@@ -64,7 +64,8 @@ class BatchClient(CallMethods):
             the first call that names none: it must then serve one only.
         api_key: sent as a bearer token.
         preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
-        dialect: the server's language; ``"vllm"``.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
+            other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
         http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
@@ -85,6 +86,8 @@ class BatchClient(CallMethods):
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        chat_lists_up_to_tokens: chats expected to generate more tokens than this are sent by themselves, since a list of chats answers
+            everyone when its slowest ends; 0 sends every chat by itself.
         order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
             ``"deadline"`` (earliest ``timeout_s`` end).
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
@@ -105,6 +108,8 @@ class BatchClient(CallMethods):
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
+        render_chat: the model's chat template: a callable of a conversation's messages that returns the prompt, a text with all special tokens or
+            token ids. Chats with a given length are then sent as completions, in lists that stream; no reasoning or tool parser sees them.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
@@ -145,6 +150,7 @@ class BatchClient(CallMethods):
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
+        chat_lists_up_to_tokens: int | None = None,
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,
@@ -159,6 +165,7 @@ class BatchClient(CallMethods):
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
         single_flight: bool | None = None,
+        render_chat: Callable[[Any], Any] | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
@@ -223,7 +230,7 @@ class BatchClient(CallMethods):
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+        ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 

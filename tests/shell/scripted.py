@@ -49,7 +49,7 @@ class Sent:
 
     def __post_init__(self):
         self.body = json.loads(self.request.body)
-        prompt = self.body["prompt"]
+        prompt = self.body.get("prompt", self.body.get("messages"))
         several = isinstance(prompt, list) and not isinstance(prompt[0], int)
         self.prompts = prompt if several else [prompt]
 
