@@ -240,7 +240,7 @@ class Runner:
             return
         dialect, caps = self._dialect_choice.of(facts)
         before = self._servers.get(endpoint)
-        if before is None or before.dialect != facts.dialect:
+        if (before.known if before is not None else None) != facts.known:
             # One of the same sort stays: it may have learnt something.
             self._dialects[endpoint] = dialect
         if before != facts:
