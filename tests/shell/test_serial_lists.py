@@ -54,27 +54,27 @@ async def work(client, callers, seconds, prompt="{} {}", **params):
     return [sum(tenth * k <= at < tenth * (k + 1) for at in answers) / tenth for k in range(10)]
 
 
-@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
-async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(max_tokens):
-    server = Serial(0.1)
+@pytest.mark.parametrize(("max_tokens", "limit"), [(1, 8), (16, 32)], ids=["plain", "streamed"])
+async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(max_tokens, limit):
+    server = Serial(0.5)
     changes = []
-    async with make_client(server, limit=32, on_adjustment=changes.append) as client:
-        rates = await work(client, 48, 40.0, max_tokens=max_tokens)
+    async with make_client(server, limit=limit, on_adjustment=changes.append) as client:
+        rates = await work(client, 2 * limit, 80.0, max_tokens=max_tokens)
         statistics = client.statistics()
     assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
     assert "one prompt after another" in changes[0].reason
     assert statistics.alone[WHY] > 100
     assert rates[-2] >= 1.3 * rates[0]
-    late = server.sent[-100:]
+    late = server.sent[-50:]
     assert all(len(each.prompts) == 1 for each in late)
 
 
 async def test_lists_are_tried_again_and_given_up_again():
-    server, changes = Serial(0.4), []
-    async with make_client(server, limit=16, on_adjustment=changes.append) as client:
-        await work(client, 24, 700.0, max_tokens=1)
+    server, changes = Serial(1.0), []
+    async with make_client(server, limit=4, on_adjustment=changes.append) as client:
+        await work(client, 8, 500.0, max_tokens=1)
     assert [change.new for change in changes] == [1, 1]
-    assert 300.0 < changes[1].at - changes[0].at < 700.0
+    assert 300.0 < changes[1].at - changes[0].at < 800.0
 
 
 PROFILES = {
@@ -94,6 +94,6 @@ async def test_servers_that_batch_keep_their_lists_whatever_lists_cost(costs, ma
     changes = []
     async with make_client(SimulatorTransport(server), limit=32, on_adjustment=changes.append) as client:
         trial = client._runner.core._by_id[0].can().trial
-        await work(client, 48, 4.0, prompt, max_tokens=max_tokens)
+        await work(client, 48, 2.5, prompt, max_tokens=max_tokens)
         assert trial._singles_until < 0
     assert [change for change in changes if change.setting == "max_list"] == []

@@ -1,7 +1,7 @@
 """Whether a server that takes lists serves their prompts at once. Some serve them one after another, while they do serve requests at once.
 
 Rules:
-- It looks so where lists of n take at least 0.75 n times as long as a single request. Lists under four prompts do not show it: they may
+- It looks so where lists of n take at least 0.75 n times as long as a single request. Lists of two do not show it: they may
   have waited for the step that was under way. Where 16 lists were sent and no single for five minutes, one call is sent singly to find
   out. A server whose arithmetic is used up looks the same, so that looks decide nothing.
 - What decides is a trial: the next calls of that key go singly until 16 of them have been served beside each other. Both are told by
@@ -24,7 +24,7 @@ __all__ = ["ListTrial"]
 
 _COMPARED = 16
 _SUSPECT_RATIO = 0.75
-_LEAST_PROMPTS = 4
+_LEAST_PROMPTS = 3
 _LEAST_GAIN = 1.5
 _MOST_LOAD = 1.25
 _SINGLE_HOLDS_S = 300.0
