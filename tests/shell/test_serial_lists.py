@@ -71,8 +71,8 @@ async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(
 
 async def test_lists_are_tried_again_and_given_up_again():
     server, changes = Serial(1.0), []
-    async with make_client(server, limit=4, on_adjustment=changes.append) as client:
-        await work(client, 8, 500.0, max_tokens=1)
+    async with make_client(server, limit=16, on_adjustment=changes.append) as client:
+        await work(client, 32, 680.0, max_tokens=1)
     assert [change.new for change in changes] == [1, 1]
     assert 300.0 < changes[1].at - changes[0].at < 800.0
 

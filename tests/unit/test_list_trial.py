@@ -35,14 +35,6 @@ def test_there_is_no_trial_where_a_list_takes_less_than_three_quarters_of_so_man
         assert trial.singles(KEY, 10.0) is expected
 
 
-def test_a_list_of_two_shows_nothing():
-    trial = ListTrial()
-    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.05)
-    for _ in range(100):
-        trial.ended(KEY, 2, 9.0, 10.0, 3.0, 10.0)
-    assert not trial.singles(KEY, 10.0)
-
-
 def test_there_is_no_trial_before_16_lists():
     trial = ListTrial()
     singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.05)

@@ -1,9 +1,9 @@
 """Whether a server that takes lists serves their prompts at once. Some serve them one after another, while they do serve requests at once.
 
 Rules:
-- It looks so where lists of n take at least 0.75 n times as long as a single request. Lists of two do not show it: they may
-  have waited for the step that was under way. Where 16 lists were sent and no single for five minutes, one call is sent singly to find
-  out. A server whose arithmetic is used up looks the same, so that looks decide nothing.
+- It looks so where lists of n take at least 0.75 n times as long as a single request. Where 16 lists were sent and no single for five
+  minutes, one call is sent singly to find out. A server whose arithmetic is used up looks the same, and so do lists of two that had to
+  wait for the step that was under way: looks decide nothing.
 - What decides is a trial: the next calls of that key go singly until 16 of them have been served beside each other. Both are told by
   their throughput: the sequences that the endpoint finished from when a request was sent until it ended, per second.
 - Lists are given up, for five minutes, if the singles' throughput was at least 1.5 times theirs, at no more than 1.25 times the load: more
@@ -24,7 +24,6 @@ __all__ = ["ListTrial"]
 
 _COMPARED = 16
 _SUSPECT_RATIO = 0.75
-_LEAST_PROMPTS = 3
 _LEAST_GAIN = 1.5
 _MOST_LOAD = 1.25
 _SINGLE_HOLDS_S = 300.0
@@ -104,8 +103,6 @@ class ListTrial:
             self._seen[key] = seen = _Seen()
             if len(self._seen) > _KEPT_KEYS:
                 self._seen.popitem(last=False)
-        if 1 < prompts < _LEAST_PROMPTS:
-            return False
         if prompts > 1:
             seen.lists.append((prompts, now - sent_at, per_s, load))
             if len(seen.lists) == _COMPARED and self._key is None and now >= max(self._again_at, self._singles_until):
