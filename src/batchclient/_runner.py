@@ -239,10 +239,11 @@ class Runner:
         if self.ended or endpoint not in self._dialects:
             return
         dialect, caps = self._dialect_choice.of(facts)
-        if dialect.name != self._dialects[endpoint].name:
+        before = self._servers.get(endpoint)
+        if (before.known if before is not None else None) != facts.known:
             # One of the same sort stays: it may have learnt something.
             self._dialects[endpoint] = dialect
-        if self._servers.get(endpoint) != facts:
+        if before != facts:
             self._servers[endpoint] = facts
             _log.info("endpoint %d is %s", endpoint, facts)
         if self._on_server is not None:

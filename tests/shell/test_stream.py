@@ -248,7 +248,7 @@ async def test_a_break_before_any_piece_was_taken_is_tried_again_from_the_beginn
     transport = ScriptedTransport(broken, reply(piece("new"), piece("er", "stop", 2), DONE))
     async with make_client(transport, retry=Backoff(base_s=0.1)) as client:
         stream = client.stream("a", max_tokens=9)
-        stream._begin()
+        await stream._begin()
         await anyio.sleep(5.0)
         assert await texts(stream) == ["new", "er"]
     assert stream.completion.text == "newer"

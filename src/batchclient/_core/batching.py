@@ -105,6 +105,8 @@ class BatchingRule:
             if abilities.lists_refused:
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
+        if endpoint.can(shape.kind).trial.singles(shape.key, now) and self._settings.batch_size is None:
+            return "lists are served one prompt after another"
         expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         if expected > self._settings.singles_above_tokens:
             return "long output expected"

@@ -329,6 +329,7 @@ class Granting:
         size = len(requests)
         if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
+            endpoint.can(shape.kind).trial.sent_single(shape.key)
         for request in requests:
             request.state = RequestState.IN_FLIGHT
             request.attempts += 1
@@ -348,6 +349,7 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
+            served_at_sent=endpoint.served,
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,
             lane=lane,

@@ -38,7 +38,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.lanes import Lanes
-from batchclient._core.lengths import OutputLengths, bucket_of
+from batchclient._core.lengths import OutputLengths, PromptLengths, bucket_of
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
@@ -111,6 +111,7 @@ class Scheduler:
         for endpoint in self._endpoints:
             endpoint.set_rates(settings)
         self._lengths = OutputLengths()
+        self._prompts = PromptLengths()
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights)
         families = settings.group_prefixes and settings.length_reach is None
@@ -256,6 +257,7 @@ class Scheduler:
 
     def _enqueue(self, request: Request) -> None:
         shape = request.shape
+        self._prompts.estimate(request)
         expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         request.bucket = bucket_of(request.prompt_tokens + expected)
         self._queue.add(request)
@@ -303,6 +305,7 @@ class Scheduler:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally)
         if event.ended:
+            self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
             if endpoint.leaving:
@@ -320,6 +323,7 @@ class Scheduler:
         batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
+        self._prompts.learn(batch, event.answers)
         if tally.made_tokens:
             self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
         self._steering.answered(event, in_flight, tally, now)
