@@ -256,6 +256,19 @@ def test_what_was_learnt_of_answers_counts_more_than_what_they_may_be():
     assert rule.alone(shape, endpoint, 0.0) is None
 
 
+@pytest.mark.parametrize(
+    ("seen", "most", "listed"),
+    [(75.0, 100, True), (74.0, 100, False), (128.0, 128, True), (129.0, 129, False), (60.0, None, False)],
+)
+def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, listed):
+    lengths = OutputLengths()
+    rule, endpoint = BatchingRule(SchedulerSettings(), lengths), Endpoint(0, FixedLimit(8), 64)
+    shape = Shape(b"k", b"{}", max_output_tokens=most, lists_plain=True)
+    assert rule.alone(shape, endpoint, 0.0), "nothing was seen yet"
+    lengths.learn(b"k", seen)
+    assert (rule.alone(shape, endpoint, 0.0) is None) is listed
+
+
 @pytest.mark.parametrize("most", [1, 4, 500, None])
 def test_a_caller_who_waits_for_every_piece_is_streamed_to(most):
     rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)
