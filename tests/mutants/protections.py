@@ -262,8 +262,8 @@ PROTECTIONS = (
     ),
     Protection(
         "a streamed answer is not begun anew under its caller's eyes",
-        "src/batchclient/_core/scheduler.py",
-        "begun = [request for request in alive if request.begun]",
+        "src/batchclient/_core/endings.py",
+        "begun = [request for request in requests if request.begun]",
         "begun = []",
         "tests/shell/test_stream.py::test_a_break_after_a_piece_was_taken_raises",
     ),
