@@ -164,6 +164,36 @@ async def test_a_bad_conversation_fails_alone():
     assert [answer.text for answer in answers] == [answer_to(text, 2) for text in texts[:-1]]
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop_choice",
+        "cut",
+        "abort",
+        "garbage",
+        "html",
+        "status=503",
+        "first_only",
+        "no_lists",
+        "error_event",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 9])
+async def test_whatever_happens_to_a_reply_everyone_has_its_own_answer(fault, size):
+    server = SimulatedServer(STEPS, model="m", faults=[f"{fault},count=1"])
+    client, _ = make(server, retry=Backoff(base_s=0.05))
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(size)])
+    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
+
+
+async def test_a_choice_that_comes_twice_is_nobodys():
+    client, _ = make(SimulatedServer(STEPS, model="m", faults=["double_choice,count=1"]), retry=Backoff(base_s=0.05))
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(9)])
+    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(9)]
+
+
 # A server without the list route -----------------------------------------------------------------------------------
 
 
