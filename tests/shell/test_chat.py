@@ -155,6 +155,14 @@ async def test_chats_and_completions_never_share():
     assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
 
 
+@pytest.mark.parametrize("size", [1, 3])
+async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
+    client, log = make(send_priority=True)
+    async with client:
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=2, priority=7) for i in range(size)])
+    assert [body["priority"] for _, body in log.sent] == [-7]
+
+
 async def test_a_bad_conversation_fails_alone():
     client, _ = make(SimulatedServer(STEPS, model="m", faults=["bad_prompt=poison"]), retry=Backoff(max_attempts=1))
     texts = [f"hi {i}" for i in range(7)] + ["poison"]
