@@ -39,7 +39,7 @@ BIAS = 4.5
 SETTINGS: dict[str, dict[str, Any]] = {
     "lists": {"chat_lists_up_to_tokens": 10**6, "singles_above_tokens": 10**6},
     "singles": {"max_list": 1},
-    "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}\nassistant:"},
+    "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}assistant:"},
     "default": {},
 }
 
