@@ -35,7 +35,7 @@ from batchclient import BatchClient
 WAYS = ("lists", "singles", "rendered", "default", "openai")
 END_OF_TEXT = "2"
 BIAS = 4.5
-"""Of the toy model's end-of-text token: answers then end by themselves, most of them within 64 tokens, at a mean of some 20."""
+"""Of the toy model's end-of-text token: answers had a mean of 41 tokens with 3.5, and of 10 with 5.5."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "lists": {"chat_lists_up_to_tokens": 10**6, "singles_above_tokens": 10**6},
     "singles": {"max_list": 1},
