@@ -368,12 +368,7 @@ class Scheduler:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        if batch.shape.to_caller:
-            # What a caller has a part of cannot be begun anew.
-            begun = [request for request in alive if request.begun]
-            if begun:
-                self._endings.fail(begun, event)
-                alive = []
+        alive = self._endings.fail_begun(alive, event)
         elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)
