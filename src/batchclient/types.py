@@ -88,8 +88,17 @@ class Completion:
         return self.choices[0].finish_reason
 
 
+class _Computed:
+    """What every answer has, where nothing is generated."""
+
+    __slots__ = ()
+    time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[int] = 0
+    """Output tokens."""
+
+
 @dataclass(slots=True)
-class Embedding:
+class Embedding(_Computed):
     """One text's vector.
 
     Args:
@@ -103,11 +112,10 @@ class Embedding:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
-class Score:
+class Score(_Computed):
     """How well one document fits one query.
 
     Args:
@@ -119,7 +127,6 @@ class Score:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -138,7 +145,7 @@ class RankedDocument:
 
 
 @dataclass(slots=True)
-class Classification:
+class Classification(_Computed):
     """One text's class.
 
     Args:
@@ -152,11 +159,10 @@ class Classification:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
-class Tokens:
+class Tokens(_Computed):
     """One text's tokens.
 
     Args:
@@ -169,7 +175,6 @@ class Tokens:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
