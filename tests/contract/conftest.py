@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from batchclient.simulator.app import EmbeddedServer
-from tests.live.fixtures import vllm_server  # noqa: F401 (a fixture)
+from tests.live.fixtures import booted, vllm_server  # noqa: F401 (the second is a fixture)
 
 
 @dataclass(frozen=True)
@@ -30,3 +31,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         return
     with EmbeddedServer(profile="instant", model="tiny", max_model_len_tokens=2048) as embedded:
         yield Server(embedded.base_url, embedded.model, 2048, real=False)
+
+
+SERVERS = ["embedded", pytest.param("vllm", marks=pytest.mark.vllm)]
+
+
+def pooling_server(request: pytest.FixtureRequest, flags: Sequence[str], model_dir: Path) -> Iterator[Server]:
+    """A server that generates nothing: the embedded one, or a vLLM booted with these flags."""
+    if request.param == "vllm":
+        with booted(flags, model_dir) as live:
+            yield Server(live.base_url, live.model, 512, real=True)
+        return
+    with EmbeddedServer(profile="instant", model="tiny", max_model_len_tokens=512) as embedded:
+        yield Server(embedded.base_url, embedded.model, 512, real=False)

@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 SERVED_MODEL = "tiny"
 DEFAULT_MODEL_DIR = ROOT / ".cache" / "tiny-model"
+CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
+EMBED_FLAGS = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")  # the tiny model as an embedder
+CLASSIFIER_FLAGS = ("--max-model-len", "512", "--dtype", "float32")  # the cross-encoder: vLLM knows what it is
 LOG_DIR = ROOT / ".cache" / "vllm-logs"
 LOG_TAIL_LINES = 40
 
@@ -170,7 +173,7 @@ class VllmServer:
         if not program.is_file():
             raise VllmBootError(f"{program} is missing: run scripts/vllm_env.sh")
         if not (self._model_dir / "config.json").is_file():
-            raise VllmBootError(f"{self._model_dir} holds no model: run scripts/make_tiny_model.py with vLLM's python")
+            raise VllmBootError(f"{self._model_dir} holds no model: run scripts/test_vllm.sh, which makes it")
         # Else the health of whoever listens there would pass for ours.
         if self._wanted_port is not None and _port_is_taken(self._wanted_port):
             raise VllmBootError(f"port {self._wanted_port} is taken")
