@@ -20,7 +20,6 @@ __all__ = [
     "RankedDocument",
     "Score",
     "TokenLikelihood",
-    "Tokens",
     "Usage",
 ]
 

@@ -11,6 +11,8 @@ from batchclient.simulator import EmbeddedServer
 
 FOLDER = Path(__file__).parents[2] / "examples"
 PROMISES = {
+    "classify_one_token": r"300 messages in [1-9]\d? requests",
+    "embed_corpus": r"1000 vectors of \d+ numbers in [1-9]\d* requests\n0\.\d\d ticket \d+: a reading lamp that flickers at night",
     "complete": r"1000 answers in [1-9]\d requests",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
     "stream_results": r"5000 results, 0 failed",
