@@ -127,10 +127,17 @@ def scripted(monkeypatch, *script):
     return ScriptedTransport(*script)
 
 
+class Never:
+    """A retry policy that is not to be asked."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        pytest.fail("this is no failure: the calls are sent again in another form")
+
+
 async def test_a_server_that_refuses_base64_is_asked_without(monkeypatch):
     refused = error(400, "encoding_format: Extra inputs are not permitted")
     server = scripted(monkeypatch, refused, vectors, vectors)
-    async with make_client(server, retry=None) as client:
+    async with make_client(server, retry=Never()) as client:
         answers = await outcomes([client.embed("a"), client.embed("b")])
         later = await client.embed("c")
     assert sorted(list(answer.vector) for answer in answers) == [[0.0, 1.0], [1.0, 1.0]]
@@ -412,6 +419,13 @@ async def test_with_token_ids_the_boundary_is_a_count():
     assert [token.text for token in answer.tokens] == [" 7", " 8"]
     assert [token.log_likelihood is None for token in bare.tokens] == [True, False]
     assert answer.usage.prompt_tokens == 5
+
+
+async def test_ids_that_do_not_come_back_are_no_likelihood():
+    server = ScriptedTransport(echoed(["a", "b"], [None, -1.0], [None, {"b": -1.0}]))
+    async with make_client(server) as client:
+        with pytest.raises(DialectError, match="echo"):
+            await client.log_likelihood([7], given=[5, 6])
 
 
 async def test_a_token_across_the_boundary_is_the_continuations():

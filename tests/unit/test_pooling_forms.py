@@ -224,6 +224,12 @@ def test_tokens_that_are_none_fail(form, prompts, reply):
     assert failure is not None
 
 
+def test_as_many_texts_as_were_asked_for_or_none():
+    for form, reply in ((SglangTokens(), {"tokens": [[5]]}), (TeiTokens(), [[{"id": 5}]] * 3)):
+        answers, failure = read(form, batch_of(Kind.TOKENS, "a", "b"), reply)
+        assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
+
+
 # Errors --------------------------------------------------------------------------------------------------------------
 
 

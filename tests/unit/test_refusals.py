@@ -11,8 +11,8 @@ from batchclient.errors import BadRequest
 M = ("m", Kind.COMPLETION)
 
 
-def batch(number=1, model="m", sent_at=0.0):
-    shape = Shape(model.encode(), b"{}", model=model)
+def batch(number=1, model="m", sent_at=0.0, kind=Kind.COMPLETION):
+    shape = Shape(model.encode(), b"{}", model=model, kind=kind)
     return Batch(number, 0, shape, [Request(shape, b'"p"')], True, 0, sent_at, sent_at)
 
 
@@ -80,6 +80,9 @@ def test_models_by_the_thousand_are_not_remembered():
 
 def test_a_doubt_about_one_kind_of_call_is_none_about_another():
     refusals = Refusals()
-    refusals.doubt(batch(), 1.0)
-    assert ("m", Kind.EMBEDDING) not in refusals.models
-    assert set(refusals.models) == {M}
+    refusals.doubt(batch(kind=Kind.EMBEDDING), 1.0)
+    assert M not in refusals.models
+    refusals.begin_probe(batch(2, kind=Kind.EMBEDDING))
+    assert not refusals.end_probe(batch(2))
+    refusals.answered(batch(3, sent_at=2.0))
+    assert set(refusals.models) == {("m", Kind.EMBEDDING)}
