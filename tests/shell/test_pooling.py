@@ -24,7 +24,7 @@ from batchclient.dialects._scores import RerankScores
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.guises import VLLM
-from batchclient.simulator.pooling import probabilities_of, score_of, vector_of
+from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
 

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from batchclient.simulator.pooling import probabilities_of, score_of, vector_of
+from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 
