@@ -46,7 +46,10 @@ __all__ = [
     "parse_inputs",
     "parse_rerank",
     "parse_score",
+    "probabilities_of",
+    "score_of",
     "tokenize_page",
+    "vector_of",
 ]
 
 _JSON = (("content-type", "application/json"),)
