@@ -12,6 +12,8 @@ from batchclient.simulator import EmbeddedServer
 FOLDER = Path(__file__).parents[2] / "examples"
 PROMISES = {
     "chat_service": r"[1-9]\d* questions answered, slowest first piece after [\d.]+ s\n200 summaries in [1-9]\d* requests",
+    "classify_one_token": r"300 messages in [1-9]\d? requests",
+    "embed_corpus": r"1000 vectors of \d+ numbers in [1-9]\d* requests\n0\.\d\d ticket \d+: a reading lamp that flickers at night",
     "complete": r"1000 answers in [1-9]\d requests",
     "extraction": r"invoice 0: \w+, \d+\ninvoice 1: \w+, \d+\n12 invoices read, 12 with a supplier\ncut off: .*no Invoice.*finish_reason: length",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
