@@ -67,7 +67,9 @@ def find(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) 
     local, python = (None, None) if not gpus else _local(environ)
     if urls or local:
         return Found(urls, local, python, "cpu" if rehearsal else "cuda")
-    lacking = "this machine has no NVIDIA GPU" if not gpus else "neither vLLM nor transformers is installed beside its GPU"
+    lacking = (
+        "this machine has no NVIDIA GPU" if not gpus else "neither vLLM nor transformers is installed beside its GPU"
+    )
     named = ", ".join(URLS)
     return Found(missing=f"no server is named ({named}) and {lacking}: see docs/how-to/gpu-suite.md")
 
