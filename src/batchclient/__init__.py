@@ -8,6 +8,7 @@ test against.
 from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
+    AnswerInvalid,
     AuthenticationFailed,
     BadRequest,
     BatchClientError,
@@ -32,12 +33,26 @@ from batchclient.errors import (
     TransportError,
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
-from batchclient.types import Choice, Completion, MapResult, Usage
+from batchclient.stream import Stream
+from batchclient.types import (
+    Choice,
+    Classification,
+    Completion,
+    Delta,
+    Embedding,
+    LogLikelihood,
+    MapResult,
+    RankedDocument,
+    Score,
+    TokenLikelihood,
+    Usage,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adjustment",
+    "AnswerInvalid",
     "AuthenticationFailed",
     "Backoff",
     "BadRequest",
@@ -46,29 +61,37 @@ __all__ = [
     "CallAborted",
     "CertificateRefused",
     "Choice",
+    "Classification",
     "ClientClosed",
     "Completion",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
     "DeadlineExceeded",
+    "Delta",
     "DemuxError",
     "DialectError",
+    "Embedding",
     "EndpointStatistics",
     "LaneStatistics",
     "LocalError",
+    "LogLikelihood",
     "MapResult",
     "NotFound",
     "OutOfSockets",
     "QueueFull",
+    "RankedDocument",
     "RateLimited",
     "ReadTimedOut",
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
+    "Score",
     "ServerFault",
     "Statistics",
+    "Stream",
     "TenacityRetry",
+    "TokenLikelihood",
     "TransportError",
     "Usage",
     "__version__",

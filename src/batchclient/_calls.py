@@ -3,33 +3,39 @@
 Rules:
 - What is wrong is refused here, with a ``ConfigError`` that names the argument.
 - A prompt becomes JSON bytes here, once: bad text is found where it is given, and retries and splits need not write it again.
-- A model's length is known from the settings, or learnt from the server's first complaint about that model.
+- A model's length is known from the settings, or learnt from the servers (see ``_model_lengths``).
+- The model is the call's, the client's, or the one that the server was asked for: ``asks_model`` says that it must be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from json import dumps
 from typing import Any
 
 from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
-from batchclient._inputs import BYTES_PER_TOKEN, INPUTS, check_ids, write_text
+from batchclient._inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
+from batchclient._model_lengths import ModelLengths
 from batchclient.config import Settings
 from batchclient.dialects._replies import model_len_in
 from batchclient.dialects._shapes import Shapes
-from batchclient.errors import BadRequest, BatchClientError, ConfigError
+from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFound
 
 __all__ = ["CallMaker"]
 
-_FORGET_AFTER_S = 300.0
 _LONGEST_TIMEOUT_S = 1e9
 _HIGHEST_PRIORITY = 100
 """Classes are few: each has its own bound in the queue."""
 _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
+_TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
+"""Fields by which a server is told to cut what is too long: no prompt is, then."""
+_SOME_MODEL = "?"
+"""Stands for the server's model while arguments are only checked."""
 
 
 class CallMaker:
@@ -42,8 +48,13 @@ class CallMaker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._shapes = Shapes()
-        self._learnt_len: dict[str, tuple[int, float]] = {}
+        self.lengths = ModelLengths()
+        self.default_model = settings.model
+        """Of calls that name none."""
+        self.asks_model = settings.model is None
+        """Whether the server is to be asked for it before a call that names none."""
         self._of_lanes: dict[tuple[Shape, int, str | None], Shape] = {}
+        self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(
         self,
@@ -51,13 +62,15 @@ class CallMaker:
         model: str | None,
         timeout_s: float | None,
         params: Mapping[str, Any],
-        waiter: Waiter,
+        waiter: Waiter | None,
         now: float,
         priority: int = 0,
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
+        *,
+        to_caller: bool = False,
     ) -> Request:
-        """Return the request of one call.
+        """Return the request of one call; ``to_caller``: it is streamed to its caller.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -68,12 +81,15 @@ class CallMaker:
         if write is not None:
             wire, tokens = write(item)
         elif isinstance(item, str):
-            wire = self._check_text(item, name, now)
+            wire = self._check_text(item, name, params, now, kind)
             tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
-            wire, tokens = self._check_ids(item, name, now)
+            wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids)
+        alone = "content parts" if kind is Kind.CHAT and has_media(item) else None
+        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller)
+        if kind is Kind.RERANK:
+            shape = self._of_query(shape, item[0])
         if priority or type(priority) is not int or tenant is not None:
             shape = self._in_lane(shape, priority, tenant)
         deadline = self.deadline(timeout_s, now)
@@ -88,18 +104,43 @@ class CallMaker:
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
     ) -> None:
-        """Check what all calls of a map share.
+        """Check what all calls of a map share; the model may be one that the server is still to be asked for.
 
         Raises:
             ConfigError: an argument is wrong.
         """
+        if model is None and self.asks_model:
+            model = self.default_model or _SOME_MODEL
         shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
 
+    def check_call(
+        self,
+        item: Any,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        now: float,
+        priority: int,
+        tenant: str | None,
+        kind: Kind,
+    ) -> float | None:
+        """Check a call whose model the server is still to be asked for; return its deadline.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        model = self.default_model or _SOME_MODEL
+        return self.make(item, model, timeout_s, params, None, now, priority, tenant, kind).deadline
+
+    def found_model(self, name: str) -> None:
+        """The server was asked for its model."""
+        self.default_model = name
+        self.asks_model = False
+
     def model(self, model: str | None) -> str:
         """Return the model's name: the call's, or the client's."""
-        name = model if model is not None else self._settings.model
+        name = model if model is not None else self.default_model
         if name is not None and not isinstance(name, str):
             raise ConfigError(f"model is a name, not a {type(name).__name__}", field="model")
         if not name:
@@ -145,41 +186,57 @@ class CallMaker:
         self._of_lanes[shape, priority, tenant] = made
         return made
 
+    def _of_query(self, shape: Shape, query: str) -> Shape:
+        """Return the shape of the pairs that share a query: another key, for servers that rank documents for one query at a time."""
+        digest = sha256(query.encode()).digest()
+        known = self._of_queries.get((shape, digest))
+        if known is None:
+            if len(self._of_queries) >= _SHAPES_REMEMBERED:
+                self._of_queries.clear()
+            known = replace(shape, key=digest + shape.key, answer_key=digest + shape.key)
+            self._of_queries[shape, digest] = known
+        return known
+
     def learn(self, batch: Batch, error: BatchClientError) -> None:
-        """Learn a model's length from the server's complaint."""
+        """Learn a model's length from the server's complaint, and that it has another model now."""
         if isinstance(error, BadRequest):
             length = model_len_in(error.message)
             if length is not None:
-                self._learnt_len[batch.shape.model] = (length, batch.sent_at)
+                self.lengths.learn(batch.endpoint, batch.shape.model, length, batch.sent_at)
+            if isinstance(error, NotFound) and self._settings.model is None and batch.shape.model == self.default_model:
+                self.asks_model = True
 
-    def _check_text(self, prompt: str, model: str, now: float) -> bytes:
-        wire = write_text(prompt, "prompt")
+    def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:
+        wire = write_text(prompt, ARGUMENTS[kind][1])
         count = self._settings.count_tokens
-        if count is not None:
+        if count is not None and kind is not Kind.TOKENS and _TRUNCATING.isdisjoint(params):
             longest = self._longest(model, now)
             # A token is at least a byte, so that short texts need no counting.
             if longest is not None and len(wire) > longest:
-                _check_length(count(prompt), longest)
+                _check_length(count(prompt), longest, kind)
         return wire
 
-    def _check_ids(self, prompt: Any, model: str, now: float) -> tuple[bytes, int]:
-        ids = check_ids(prompt)
+    def _check_ids(
+        self, prompt: Any, model: str, params: Mapping[str, Any], now: float, kind: Kind
+    ) -> tuple[bytes, int]:
+        ids = check_ids(prompt, kind)
         longest = self._longest(model, now)
-        if longest is not None:
-            _check_length(len(ids), longest)
+        if longest is not None and _TRUNCATING.isdisjoint(params):
+            _check_length(len(ids), longest, kind)
         return str(ids).replace(" ", "").encode(), len(ids)
 
     def _longest(self, model: str, now: float) -> int | None:
         if self._settings.max_model_len is not None:
             return self._settings.max_model_len
-        length, learnt_at = self._learnt_len.get(model, (None, 0.0))
-        # Forgotten after a while, like all that was learnt: the server may have been started anew with another length.
-        return length if now < learnt_at + _FORGET_AFTER_S else None
+        return self.lengths.longest(model, now)
 
 
-def _check_length(tokens: int, longest: int) -> None:
-    if tokens >= longest:
+def _check_length(tokens: int, longest: int, kind: Kind) -> None:
+    argument = ARGUMENTS[kind][1]
+    if kind is Kind.COMPLETION and tokens >= longest:
         message = (
             f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
         )
-        raise ConfigError(message, field="prompt")
+        raise ConfigError(message, field=argument)
+    if tokens > longest:
+        raise ConfigError(f"the {argument} has {tokens} tokens, and the model's length is {longest}", field=argument)

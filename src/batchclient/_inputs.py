@@ -15,7 +15,17 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["BYTES_PER_TOKEN", "INPUTS", "check_ids", "write_messages", "write_pair", "write_text"]
+__all__ = [
+    "ARGUMENTS",
+    "BYTES_PER_TOKEN",
+    "INPUTS",
+    "check_ids",
+    "has_media",
+    "is_conversation",
+    "write_messages",
+    "write_pair",
+    "write_text",
+]
 
 BYTES_PER_TOKEN = 4
 """A rough mean for English text; only length groups rest on it."""
@@ -35,27 +45,38 @@ def write_text(text: str, field: str) -> bytes:
     raise ConfigError(f"the {field} holds a lone surrogate at character {place}, which no UTF-8 can carry", field=field)
 
 
-def check_ids(prompt: Any) -> list[int]:
+ARGUMENTS = {
+    Kind.COMPLETION: ("complete", "prompt"),
+    Kind.EMBEDDING: ("embed", "text"),
+    Kind.CLASSIFICATION: ("classify", "text"),
+    Kind.TOKENS: ("tokenize", "text"),
+}
+"""The method of a kind, and its argument, where that is a text or token ids."""
+
+
+def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     """Return token ids as a list.
 
     Raises:
         ConfigError: it is no sequence of token ids.
     """
+    method, field = ARGUMENTS[kind]
+    if kind is Kind.TOKENS:
+        raise ConfigError(f"{field} is a text, not a {type(prompt).__name__}", field=field)
     if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):
-        kind = type(prompt).__name__
-        raise ConfigError(f"a prompt is a text or a sequence of token ids, not a {kind}", field="prompt")
+        raise ConfigError(f"a {field} is a text or a sequence of token ids, not a {type(prompt).__name__}", field=field)
     if not prompt:
-        raise ConfigError("the prompt is an empty sequence of token ids", field="prompt")
+        raise ConfigError(f"the {field} is an empty sequence of token ids", field=field)
     kinds = set(map(type, prompt))
     if not kinds.isdisjoint((str, list, tuple, dict)):
-        message = "complete() takes one prompt; for several, call it several times at once or use batch_map"
-        raise ConfigError(message, field="prompt")
+        message = f"{method}() takes one {field}; for several, call it several times at once or use batch_map"
+        raise ConfigError(message, field=field)
     try:
         if bool in kinds:
             raise TypeError("a bool is none")
         return array("Q", prompt).tolist()
     except (TypeError, OverflowError) as error:
-        raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field="prompt") from None
+        raise ConfigError(f"token ids are whole numbers of at least 0: {error}", field=field) from None
 
 
 def write_messages(messages: Any) -> tuple[bytes, int]:
@@ -84,6 +105,22 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
     return wire, len(wire) // BYTES_PER_TOKEN + 1
 
 
+def is_conversation(item: object) -> bool:
+    """Whether what a map's callable returned is a conversation rather than a prompt."""
+    return isinstance(item, (list, tuple)) and bool(item) and isinstance(item[0], Mapping)
+
+
+def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a conversation has parts that are no text: images, audio, files."""
+    contents = [message.get("content") for message in messages]
+    return any(
+        not (isinstance(part, Mapping) and part.get("type") == "text")
+        for content in contents
+        if isinstance(content, (list, tuple))
+        for part in content
+    )
+
+
 def write_pair(pair: Any) -> tuple[bytes, int]:
     """Write a query and a document as a JSON array of two texts; return it with an estimate of its tokens.
 
@@ -97,5 +134,9 @@ def write_pair(pair: Any) -> tuple[bytes, int]:
     return b"[%b,%b]" % (query, document), (len(query) + len(document)) // BYTES_PER_TOKEN + 1
 
 
-INPUTS: dict[Kind, Callable[[Any], tuple[bytes, int]]] = {Kind.CHAT: write_messages, Kind.SCORE: write_pair}
+INPUTS: dict[Kind, Callable[[Any], tuple[bytes, int]]] = {
+    Kind.CHAT: write_messages,
+    Kind.SCORE: write_pair,
+    Kind.RERANK: write_pair,
+}
 """How the inputs of a kind are written, where it is neither a text nor token ids: (JSON, tokens by estimate)."""

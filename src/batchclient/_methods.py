@@ -9,21 +9,39 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
-from batchclient._backend import Waiter
+from pydantic import BaseModel
+
 from batchclient._calls import CallMaker
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Cancelled, Request, RequestState
+from batchclient._inputs import has_media, is_conversation, write_messages
+from batchclient._rendering import as_chat, render
 from batchclient._runner import Runner
+from batchclient._sink import Sink
+from batchclient._structured import demand, parse
 from batchclient.config import Settings
 from batchclient.errors import ConfigError
-from batchclient.maps import Map
+from batchclient.maps import Finish, Map, Row
+from batchclient.stream import Stream
 from batchclient.templates import Prompt, make_prompt
 from batchclient.types import Completion
 
-__all__ = ["CallMethods"]
+__all__ = ["CallMethods", "Messages"]
+
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has them."""
+
+_MAPPED = {
+    "complete": Kind.COMPLETION,
+    "chat": Kind.CHAT,
+    "embed": Kind.EMBEDDING,
+    "classify": Kind.CLASSIFICATION,
+}
+"""The calls that a map can make, one per document."""
 
 
 class CallMethods:
@@ -45,6 +63,7 @@ class CallMethods:
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> Completion:
         """Complete one prompt.
@@ -55,30 +74,164 @@ class CallMethods:
             timeout_s: this call's whole time; the client's by default.
             priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
             tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
+            response_model: a pydantic model: its JSON schema is demanded of the server (``response_format``), and the answer has the validated
+                instance in ``parsed``.
             params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
 
         Raises:
             ConfigError: the prompt or a parameter is wrong. Nothing was sent.
             BadRequest: the server refuses this call; its batch-mates are not concerned.
+            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's ``completion``.
             DeadlineExceeded: ``timeout_s`` passed.
             BatchClientError: see ``batchclient.errors``.
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
-        return await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
+        if response_model is None:
+            return await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
+        params = demand(response_model, params)
+        answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        return parse(response_model)(answer)
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> Completion:
+        """Answer one conversation.
+
+        Chats with short answers share requests where the server takes lists of them (vLLM from 0.19); others, and those with ``tools``, ``n``
+        above 1, images or audio, go by themselves. ``BatchClient(render_chat=…)`` lets chats of any length share streamed requests.
+
+        Args:
+            messages: the conversation, as OpenAI's API has it.
+            model, timeout_s, priority, tenant, response_model: as for ``complete``.
+            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands before ``max_tokens``.
+
+        Returns:
+            An answer whose ``message`` is what the server sent; ``text`` is its content. One that came in a list has ``output_tokens`` and no ``usage``:
+            the server tells the prompt tokens of a whole list only.
+
+        Raises:
+            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as ``complete``.
+
+        Cancellation: at any moment; the calls that share the request are left alone.
+        """
+        if response_model is not None:
+            params = demand(response_model, params)
+        kind, item, fields = self._chat_or_rendered(messages, params)
+        answer = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
+        if kind is not Kind.CHAT:
+            answer = as_chat(answer)
+        return answer if response_model is None else parse(response_model)(answer)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Any,
+    ) -> Stream:
+        """Complete one prompt and hand out the answer piece by piece, as the server makes it.
+
+            async with client.stream("Once upon", max_tokens=200) as pieces:
+                async for delta in pieces:
+                    print(delta.text, end="")
+            print(pieces.completion.usage)
+
+        The call goes by itself, through the same queue, limit, fairness and retries as all others. It is sent again only while no piece was taken.
+        Leaving the loop, ``aclose()`` and cancellation close the connection, so that the server stops. While pieces are not taken, no more than a few
+        hundred are read ahead.
+
+        Args:
+            prompt, model, priority, tenant: as for ``complete``.
+            timeout_s: the whole call's time, from the first ``__anext__`` to the last piece, the caller's own time included.
+            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server heeds it.
+
+        Returns:
+            An async iterator of ``Delta``, also an async context manager. It sends nothing before it is iterated. Afterwards its ``completion``
+            is the whole answer.
+
+        Raises:
+            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration.
+        """
+        return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        **params: Any,
+    ) -> Stream:
+        """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
+
+        Args:
+            messages: as for ``chat``.
+            model, timeout_s, priority, tenant, params: as for ``stream``.
+
+        Returns:
+            As ``stream``.
+
+        Raises:
+            ConfigError: as ``stream``.
+        """
+        return self._make_stream(Kind.CHAT, messages, model, timeout_s, params, priority, tenant)
+
+    def _make_stream(
+        self,
+        kind: Kind,
+        item: Any,
+        model: str | None,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        priority: int,
+        tenant: str | None,
+    ) -> Stream:
+        runner = self._runner
+        now = 0.0 if runner is None or runner.ended else runner.backend.now()
+        sink = Sink()
+        request = self._calls.make(item, model, timeout_s, params, sink, now, priority, tenant, kind, to_caller=True)
+        sink.request = request
+        return Stream(self._start, request, partial(self._calls.deadline, timeout_s))
+
+    def _chat_or_rendered(self, messages: Any, params: Mapping[str, Any]) -> tuple[Kind, Any, Mapping[str, Any]]:
+        """How a chat is sent: as one, or as a completion where the client has the template."""
+        template = self._settings.render_chat
+        if template is not None:
+            write_messages(messages)
+            if not has_media(messages):
+                rendered = render(messages, params, template)
+                if rendered is not None:
+                    return Kind.COMPLETION, *rendered
+        return Kind.CHAT, messages, params
 
     @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
         model: str | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> list[Completion]: ...
 
@@ -86,43 +239,68 @@ class CallMethods:
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
+        call: Literal["complete"] = "complete",
         return_exceptions: bool,
         model: str | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> list[Completion | Exception]: ...
 
+    @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str,
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
-    ) -> list[Completion] | list[Completion | Exception]:
-        """Complete one prompt per document and return the answers in input order.
+    ) -> list[Any]: ...
+
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        *,
+        call: str = "complete",
+        return_exceptions: bool = False,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> list[Any]:
+        """Make one call per document and return the answers in input order.
 
         Args:
             docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
+                ids, or a conversation to be answered as ``chat`` does.
+            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
+                user's.
             return_exceptions: put errors into the list instead of raising the first one.
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
             look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
+            response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
             params: as for ``complete``.
 
         Returns:
-            One ``Completion`` (or exception) per document.
+            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
 
         Raises:
             BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
@@ -131,18 +309,20 @@ class CallMethods:
         rows = self.stream_map(
             docs,
             prompt,
+            call=call,
             ordered=True,
             model=model,
             timeout_s=timeout_s,
             priority=priority,
             tenant=tenant,
             look_ahead=look_ahead,
+            response_model=response_model,
             **params,
         )
         try:
             async for row in rows:
                 if row.error is None:
-                    results.append(row.completion)
+                    results.append(row.answer)
                 elif return_exceptions:
                     results.append(row.error)
                 else:
@@ -155,23 +335,25 @@ class CallMethods:
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt],
+        prompt: str | Callable[[Any], Any],
         *,
+        call: str = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
         look_ahead: int | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> Map:
-        """Complete one prompt per document and yield the results as they come.
+        """Make one call per document and yield the results as they come.
 
         Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
         results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
 
         Args:
-            docs, prompt, model, timeout_s, priority, tenant, look_ahead, params: as for ``batch_map``.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
@@ -181,16 +363,43 @@ class CallMethods:
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        render = make_prompt(prompt)
+        make = make_prompt(prompt)
+        finish: Finish | None = None
+        finish_rendered: Finish = as_chat
+        if response_model is not None:
+            params = demand(response_model, params)
+            finish = own = parse(response_model)
+            finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
+        kind = _MAPPED.get(call) if isinstance(call, str) else None
+        if kind is None:
+            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
+        if response_model is not None and kind not in (Kind.COMPLETION, Kind.CHAT):
+            raise ConfigError(
+                f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
+            )
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant)
+        self._calls.check(model, timeout_s, params, priority, tenant, kind)
 
-        def make_request(document: Any, waiter: Waiter, runner: Runner) -> Request:
+        def make_request(document: Any, row: Row, runner: Runner) -> Request:
+            item: Any = make(document)
+            own = kind
+            fields: Mapping[str, Any] = params
+            row.finish = finish
+            if own is Kind.CHAT and isinstance(item, str):
+                item = [{"role": "user", "content": item}]
+            if own is Kind.CHAT or (own is Kind.COMPLETION and is_conversation(item)):
+                own, item, fields = self._chat_or_rendered(item, params)
+                row.finish = finish if own is Kind.CHAT else finish_rendered
             now = runner.backend.now()
-            return self._calls.make(render(document), model, timeout_s, params, waiter, now, priority, tenant)
+            return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
 
         return Map(
-            docs, make_request, self._start, look_ahead or max(1024, 4 * self._settings.highest_limit), ordered=ordered
+            docs,
+            make_request,
+            self._start,
+            look_ahead or max(1024, 4 * self._settings.highest_limit),
+            ordered=ordered,
+            prepare=self._find_model if model is None else None,
         )
 
     async def _call(
@@ -208,8 +417,13 @@ class CallMethods:
         # The test for "same loop as last time" is all that a call pays for loops, forks and trio.
         if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
             runner = self._start()
+        now = runner.backend.now()
+        if model is None and self._calls.asks_model:
+            # What is wrong is refused at once all the same; and the deadline is the call's, not the request's.
+            deadline = self._calls.check_call(item, timeout_s, params, now, priority, tenant, kind)
+            await self._find_model(runner, deadline)
         waiter = runner.backend.waiter()
-        request = self._calls.make(item, model, timeout_s, params, waiter, runner.backend.now(), priority, tenant, kind)
+        request = self._calls.make(item, model, timeout_s, params, waiter, now, priority, tenant, kind)
         runner.submit(request)
         try:
             return await runner.backend.wait(waiter)
@@ -217,3 +431,8 @@ class CallMethods:
             if request.state is not RequestState.DONE:
                 runner.tell(Cancelled(request))
             raise
+
+    async def _find_model(self, runner: Runner, deadline: float | None = None) -> None:
+        """Ask the server for its model if that is what calls that name none need."""
+        if self._calls.asks_model:
+            await runner.model_question.wait(deadline)

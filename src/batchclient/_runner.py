@@ -24,6 +24,8 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._backend import Backend, Cancellable
+from batchclient._core.health import HealthState
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -48,15 +50,21 @@ from batchclient._core.messages import (
     Request,
     Resolve,
     SendBatch,
+    ServerKnown,
     Submitted,
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
+from batchclient._detect import Detection
+from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import Feedback
+from batchclient._server_model import ModelQuestion
+from batchclient._sink import Sink
 from batchclient._stall import StallWatch
-from batchclient.dialects import Dialect
+from batchclient.dialects import Decoder
+from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import (
     BatchClientError,
     CallAborted,
@@ -69,7 +77,7 @@ from batchclient.errors import (
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireResponse
-from batchclient.types import Completion
+from batchclient.types import Completion, Delta
 
 __all__ = ["Runner"]
 
@@ -97,21 +105,24 @@ class Runner:
     Args:
         backend: the loop's clock, tasks and timer.
         core: the scheduler.
-        dialects: one per endpoint, in the order of their ids.
-        transports: one per endpoint, likewise.
+        dialects: which dialect an endpoint is spoken to in.
+        transports: one per endpoint, in the order of their ids.
         policy: when to try again.
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
         on_adjustment: told of each change of a limit or list cap; the user's.
         metrics_transports: one per endpoint, to the servers' roots, to ask for their load; none: they are not asked.
         model: the model that the calls are for, if all are for one.
+        detection_transports: one per endpoint, to its base URL, to find out which server it is; none: nobody asks.
+        on_server: told of each server that was found out, for what the client learns from it.
+        on_model: told of the model's name, where it was asked for.
     """
 
     def __init__(
         self,
         backend: Backend,
         core: Scheduler | SingleFlight,
-        dialects: Sequence[Dialect],
+        dialects: DialectChoice,
         transports: Sequence[Transport],
         policy: RetryPolicy,
         timeouts: Timeouts,
@@ -119,12 +130,17 @@ class Runner:
         on_adjustment: Callable[[Adjustment], object] | None = None,
         metrics_transports: Sequence[Transport] = (),
         model: str | None = None,
+        *,
+        detection_transports: Sequence[Transport] = (),
+        on_server: Callable[[int, ServerFacts, float], None] | None = None,
+        on_model: Callable[[str], None] | None = None,
     ) -> None:
         self.backend = backend
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._dialects = dict(enumerate(dialects))
+        self._dialect_choice = dialects
+        self._dialects = {number: dialects.make() for number in range(len(transports))}
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
         self._gone: dict[int, anyio.Event] = {}
@@ -154,6 +170,29 @@ class Runner:
             self._feedback = Feedback(
                 backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
             )
+        self._on_server = on_server
+        self._on_model = on_model
+        self._servers: dict[int, ServerFacts] = {}
+        self._detection: Detection | None = None
+        if detection_transports:
+            self._detection = Detection(
+                backend, detection_transports, self.start_reader, lambda: not core.idle, self._report_server
+            )
+        self.model_question = ModelQuestion(
+            backend,
+            lambda: list(self._transports.items()),
+            self.start_reader,
+            policy,
+            timeouts,
+            lambda: dialects.secrets,
+            self._hear_model,
+        )
+
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self._dialects.values()]
+        return all(getattr(form, "mixes_queries", False) for form in forms)
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -181,6 +220,8 @@ class Runner:
         feedback = self._feedback
         if feedback is not None and feedback.awake and core.idle:
             feedback.sleep()
+        if self._detection is not None and self._detection.awake and core.idle:
+            self._detection.sleep()
         if self._stalls.awake and core.idle:
             self._stalls.sleep()
 
@@ -193,16 +234,45 @@ class Runner:
         if not self.ended:
             self.tell(LoadReported(endpoint, load))
 
+    def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
+        """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
+        if self.ended or endpoint not in self._dialects:
+            return
+        dialect, caps = self._dialect_choice.of(facts)
+        if dialect.name != self._dialects[endpoint].name:
+            # One of the same sort stays: it may have learnt something.
+            self._dialects[endpoint] = dialect
+        if self._servers.get(endpoint) != facts:
+            self._servers[endpoint] = facts
+            _log.info("endpoint %d is %s", endpoint, facts)
+        if self._on_server is not None:
+            self._on_server(endpoint, facts, self._now())
+        self.tell(ServerKnown(endpoint, caps, facts.slots, facts.server))
+
+    def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
+        """The server was asked for its model."""
+        if self._on_model is not None:
+            self._on_model(name)
+        if self._detection is not None:
+            self._detection.adopt(endpoint, fingerprint)
+
     def add_endpoint(
-        self, transport: Transport, metrics: Transport | None, dialect: Dialect, limit: Limit, name: str
+        self,
+        transport: Transport,
+        metrics: Transport | None,
+        limit: Limit,
+        name: str,
+        detection: Transport | None = None,
     ) -> int:
         """Serve another endpoint; return its id."""
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
-        self._dialects[number] = dialect
+        self._dialects[number] = self._dialect_choice.make()
         if self._feedback is not None and metrics is not None:
             self._feedback.add(number, metrics)
+        if self._detection is not None and detection is not None:
+            self._detection.add(number, detection)
         self.tell(EndpointAdded(number, limit, name))
         return number
 
@@ -220,15 +290,19 @@ class Runner:
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
         self._dialects.pop(number, None)
+        self._servers.pop(number, None)
         transport = self._transports.pop(number, None)
         if transport is not None:
             with anyio.CancelScope(shield=True):
                 await transport.aclose()
                 if self._feedback is not None:
                     await self._feedback.remove(number)
+                if self._detection is not None:
+                    await self._detection.remove(number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
+        await self.model_question.settled()
         self.tell(DrainRequested())
         await self._drained.wait()
         await self.aclose()
@@ -242,6 +316,8 @@ class Runner:
             self.tell(CloseRequested())
             if self._feedback is not None:
                 self._feedback.sleep()
+            if self._detection is not None:
+                self._detection.sleep()
             for number, on_stop in list(self._readers.items()):
                 self._cancel(number)
                 on_stop()
@@ -254,12 +330,14 @@ class Runner:
                 await transport.aclose()
             if self._feedback is not None:
                 await self._feedback.aclose()
+            if self._detection is not None:
+                await self._detection.aclose()
             # A task that was cancelled before its first step is over in the next turn.
             await anyio.lowlevel.checkpoint()
         self._over = True
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
-        """Start a task that reads a map's documents, or a server's metrics page.
+        """Start a task that reads a map's documents, or a server's page.
 
         Args:
             read: the work.
@@ -322,6 +400,8 @@ class Runner:
                         self._stalls.wake()
                     if self._feedback is not None:
                         self._feedback.wake()
+                    if self._detection is not None and self._detection.wanted:
+                        self._detection.wake()
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -337,6 +417,8 @@ class Runner:
                     self._gone[endpoint].set()
                 case HealthChanged(endpoint, name, state, reason):
                     _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
+                    if state == HealthState.RECOVERING.value and self._detection is not None:
+                        self._detection.ask_again(endpoint)
 
     def _tell_adjustment(self, adjustment: Adjustment) -> None:
         _log.debug(
@@ -414,6 +496,7 @@ class Runner:
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
+        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -431,6 +514,8 @@ class Runner:
                     batch.heard = True
                     arrived_at = now()
                     answers = decoder.feed(chunk, arrived_at)
+                    if sink is not None:
+                        arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
                     if answers:
                         pending.add(answers)
                     if decoder.failed:
@@ -443,7 +528,8 @@ class Runner:
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
-            if decoder.events > 2 * choices and decoder.events > (1 + dialect.events_per_choice(batch.shape)) * choices:
+            most = (1 + dialect.events_per_choice(batch.shape)) * choices
+            if sink is None and decoder.events > 2 * choices and decoder.events > most:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
                     " this client about five times the CPU per streamed call"
@@ -461,6 +547,17 @@ class Runner:
             self.tell(Answered(batch, answers))
         return failure
 
+    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
+        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
+        # Decoders of what is never streamed have none.
+        deltas: list[Delta] = getattr(decoder, "deltas", [])
+        if deltas:
+            sink.put(deltas)
+            deltas.clear()
+            if not ended:
+                await sink.wait_for_room()
+        return self._now()
+
     def _say_once(self, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
@@ -468,6 +565,9 @@ class Runner:
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
         delay_s: float | None = None
+        if batch.shape.to_caller:
+            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            batch.requests[0].waiter.restart()
         if failure is not _CANCELLED:
             error = failure.to_error(batch.failures + 1)
             self._on_failure(batch, error)
@@ -540,8 +640,12 @@ async def _read_some(response: WireResponse) -> bytes:
 
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.FIELDS_REFUSED:
+        return True
     if failure.kind is FailureKind.STREAM_REFUSED:
         return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
     return failure.kind in _SPLIT and len(batch.requests) > 1
 
 

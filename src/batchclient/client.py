@@ -27,12 +27,12 @@ from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, R
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
+from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import LARGEST_PAGE_BYTES
-from batchclient._methods import CallMethods
+from batchclient._pooling import PoolingMethods
 from batchclient._runner import Runner
 from batchclient.config import changed, check_base_url, make_settings
-from batchclient.dialects import Dialect, make_dialect
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import CallAborted, ClientClosed, ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.transport import Timeouts, Transport, root_of
 
@@ -49,7 +49,7 @@ _LIMIT_SETTINGS = frozenset(
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
-class BatchClient(CallMethods):
+class BatchClient(PoolingMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
@@ -60,10 +60,12 @@ class BatchClient(CallMethods):
 
     Args:
         base_url: the server's OpenAI-style root, with its ``/v1``; or a list of them, each with its own limit.
-        model: the name the server knows the model by; a call may name another.
+        model: the name the server knows the model by; a call may name another. By default the server is asked for it once, before
+            the first call that names none: it must then serve one only.
         api_key: sent as a bearer token.
         preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
-        dialect: the server's language; ``"vllm"``.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
+            other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
         http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
@@ -84,6 +86,8 @@ class BatchClient(CallMethods):
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
         singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
+        chat_lists_up_to_tokens: chats expected to generate more tokens than this are sent by themselves, since a list of chats answers
+            everyone when its slowest ends; 0 sends every chat by itself.
         order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
             ``"deadline"`` (earliest ``timeout_s`` end).
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
@@ -104,10 +108,14 @@ class BatchClient(CallMethods):
         max_response_bytes: cap on one decoded response.
         max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
         single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
+        render_chat: the model's chat template: a callable of a conversation's messages that returns the prompt, a text with all special tokens or
+            token ids. Chats with a given length are then sent as completions, in lists that stream; no reasoning or tool parser sees them.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
         trust_env: whether proxies and certificates may come from environment variables.
+        detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
+            its model's length; on by default, except with an ``http_client``, a ``dialect`` or ``server_metrics=False`` given.
         server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to lower the limit where they queue
             or their KV cache fills; on by default, except with an ``http_client`` or a ``dialect`` given.
 
@@ -142,6 +150,7 @@ class BatchClient(CallMethods):
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
+        chat_lists_up_to_tokens: int | None = None,
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,
@@ -156,11 +165,13 @@ class BatchClient(CallMethods):
         max_response_bytes: int | None = None,
         max_model_len: int | None = None,
         single_flight: bool | None = None,
+        render_chat: Callable[[Any], Any] | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
         http_backend: str | None = None,
         trust_env: bool | None = None,
         server_metrics: bool | None = None,
+        detect: bool | None = None,
     ) -> None:
         arguments = {
             name: value
@@ -169,10 +180,7 @@ class BatchClient(CallMethods):
         }
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
-        self._secrets = _secrets(self._headers, self._settings.base_url)
-        self._dialect_name = dialect
-        self._at_first = make_dialect(dialect, self._secrets)
-        """What is taken for granted of every server until it is known."""
+        self._dialects = DialectChoice(dialect, _secrets(self._headers, self._settings.base_url))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
@@ -183,6 +191,14 @@ class BatchClient(CallMethods):
         elif self._asks_for_load and http_client is not None:
             message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
             raise ConfigError(message, field="server_metrics")
+        self._detects = self._settings.detect
+        if self._detects is None:
+            self._detects = http_client is None and dialect is None and self._settings.server_metrics is not False
+        elif self._detects and (http_client is not None or dialect is not None):
+            field = "http_client" if http_client is not None else "dialect"
+            raise ConfigError(
+                f"detect finds out what {field} says, on connections of our own: give one", field="detect"
+            )
         self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
         """(base URL, id in the present runner) of what is served."""
         self._leaving: list[tuple[str, int]] = []
@@ -214,7 +230,7 @@ class BatchClient(CallMethods):
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+        ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 
@@ -224,7 +240,7 @@ class BatchClient(CallMethods):
         self._settings = changed(self._settings, settings)
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
-            core = self._settings.scheduler(self._at_first)
+            core = self._settings.scheduler(self._dialects.at_first)
             self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -275,14 +291,19 @@ class BatchClient(CallMethods):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
         secrets = _secrets({}, [url])
-        self._secrets += secrets
+        self._dialects.secrets += secrets
         number = 0
         if runner is not None:
             runner.hide(secrets)
             metrics = self._make_metrics_transport(url) if self._asks_for_load else None
             number = runner.add_endpoint(
-                self._make_transport(url), metrics, self._make_dialect(), self._make_limit(), _shown(url)
+                self._make_transport(url),
+                metrics,
+                self._make_limit(),
+                _shown(url),
+                self._make_detection_transport(url) if self._detects else None,
             )
+            self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 
     async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
@@ -307,6 +328,7 @@ class BatchClient(CallMethods):
             self._endpoints.remove(entry)
             if runner is not None:
                 self._leaving.append(entry)
+                self._calls.lengths.endpoints.discard(entry[1])
         else:
             entry = next((one for one in self._leaving if one[0] == url), None)
             if entry is None:
@@ -319,6 +341,7 @@ class BatchClient(CallMethods):
     def abort(self) -> None:
         """End every call now with ``CallAborted`` and close their connections; the client stays open."""
         if self._runner is not None:
+            self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
             self._runner.tell(AbortRequested())
 
     async def drain(self) -> None:
@@ -409,7 +432,7 @@ class BatchClient(CallMethods):
         self._runner = runner = Runner(
             backend,
             self._make_core(),
-            [self._make_dialect() for _ in self._endpoints],
+            self._dialects,
             [self._make_transport(url) for url, _ in self._endpoints],
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
@@ -417,7 +440,11 @@ class BatchClient(CallMethods):
             self._settings.on_adjustment,
             [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
             self._settings.model,
+            detection_transports=[self._make_detection_transport(url) for url, _ in self._endpoints if self._detects],
+            on_server=self._calls.lengths.know,
+            on_model=self._calls.found_model,
         )
+        self._calls.lengths.restart(len(self._endpoints))
         runner.watches_stalls = self._settings.heeds_time
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
@@ -440,13 +467,10 @@ class BatchClient(CallMethods):
         return None
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._at_first)
+        settings = self._settings.scheduler(self._dialects.at_first)
         names = [_shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core
-
-    def _make_dialect(self) -> Dialect:
-        return make_dialect(self._dialect_name, self._secrets)
 
     def _make_limit(self) -> LimitControl:
         limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
@@ -459,6 +483,17 @@ class BatchClient(CallMethods):
 
         return HttpxTransport(
             root_of(base_url),
+            self._headers,
+            max_response_bytes=LARGEST_PAGE_BYTES,
+            backend=self._settings.http_backend,
+            trust_env=self._settings.trust_env,
+        )
+
+    def _make_detection_transport(self, base_url: str) -> Transport:
+        from batchclient.transport._httpx import HttpxTransport
+
+        return HttpxTransport(
+            base_url,
             self._headers,
             max_response_bytes=LARGEST_PAGE_BYTES,
             backend=self._settings.http_backend,

@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 CHANGEABLE = frozenset(
     (
         "limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
-        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "batch_size", "length_reach",
+        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "chat_lists_up_to_tokens", "batch_size", "length_reach",
     )
 )  # fmt: skip
 """What ``BatchClient.retune`` takes."""
@@ -83,6 +83,7 @@ class Settings(BaseModel):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
+    chat_lists_up_to_tokens: Annotated[int, Field(ge=0, strict=True)] = 32
     order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
     aging_s: PositiveSeconds = 300.0
     group_prefixes: Annotated[bool, Field(strict=True)] = True
@@ -97,11 +98,13 @@ class Settings(BaseModel):
     max_response_bytes: Count = 64 * 1024 * 1024
     max_model_len: Count | None = None
     count_tokens: Callable[[str], int] | None = None
+    render_chat: Callable[[Any], Any] | None = None
     single_flight: Annotated[bool, Field(strict=True)] = False
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
     trust_env: bool = False
     server_metrics: Annotated[bool, Field(strict=True)] | None = None
+    detect: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("limit", mode="before")
     @classmethod
@@ -171,6 +174,7 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
+            plain_lists_up_to_tokens=self.chat_lists_up_to_tokens,
             order=self.order,
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,

@@ -14,7 +14,8 @@
     │   ├── RateLimited                 429 (``retry_after_s``)
     │   ├── ServerFault                 5xx, an error event in a stream, ``finish_reason: "abort"``
     │   ├── DemuxError                  a reply whose choices do not match the prompts
-    │   └── DialectError                a reply that is not what the server's protocol says
+    │   ├── DialectError                a reply that is not what the server's protocol says
+    │   └── AnswerInvalid               an answer that does not fit the call's ``response_model`` (``completion``)
     └── TransportError                  the network decided
         ├── ConnectFailed               nothing was sent
         │   ├── CertificateRefused      the server could not prove who it is: never tried again
@@ -28,7 +29,10 @@ No message holds a key or a prompt: a server's own message is shortened and the 
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
+    "AnswerInvalid",
     "AuthenticationFailed",
     "BadRequest",
     "BatchClientError",
@@ -174,6 +178,16 @@ class DialectError(RemoteError):
     """A reply that the server's protocol does not allow (not JSON, no ``choices``, …)."""
 
     retryable = True
+
+
+class AnswerInvalid(RemoteError):
+    """An answer came, and it does not fit the call's ``response_model``. The message shows nothing of it.
+
+    Attributes:
+        completion: the ``Completion``; those of its choices that fit have their ``parsed``.
+    """
+
+    completion: Any = None
 
 
 class TransportError(BatchClientError):

@@ -15,7 +15,16 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -26,36 +35,42 @@ import anyio.lowlevel
 from batchclient._core.messages import Cancelled, Request, RequestState
 from batchclient._runner import Runner
 from batchclient._seen import Occurrences
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import BatchClientError, ClientClosed, ConfigError
 from batchclient.types import Completion, MapResult
 
-__all__ = ["Map"]
+__all__ = ["Finish", "Map", "Row"]
 
 _SLICE_S = 0.004
 
-MakeRequest = Callable[[Any, "_Row", Runner], Request]
+MakeRequest = Callable[[Any, "Row", Runner], Request]
+Finish = Callable[[Completion], Completion]
 
 
-class _Row:
+class Row:
     """One open row; it is the waiter of its request."""
 
-    __slots__ = ("_map", "completion", "document", "error", "finished", "id", "index", "request")
+    __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
 
     def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
         self._map = owner
+        self.finish: Finish | None = None
+        """Makes of the server's answer the caller's."""
         self.index = index
         self.document = document
         self.id = ""
         self.request: Request | None = None
-        self.completion: Completion | None = None
+        self.answer: Any = None
         self.error: Exception | None = None
         self.finished = False
 
     def done(self) -> bool:
         return self.finished
 
-    def set_result(self, completion: Completion) -> None:
-        self.completion = completion
+    def set_result(self, answer: Any) -> None:
+        try:
+            self.answer = answer if self.finish is None else self.finish(answer)
+        except BatchClientError as error:
+            self.error = error
         self._finish()
 
     def set_exception(self, error: BaseException) -> None:
@@ -83,7 +98,10 @@ class Map(AsyncIterator[MapResult]):
         look_ahead: int,
         *,
         ordered: bool,
+        prepare: Callable[[Runner], Awaitable[None]] | None = None,
     ) -> None:
+        self._prepare = prepare
+        """What is waited for before the first document is read."""
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
@@ -96,8 +114,8 @@ class Map(AsyncIterator[MapResult]):
         self._yielded = 0
         self._exhausted = False
         self._source_error: Exception | None = None
-        self._rows: dict[int, _Row] = {}
-        self._ready: deque[_Row] = deque()
+        self._rows: dict[int, Row] = {}
+        self._ready: deque[Row] = deque()
         self._something: anyio.Event | None = None
         self._room: anyio.Event | None = None
         self._seen = Occurrences()
@@ -122,7 +140,7 @@ class Map(AsyncIterator[MapResult]):
     def finished(self) -> list[MapResult]:
         """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
-        return [MapResult(row.id, row.index, row.document, row.completion, row.error) for row in rows]
+        return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
 
     async def aclose(self) -> None:
         """Cancel what is left. Safe to call twice."""
@@ -150,7 +168,11 @@ class Map(AsyncIterator[MapResult]):
         return [row.request for row in self._rows.values() if row.request is not None]
 
     async def _next(self) -> MapResult:
-        if self._runner is None:
+        if self._prepare is not None:
+            await self._prepare(self._start())
+            # Several may wait for the first row.
+            self._prepare = None
+        if self._runner is None and not self._closed:
             self._begin()
         while not self._closed:
             pressed = self._iterator is not None and self._read_slice()
@@ -162,7 +184,7 @@ class Map(AsyncIterator[MapResult]):
                 self._yielded += 1
                 if self._room is not None:
                     self._room.set()
-                return MapResult(row.id, row.index, row.document, row.completion, row.error)
+                return MapResult(row.id, row.index, row.document, row.answer, row.error)
             if self._exhausted and self._read == self._yielded:
                 if self._source_error is not None:
                     raise self._source_error
@@ -186,7 +208,7 @@ class Map(AsyncIterator[MapResult]):
             self._iterator = iter(source)
         self._runner = runner
 
-    def _take(self) -> _Row | None:
+    def _take(self) -> Row | None:
         if self._ordered:
             row = self._rows.get(self._yielded)
             if row is None or not row.finished:
@@ -198,7 +220,7 @@ class Map(AsyncIterator[MapResult]):
         del self._rows[row.index]
         return row
 
-    def _on_finished(self, row: _Row) -> None:
+    def _on_finished(self, row: Row) -> None:
         if not self._ordered:
             self._ready.append(row)
         if self._something is not None:
@@ -250,7 +272,7 @@ class Map(AsyncIterator[MapResult]):
         """Make a row of a document and submit it."""
         runner = self._runner
         assert runner is not None
-        row = _Row(self._weakly, self._read, document)
+        row = Row(self._weakly, self._read, document)
         self._rows[row.index] = row
         self._read += 1
         try:

@@ -17,7 +17,7 @@ Prompt = str | Sequence[int]
 _DOUBLED = "to write a brace itself, double it: '{{' or '}}'"
 
 
-def make_prompt(template: str | Callable[[Any], Prompt]) -> Callable[[Any], Prompt]:
+def make_prompt(template: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function from a document to its prompt.
 
     Raises:

@@ -5,11 +5,25 @@ These are made once per call, so they are slotted but not frozen: freezing costs
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-__all__ = ["Choice", "Completion", "MapResult", "Usage"]
+__all__ = [
+    "Choice",
+    "Classification",
+    "Completion",
+    "Delta",
+    "Embedding",
+    "LogLikelihood",
+    "MapResult",
+    "RankedDocument",
+    "Score",
+    "TokenLikelihood",
+    "Tokens",
+    "Usage",
+]
 
 
 @dataclass(slots=True)
@@ -36,6 +50,9 @@ class Choice:
         logprobs: the server's own object (lists of one entry per token), joined over all events.
         token_ids: the generated ids, if ``return_token_ids`` was asked for.
         extra: the choice's other fields, as the server sent them.
+        message: of a chat, the whole message as the server sent it, without its nulls: ``role``, ``content`` (``text`` is the same, and empty
+            where there is none), ``reasoning``, ``tool_calls``; ``None`` for completions.
+        parsed: the validated instance, where the call gave a ``response_model``.
     """
 
     index: int
@@ -44,6 +61,8 @@ class Choice:
     logprobs: Mapping[str, Any] | None = None
     token_ids: tuple[int, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    message: Mapping[str, Any] | None = None
+    parsed: Any = None
 
 
 @dataclass(slots=True)
@@ -56,6 +75,7 @@ class Completion:
         attempts: requests sent that contained this call; 1 when all went well.
         time_to_first_token_s: from sending the answering request to its first token; ``None`` for plain replies.
         extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of a batch.
+        counted_tokens: output tokens, where the server told those and not the prompt's (lists of chats); see ``output_tokens``.
     """
 
     choices: tuple[Choice, ...]
@@ -63,6 +83,7 @@ class Completion:
     attempts: int = 1
     time_to_first_token_s: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    counted_tokens: int | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -74,6 +95,165 @@ class Completion:
         """The first choice's reason to stop."""
         return self.choices[0].finish_reason
 
+    @property
+    def message(self) -> Mapping[str, Any] | None:
+        """The first choice's message, of a chat."""
+        return self.choices[0].message
+
+    @property
+    def parsed(self) -> Any:
+        """The first choice's validated instance, where the call gave a ``response_model``."""
+        return self.choices[0].parsed
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Output tokens of all choices: known for every answer with a ``usage``, and for those of lists of chats, which have none."""
+        return self.counted_tokens if self.usage is None else self.usage.completion_tokens
+
+
+@dataclass(slots=True)
+class Delta:
+    """A piece of a streamed answer.
+
+    Args:
+        text: what came, perhaps nothing.
+        index: whose it is of the call's ``n`` choices.
+        finish_reason: why the choice ended, in its last piece.
+        logprobs: of the piece's tokens, the server's own object.
+        token_ids: of the piece's tokens, if ``return_token_ids`` was asked for.
+        message: of a chat, the server's own delta without its nulls: ``role`` in the first one, ``content``, ``reasoning``, ``tool_calls``.
+    """
+
+    text: str
+    index: int = 0
+    finish_reason: str | None = None
+    logprobs: Mapping[str, Any] | None = None
+    token_ids: tuple[int, ...] | None = None
+    message: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Embedding:
+    """One text's vector.
+
+    Args:
+        vector: 32-bit floats; ``numpy.asarray`` takes it without a copy.
+        usage: this call's tokens; ``None`` where the server counted a whole list together and nothing tells them apart.
+        attempts: requests sent that contained this call.
+        extra: the reply's other fields, equal for all calls of a batch.
+    """
+
+    vector: array[float] = field(repr=False)
+    usage: Usage | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    time_to_first_token_s: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class Score:
+    """How well one document fits one query.
+
+    Args:
+        score: the higher, the better; most cross-encoders give 0 to 1, a cosine -1 to 1.
+        usage, attempts, extra: as an ``Embedding``'s.
+    """
+
+    score: float
+    usage: Usage | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    time_to_first_token_s: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class RankedDocument:
+    """One of the documents given to ``rerank``.
+
+    Args:
+        index: its place among them, from 0.
+        score: how well it fits the query.
+        document: its text.
+    """
+
+    index: int
+    score: float
+    document: str = field(repr=False)
+
+
+@dataclass(slots=True)
+class Classification:
+    """One text's class.
+
+    Args:
+        label: the likeliest class's name; ``None`` if the model has no names for its classes.
+        probabilities: of every class, in the model's order; other numbers where the model's last step was turned off (``use_activation``).
+        usage, attempts, extra: as an ``Embedding``'s.
+    """
+
+    label: str | None
+    probabilities: tuple[float, ...]
+    usage: Usage | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    time_to_first_token_s: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class Tokens:
+    """One text's tokens.
+
+    Args:
+        ids: in order.
+        usage: ``None``: nothing is generated or computed.
+        attempts, extra: as an ``Embedding``'s.
+    """
+
+    ids: list[int]
+    usage: Usage | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    time_to_first_token_s: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class TokenLikelihood:
+    """One token of a continuation.
+
+    Args:
+        text: as the server writes it.
+        log_likelihood: the natural logarithm of its probability after all before it; ``None`` if nothing stands before it.
+        is_greedy: whether no other token was likelier; ``None`` if nothing stands before it.
+    """
+
+    text: str = field(repr=False)
+    log_likelihood: float | None
+    is_greedy: bool | None
+
+
+@dataclass(slots=True)
+class LogLikelihood:
+    """How likely a model finds a continuation.
+
+    Args:
+        total: the sum over its tokens, without those that nothing stands before.
+        tokens: one by one.
+        usage: this call's tokens.
+        attempts: requests sent that contained this call.
+        extra: the reply's other fields.
+    """
+
+    total: float
+    tokens: tuple[TokenLikelihood, ...] = field(repr=False)
+    usage: Usage | None = None
+    attempts: int = 1
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether greedy decoding would have written it: no other token was likelier at any place."""
+        return all(token.is_greedy is not False for token in self.tokens)
+
 
 @dataclass(slots=True)
 class MapResult:
@@ -83,12 +263,17 @@ class MapResult:
         id: the document's own ``id``, else a hash of its prompt and parameters with an occurrence number.
         index: the document's place in the input, from 0.
         document: the document itself.
-        completion: the answer, or ``None`` if the row failed.
+        answer: what the call gave (a ``Completion``, an ``Embedding``, …), or ``None`` if the row failed.
         error: why the row failed, or ``None``.
     """
 
     id: str
     index: int
     document: Any = field(repr=False)
-    completion: Completion | None = None
+    answer: Any = None
     error: Exception | None = None
+
+    @property
+    def completion(self) -> Completion | None:
+        """The answer, if it is a ``Completion``."""
+        return self.answer if isinstance(self.answer, Completion) else None

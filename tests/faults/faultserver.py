@@ -218,7 +218,9 @@ def hang():
 def make(server, backend="httpx", *, also=(), **arguments):
     """A client of the server, and of the URLs in ``also`` before it; it tries again at once."""
     urls = [*also, server.url]
-    return BatchClient(urls, **{"model": "m", "http_backend": backend, "retry": Backoff(base_s=0), **arguments})
+    return BatchClient(
+        urls, **{"model": "m", "http_backend": backend, "retry": Backoff(base_s=0), "detect": False, **arguments}
+    )
 
 
 def nobody_listens():

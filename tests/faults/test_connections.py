@@ -61,7 +61,9 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     async with FaultServer() as server:
         url = f"http://llm.test:{server.port}/v1"
-        async with BatchClient(url, model="m", http_backend=backend, retry=Backoff(base_s=0.01)) as client:
+        async with BatchClient(
+            url, model="m", http_backend=backend, retry=Backoff(base_s=0.01), detect=False
+        ) as client:
             assert (await client.complete("p")).attempts == 3
             # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.
             assert len(asked) == 3

@@ -49,7 +49,7 @@ class Sent:
 
     def __post_init__(self):
         self.body = json.loads(self.request.body)
-        prompt = self.body["prompt"]
+        prompt = self.body.get("prompt", self.body.get("messages"))
         several = isinstance(prompt, list) and not isinstance(prompt[0], int)
         self.prompts = prompt if several else [prompt]
 
@@ -214,7 +214,7 @@ class _Response:
 
 def make_client(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    client = BatchClient("http://scripted/v1", **{"model": "m", "server_metrics": False, **arguments})
+    client = BatchClient("http://scripted/v1", **{"model": "m", "server_metrics": False, "detect": False, **arguments})
     client._make_transport = lambda url: transport
     return client
 

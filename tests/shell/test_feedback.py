@@ -150,7 +150,7 @@ async def test_a_client_that_is_closed_meanwhile_closes():
 
 async def test_each_endpoint_is_asked_for_itself():
     server, pages = ScriptedTransport(held=True), {}
-    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2)
+    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2, detect=False)
     client._make_transport = lambda url: server
     client._make_metrics_transport = lambda url: pages.setdefault(url, Page())
     async with client:
@@ -314,7 +314,9 @@ async def measured(limit, **arguments):
     """Answers a second and the last limit, of a server with 64 places that is asked by 160 callers."""
     server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
     transport = SimulatorTransport(server, prefix="")
-    client = BatchClient("http://server/v1", model=server.model, preset="balanced", limit=limit, **arguments)
+    client = BatchClient(
+        "http://server/v1", model=server.model, preset="balanced", limit=limit, detect=False, **arguments
+    )
     client._make_transport = lambda url: _Below(transport, "/v1")
     client._make_metrics_transport = lambda url: _Below(transport)
     async with client:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient.dialects._shapes import Shapes
 
@@ -18,7 +19,7 @@ class Golden:
     """One recorded exchange.
 
     Args:
-        prompts: the request's prompts, one or several.
+        prompts: the request's prompts or conversations, one or several.
         params: its other fields, those of the stream left out.
         streamed: whether it asked for a stream.
         status: of the reply.
@@ -31,13 +32,14 @@ class Golden:
     streamed: bool
     status: int
     body: bytes
+    kind: Kind = Kind.COMPLETION
 
     def batch(self, shapes=None):
         """A batch that stands for the recorded request, sent at time 10."""
         shapes = shapes or Shapes()
         params = {name: value for name, value in self.params.items() if name != "model"}
-        ids = isinstance(self.prompts[0], list)
-        shape, _ = shapes.shape(params, self.params["model"], token_ids=ids)
+        ids = self.kind is Kind.COMPLETION and isinstance(self.prompts[0], list)
+        shape, _ = shapes.shape(params, self.params["model"], kind=self.kind, token_ids=ids)
         requests = [make_request(shape, prompt) for prompt in self.prompts]
         return make_batch(shape, requests, streamed=self.streamed)
 
@@ -57,10 +59,15 @@ def make_batch(shape, requests, *, streamed):
 def golden(name):
     record = json.loads((_FOLDER / f"{name}.json").read_text("utf-8"))
     sent = dict(record["request"].get("json") or {})
+    path = record["request"]["path"]
+    is_chat = "/chat/" in path
+    messages = sent.pop("messages", [])
     prompt = sent.pop("prompt", "")
     several = isinstance(prompt, list) and (not prompt or not isinstance(prompt[0], int))
     streamed = bool(sent.get("stream"))
     params = {field: value for field, value in sent.items() if field not in _STREAM_FIELDS}
-    return Golden(
-        name, tuple(prompt) if several else (prompt,), params, streamed, record["status"], record["body_text"].encode()
-    )
+    prompts = tuple(prompt) if several else (prompt,)
+    if is_chat:
+        prompts = tuple(messages) if path.endswith("/batch") else (messages,)
+    kind = Kind.CHAT if is_chat else Kind.COMPLETION
+    return Golden(name, prompts, params, streamed, record["status"], record["body_text"].encode(), kind)

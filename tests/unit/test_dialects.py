@@ -14,7 +14,7 @@ def test_vllm_is_the_default(name):
     assert type(make_dialect(name, ())) is VllmDialect
 
 
-@pytest.mark.parametrize("name", ["tgi2", "", "VLLM"])
+@pytest.mark.parametrize("name", ["tgi2", "", "VLLM", "_server"])
 def test_an_unknown_dialect_is_refused_with_those_there_are(name):
     with pytest.raises(ConfigError, match="'vllm'") as caught:
         make_dialect(name, ())

@@ -40,11 +40,20 @@ class Scene:
         return found
 
 
-@pytest.mark.parametrize("kind", list(FailureKind))
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.FIELDS_REFUSED])
 def test_a_single_without_a_retry_delay_has_failed(kind):
     scene = Scene(1, streamed=False)
     assert not scene.fail(kind)
     assert scene.queue.size == scene.recovery.backing_off == 0
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_was_refused_for_fields_of_ours_is_sent_again_at_once_as_it_was(size):
+    scene = Scene(size, failures=1)
+    assert scene.fail(FailureKind.FIELDS_REFUSED)
+    ((seqs, group),) = scene.groups()
+    assert (seqs, group.failures, group.sealed) == (list(range(size)), 1, True)
+    assert scene.counters.retries == 0
 
 
 @pytest.mark.parametrize("kind", [FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED])

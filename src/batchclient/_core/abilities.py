@@ -24,11 +24,13 @@ class Abilities:
         "_learnt_at",
         "_learnt_cap",
         "_lists_again_at",
+        "_packs_again_at",
         "_streams_again_at",
         "known_cap",
         "lists_proven",
         "lists_refused",
         "longest_list",
+        "packing_refused",
         "streams_refused",
     )
 
@@ -40,6 +42,8 @@ class Abilities:
         """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
         self.lists_refused = False
         self.streams_refused = False
+        self.packing_refused = False
+        self._packs_again_at = 0.0
         self._lists_again_at = 0.0
         self._streams_again_at = 0.0
         self._learnt_cap: int | None = None
@@ -83,6 +87,17 @@ class Abilities:
         if self.streams_refused and now >= self._streams_again_at:
             self.streams_refused = False
         return not self.streams_refused
+
+    def refuse_packing(self, now: float) -> None:
+        """The server does not write numbers as base64; ask again later."""
+        self.packing_refused = True
+        self._packs_again_at = now + _FORGET_AFTER_S
+
+    def packs(self, now: float) -> bool:
+        """Whether to ask for numbers as base64."""
+        if self.packing_refused and now >= self._packs_again_at:
+            self.packing_refused = False
+        return not self.packing_refused
 
     def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
         """A list of ``failed`` prompts was too long; the server may have stated its cap."""

@@ -105,8 +105,12 @@ class BatchingRule:
             if abilities.lists_refused:
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
-        if self._lengths.expected(shape.answer_key, shape.max_output_tokens) > self._settings.singles_above_tokens:
+        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        if expected > self._settings.singles_above_tokens:
             return "long output expected"
+        if shape.lists_plain and expected > self._settings.plain_lists_up_to_tokens:
+            # All of such a list comes when its last member ends.
+            return "long output expected, and the list cannot stream"
         return None
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
@@ -115,7 +119,7 @@ class BatchingRule:
             return False
         most = shape.max_output_tokens
         together = most is not None and most <= self._settings.plain_up_to_tokens
-        if shape.echo and most:
-            # A plain list cannot both echo and count tokens (see the dialect).
+        if shape.to_caller or (shape.echo and most):
+            # Its caller wants every piece; or: a plain list cannot both echo and count tokens (see the dialect).
             together = False
         return not (together or shape.plain_only) and endpoint.can(shape.kind).streams(now)

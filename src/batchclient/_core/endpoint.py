@@ -63,6 +63,7 @@ class Endpoint:
         "pace",
         "rates",
         "refusals",
+        "server",
         "stillness",
     )
 
@@ -71,6 +72,8 @@ class Endpoint:
     ) -> None:
         self.id = number
         self.name = name
+        self.server: str | None = None
+        """Which server it is, as may be shown; ``None``: not known."""
         self.leaving = False
         """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
@@ -206,6 +209,7 @@ class Endpoint:
             state="leaving" if self.leaving else self.health.state.value,
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
+            server=self.server,
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

@@ -27,8 +27,12 @@ class FailureKind(Enum):
     """The server takes no lists: send the prompts one by one."""
     LIST_TOO_LONG = "list too long"
     """The server takes lists, but shorter ones."""
+    FIELDS_REFUSED = "fields refused"
+    """The server refuses fields that we added to the callers' own: send it again at once, without them."""
     STREAM_REFUSED = "stream refused"
     """The server does not stream this request: send it plain."""
+    PACKING_REFUSED = "packing refused"
+    """The server does not write numbers as base64: ask for plain ones."""
     MISMATCH = "mismatch"
     """Missing, doubled or unknown indices: send the prompts one by one."""
 

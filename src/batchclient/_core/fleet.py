@@ -131,7 +131,8 @@ class Fleet:
         if endpoint is None:
             return
         endpoint.know(event.caps)
-        if event.slots is not None and isinstance(endpoint.limit, LimitControl):
+        endpoint.server = event.server
+        if isinstance(endpoint.limit, LimitControl):
             before = endpoint.limit.limit
             change = endpoint.limit.bound(event.slots, f"the server has {event.slots} slots", now)
             if change is not None:

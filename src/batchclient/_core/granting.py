@@ -344,6 +344,7 @@ class Granting:
             sent_at=now,
             oldest_at=min(request.queued_at for request in requests),
             isolation=group.isolation,
+            packed=shape.packable and endpoint.can(shape.kind).packs(now),
             unanswered=size,
             callers=size,
             answered=bytearray(size),

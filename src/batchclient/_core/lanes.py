@@ -217,10 +217,14 @@ class Lanes:
         """Some requests of a batch were answered: charge what they used instead of what was expected."""
         account = batch.lane.account
         for position, completion in answers:
-            usage = completion.usage
+            usage, request = completion.usage, batch.requests[position]
             if usage is not None:
                 used = weighted_tokens(usage.prompt_tokens, usage.completion_tokens)
-                account.counter += (used - _expected(batch, [batch.requests[position]])) / account.weight
+            elif completion.counted_tokens is not None:
+                used = weighted_tokens(request.prompt_tokens, completion.counted_tokens)
+            else:
+                continue
+            account.counter += (used - _expected(batch, [request])) / account.weight
 
     def refund(self, batch: Batch, requests: Sequence[Request]) -> None:
         """These requests of a batch were not served."""

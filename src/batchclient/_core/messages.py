@@ -169,11 +169,13 @@ class ServerKnown:
         endpoint: its id.
         caps: prompts per request that it takes, by kind of call; a kind that is missing has no known cap.
         slots: sequences that it runs at once, if it says so; more would only queue there.
+        server: its name and version as they may be shown; ``None``: none of those that are known.
     """
 
     endpoint: int
     caps: Mapping[Kind, int]
     slots: int | None = None
+    server: str | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,8 @@ Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
 - A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone. Where only refusals come, the
   rest go one by one.
-- A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain.
+- A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain, what was refused for
+  fields that we had added without them, and numbers that were asked for as base64 without that.
 - What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
 - Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
   has failed. What would fail again the same way is tried once more at most; a redirect, an untrusted certificate or a fault of
@@ -142,8 +143,14 @@ class Recovery:
             self._resend(alive, batch.failures, batch.isolation)
         elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
             return False
+        elif kind is FailureKind.FIELDS_REFUSED:
+            # The endpoint's dialect leaves them out from now on; those that it can leave out are few, so that this comes to an end.
+            self._resend(alive, batch.failures, batch.isolation)
         elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
             abilities.refuse_streams(now)
+            self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.PACKING_REFUSED and batch.packed:
+            abilities.refuse_packing(now)
             self._resend(alive, batch.failures, batch.isolation)
         elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
             abilities.refuse_lists(now)

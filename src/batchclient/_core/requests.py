@@ -18,7 +18,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lanes import Account, Lane
 
-__all__ = ["Batch", "Isolation", "Request", "RequestState", "Shape"]
+__all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +41,8 @@ class Shape:
         kind: what the calls ask for.
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
+        to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
+        packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
     """
 
@@ -60,6 +62,8 @@ class Shape:
     kind: Kind = Kind.COMPLETION
     lists_plain: bool = False
     tells_priority: bool = False
+    to_caller: bool = False
+    packable: bool = False
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -97,6 +101,7 @@ class Request:
     __slots__ = (
         "attempts",
         "batch",
+        "begun",
         "bucket",
         "deadline",
         "failed_on",
@@ -148,6 +153,8 @@ class Request:
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.patient = False
         """Whether only its deadline bounds its waiting in an outage."""
+        self.begun = False
+        """Whether its caller has a part of the answer, so that it cannot be sent again. The shell sets it."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
@@ -176,6 +183,14 @@ class Isolation:
 
 
 @dataclass(slots=True, eq=False)
+class Learnt:
+    """What an endpoint's dialect has learnt of its server. It is the dialect's own; batches carry it to whoever reads their replies."""
+
+    usage_is_own: bool = True
+    """Whether the usage beside a choice of a list is known to be that choice's, not a sum."""
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests that share one HTTP request.
 
@@ -188,6 +203,7 @@ class Batch:
         failures: failed attempts of these requests before this one (splits not counted).
         sent_at: when it was granted.
         oldest_at: when its oldest request was submitted.
+        packed: whether numbers are asked for as base64.
     """
 
     id: int
@@ -199,6 +215,7 @@ class Batch:
     sent_at: float
     oldest_at: float
     isolation: Isolation | None = None
+    packed: bool = False
     unanswered: int = 0
     """Requests without an answer yet, abandoned ones too."""
     callers: int = 0
@@ -228,6 +245,10 @@ class Batch:
     """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
     heard: bool = False
     """Whether anything of the reply's body has come. The shell sets it."""
+    without: frozenset[str] = frozenset()
+    """Fields that its server refuses and we would have added. The dialect sets it when it writes the request."""
+    learnt: Learnt = field(default_factory=Learnt)
+    """The dialect's, set likewise."""
     verdict: Failure | None = None
     """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
 

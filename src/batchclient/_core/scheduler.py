@@ -331,7 +331,7 @@ class Scheduler:
         if endpoint.rates is not None:
             usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
             charged = batch.charged_tokens * len(usages) / len(batch.requests)
-            endpoint.rates.correct(tally.prompt_tokens + tally.made_tokens - charged, now)
+            endpoint.rates.correct(sum(usage.total_tokens for usage in usages) - charged, now)
 
     def _on_failed(self, event: Failed) -> None:
         batch, failure = event.batch, event.failure
@@ -364,6 +364,12 @@ class Scheduler:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
+        if batch.shape.to_caller:
+            # What a caller has a part of cannot be begun anew.
+            begun = [request for request in alive if request.begun]
+            if begun:
+                self._endings.fail(begun, event)
+                alive = []
         elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)

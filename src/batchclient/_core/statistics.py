@@ -59,6 +59,7 @@ class EndpointStatistics:
             ``"recovering"``: it is back, and gets a growing share; ``"leaving"``: it was removed, and finishes what it has.
         reason: why it is in that state; empty while nothing happened.
         retry_budget_tokens: prompt and output tokens that may be sent again now; below 0 retries wait.
+        server: which server it is, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
     """
 
     limit: int
@@ -74,6 +75,7 @@ class EndpointStatistics:
     state: str
     reason: str
     retry_budget_tokens: int = 0
+    server: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

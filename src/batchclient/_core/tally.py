@@ -30,13 +30,15 @@ class Tally:
             usage = completion.usage
             if usage is not None:
                 prompt_tokens += usage.prompt_tokens
-                made_tokens += usage.completion_tokens
+                made = usage.completion_tokens
+            else:
+                made = completion.counted_tokens or 0
+            made_tokens += made
             if request.state is RequestState.IN_FLIGHT:
                 resolved.append((request, completion))
                 if request.deadline is not None:
                     with_deadline += 1
-                if usage is not None:
-                    used_tokens += usage.completion_tokens
+                used_tokens += made
             if completion.time_to_first_token_s is not None:
                 first_tokens_s += completion.time_to_first_token_s
             request.state = RequestState.DONE

@@ -9,6 +9,7 @@ before their server is known, in ``_shapes``. Every endpoint has a dialect of it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Protocol
 
 from batchclient._core.kinds import Kind
@@ -18,7 +19,10 @@ from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Completion
 
-__all__ = ["Decoder", "Dialect", "make_dialect"]
+__all__ = ["DIALECTS", "Decoder", "Dialect", "make_dialect"]
+
+DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
+"""The names of all dialects; each is a module here."""
 
 
 class Decoder(Protocol):
@@ -84,8 +88,13 @@ def make_dialect(name: str | None, secrets: tuple[str, ...]) -> Dialect:
     Raises:
         ConfigError: there is none of that name.
     """
-    from batchclient.dialects.vllm import VllmDialect
+    if name is None:
+        from batchclient.dialects.vllm import VllmDialect
 
-    if name in (None, "vllm"):
-        return VllmDialect(secrets)
-    raise ConfigError(f"there is no dialect {name!r}; there is 'vllm'", field="dialect")
+        return VllmDialect(secrets, assumed=True)
+    if name not in DIALECTS:
+        raise ConfigError(f"there is no dialect {name!r}; there are {', '.join(map(repr, DIALECTS))}", field="dialect")
+    # A client speaks few of them: those are loaded.
+    module = import_module(f"batchclient.dialects.{name}")
+    dialect: Dialect = getattr(module, f"{name.capitalize()}Dialect")(secrets)
+    return dialect

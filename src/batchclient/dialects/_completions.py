@@ -9,30 +9,46 @@ What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wi
   for token ids, vLLM leaves the prompt out of the text. Such calls are streamed where they can be; else they have no usage.
 - ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``.
+
+What other servers do differently: ``_reader``. What they do not know is left out (``Batch.without``), and then:
+- Without ``continuous_usage_stats`` a list's usage is one sum, which belongs to nobody. A lone call's comes after its last choice, and is waited for.
+- A usage beside a choice is believed where it is known to be that choice's. Else it has to be seen: a running sum never has fewer tokens
+  than choices that began.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic_core import from_json
 
 from batchclient._core.demux import Demux
 from batchclient._core.messages import Batch, Failure, FailureKind, Shape
+from batchclient.dialects._bodies import Bodies
+from batchclient.dialects._reader import OpenAIReader, Reader, UsageWatch
 from batchclient.dialects._replies import error_in, redact
 from batchclient.dialects._sse import EventStream
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.transport import WireRequest
-from batchclient.types import Choice, Completion, Usage
+from batchclient.types import Choice, Completion, Delta, Usage
 
-__all__ = ["Completions", "PlainDecoder", "StreamDecoder", "events_per_choice"]
+__all__ = [
+    "Completions",
+    "PlainDecoder",
+    "StreamDecoder",
+    "events_per_choice",
+    "join_logprobs",
+    "stream_fields",
+    "stream_interval",
+]
 
 _PATH = "/completions"
-_STREAM_FIELDS = (
-    b'"stream":true,"stream_interval":%d,"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
-)
+_STREAM = b'"stream":true,'
+_INTERVAL = b'"stream_interval":%d,'
+_OPTIONS = b'"stream_options":{"include_usage":true},'
+_OPTIONS_EACH = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 _TWO_EVENTS = 100_000
 _TOKENS_PER_EVENT = 256
 """Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
@@ -51,14 +67,26 @@ class Completions:
 
     Args:
         priority_sign: of the field ``priority``: -1 where the server serves lower numbers first, 1 where higher ones, 0 where it has none.
+        reader: makes what turns the server's replies into OpenAI's form.
+        bodies: makes the shared body from OpenAI's fields, where the server wants others; it may refuse them.
     """
 
-    def __init__(self, priority_sign: int = -1) -> None:
+    def __init__(
+        self,
+        priority_sign: int = -1,
+        reader: Callable[[Batch], Reader] = OpenAIReader,
+        bodies: Bodies[bytes | Failure] | None = None,
+    ) -> None:
         self._priority_sign = priority_sign
+        self._reader = reader
+        self._bodies = bodies
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request: the shared body with the prompts spliced in."""
-        requests, shape = batch.requests, batch.shape
+        requests, shape, without = batch.requests, batch.shape, batch.without
+        body: bytes | Failure = shape.body if self._bodies is None else self._bodies.of(shape)
+        if isinstance(body, Failure):
+            return body
         parts = [b"{"]
         if len(requests) == 1:
             parts += [b'"prompt":', requests[0].prompt, b","]
@@ -67,19 +95,34 @@ class Completions:
         else:
             parts += [b'"prompt":[', b",".join([request.prompt for request in requests]), b"],"]
         if batch.streamed:
-            parts.append(_STREAM_FIELDS % (_TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT))
-        elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo:
+            parts.append(stream_fields(batch))
+        elif len(requests) > 1 and not shape.wants_token_ids and not shape.echo and "return_token_ids" not in without:
             parts.append(_COUNT_FIELDS)
-        if shape.tells_priority and self._priority_sign:
+        if shape.tells_priority and self._priority_sign and "priority" not in without:
             parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
-        parts.append(shape.body[1:])
-        return WireRequest("POST", _PATH, b"".join(parts))
+        parts.append(body[1:])
+        return WireRequest("POST", _PATH, body=b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
         """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
         if batch.streamed and not content_type.startswith("application/json"):
-            return StreamDecoder(batch, secrets, content_type)
-        return PlainDecoder(batch, secrets, content_type)
+            return StreamDecoder(batch, secrets, content_type, self._reader(batch))
+        return PlainDecoder(batch, secrets, content_type, self._reader(batch))
+
+
+def stream_fields(batch: Batch) -> bytes:
+    """The members that ask for a stream: few events, or one per token where a caller waits for each; none that the server refuses."""
+    fields = _STREAM
+    if not batch.shape.to_caller and "stream_interval" not in batch.without:
+        fields += _INTERVAL % stream_interval(batch.shape)
+    if "stream_options" not in batch.without:
+        fields += _OPTIONS if "continuous_usage_stats" in batch.without else _OPTIONS_EACH
+    return fields
+
+
+def stream_interval(shape: Shape) -> int:
+    """Tokens per event after the first."""
+    return _TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT
 
 
 def events_per_choice(shape: Shape) -> int:
@@ -90,8 +133,11 @@ def events_per_choice(shape: Shape) -> int:
 class _Reply:
     """What both decoders share: the ticking off of indices, and one prompt's answer from its choices' pieces."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
+    def __init__(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
+    ) -> None:
         self._batch = batch
+        self._reader = reader or OpenAIReader(batch)
         self._content_type = content_type.partition(";")[0][:60]
         self._n = batch.shape.weight
         self._demux = Demux(len(batch.requests), self._n)
@@ -112,7 +158,7 @@ class _Reply:
                 raise TypeError("a choice's text is no string")
         else:
             text = "".join([piece["text"] for piece in pieces])
-            logprobs = _join_logprobs(pieces)
+            logprobs = join_logprobs(pieces)
             ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
         own = self._own_fields
         extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
@@ -121,6 +167,14 @@ class _Reply:
 
     def _clean(self, message: str) -> str:
         return redact(message, (request.prompt for request in self._batch.requests), self._secrets)
+
+    def _aborted_by(self, piece: Mapping[str, Any]) -> Failure:
+        """Why the server gave a choice up; some say it with a status."""
+        status = piece.get("status_code")
+        if type(status) is not int or not 400 <= status < 600:
+            return _ABORT
+        message = self._clean(str(piece.get("abort_message") or "the server aborted the generation"))
+        return failure_of(status, message, None, streamed=False, retry_after_s=None)
 
     def _error_reply(self, error: object) -> Failure:
         """An error object where an answer was expected; its code decides, as a status would."""
@@ -134,7 +188,7 @@ class _Reply:
         return failure_of(status, message, clean, streamed=False, retry_after_s=None)
 
 
-def _join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
+def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Join logprobs objects: every member is a list with one entry per token."""
     joined: dict[str, Any] | None = None
     for piece in pieces:
@@ -168,10 +222,16 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 
 
 class PlainDecoder(_Reply):
-    """A reply that is one JSON object."""
+    """A reply that is one JSON value, as a rule an object."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
-        super().__init__(batch, secrets, content_type)
+    _reply_type: type = dict
+    """``object`` where it may be an array, too."""
+    _called = "choices"
+
+    def __init__(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
+    ) -> None:
+        super().__init__(batch, secrets, content_type, reader)
         self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
@@ -190,18 +250,19 @@ class PlainDecoder(_Reply):
             begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
             # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
             return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
-        if not isinstance(reply, dict):
-            return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
-        if reply.get("error") is not None:
+        if isinstance(reply, dict) and reply.get("error") is not None:
             return [], self._error_reply(reply["error"])
         try:
+            reply = self._reader.reply(reply)
+            if not isinstance(reply, self._reply_type):
+                return [], _malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
             return self._answers(reply)
         except DemuxError as error:
             return [], _mismatch(error)
-        except (KeyError, TypeError, AttributeError) as error:
-            return [], _malformed("the reply's choices are not what vLLM sends", error)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            return [], _malformed(f"the reply's {self._called} are not what such a server sends", error)
 
-    def _answers(self, reply: dict[str, Any]) -> tuple[list[tuple[int, Completion]], Failure | None]:
+    def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
         for choice in reply["choices"]:
             index = self._demux.check(choice["index"])
@@ -215,13 +276,33 @@ class PlainDecoder(_Reply):
         n, requests = self._n, self._batch.requests
         for position, request in enumerate(requests):
             own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
-            if any(choice.get("finish_reason") in _ABORTED for choice in own):
-                failure = _ABORT
+            given_up = next((choice for choice in own if choice.get("finish_reason") in _ABORTED), None)
+            if given_up is not None:
+                failure = self._aborted_by(given_up)
                 continue
-            usage = _usage(reply.get("usage")) if len(requests) == 1 else _count_ids(own)
+            usage = self._usage_of(own, reply)
             made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
-            answers.append((position, Completion(made, usage, request.attempts, None, self._extra.copy())))
+            completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            if usage is None and len(requests) > 1:
+                completion.counted_tokens = _count_made(own)
+            answers.append((position, completion))
         return answers, failure
+
+    def _usage_of(self, own: list[dict[str, Any]], reply: dict[str, Any]) -> Usage | None:
+        """What one call took."""
+        if self._reader.counts_each:
+            return _together([_usage(choice.pop("usage", None)) for choice in own])
+        if len(self._batch.requests) == 1:
+            return _usage(reply.get("usage"))
+        return _count_ids(own) if "return_token_ids" not in self._batch.without else None
+
+
+def _together(usages: list[Usage | None]) -> Usage | None:
+    """The usage of one prompt's choices: the prompt is counted once."""
+    known = [usage for usage in usages if usage is not None]
+    if len(known) < len(usages):
+        return None
+    return Usage(known[0].prompt_tokens, sum(usage.completion_tokens for usage in known))
 
 
 def _usage(usage: object) -> Usage | None:
@@ -235,27 +316,40 @@ def _usage(usage: object) -> Usage | None:
 
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
     prompt = choices[0].get("prompt_token_ids")
+    completion = _count_made(choices)
+    return None if prompt is None or completion is None else Usage(len(prompt), completion)
+
+
+def _count_made(choices: list[dict[str, Any]]) -> int | None:
+    """How many tokens the choices of one prompt have, if the reply lists them."""
     completion = 0
     for choice in choices:
         ids = choice.get("token_ids")
         if ids is None:
             return None
         completion += len(ids)
-    return None if prompt is None else Usage(len(prompt), completion)
+    return completion
 
 
 class StreamDecoder(_Reply):
     """A reply that is a stream of events, those of all prompts mixed."""
 
-    def __init__(self, batch: Batch, secrets: tuple[str, ...], content_type: str = "") -> None:
-        super().__init__(batch, secrets, content_type)
+    def __init__(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
+    ) -> None:
+        super().__init__(batch, secrets, content_type, reader)
         self._events = EventStream()
+        self._watch = UsageWatch(batch, self._reader)
+        self._held: Completion | None = None
+        """A lone call's answer that waits for its usage."""
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
         self._first_at: dict[int, float] = {}
-        self._aborted: set[int] = set()
+        self._aborted: dict[int, Failure] = {}
         self._failure: Failure | None = None
+        self.deltas: list[Delta] = []
+        """What came since they were taken away, where a caller waits for each."""
         tokens = batch.shape.max_output_tokens
         self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
@@ -269,6 +363,7 @@ class StreamDecoder(_Reply):
             if self._failure is not None:
                 break
             if payload == b"[DONE]":
+                self._release(answers)
                 continue
             try:
                 event = from_json(payload)
@@ -278,12 +373,16 @@ class StreamDecoder(_Reply):
                 if event.get("error") is not None:
                     self._failure = self._error_reply(event["error"])
                     break
-                for piece in event["choices"]:
+                event = self._reader.event(event)
+                pieces = event["choices"]
+                for piece in pieces:
                     self._on_piece(piece, event, now, answers)
+                if not pieces and self._held is not None:
+                    self._release(answers, _usage(event.get("usage")))
             except DemuxError as error:
                 self._failure = _mismatch(error)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                self._failure = _malformed("an event is not what vLLM sends", error)
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                self._failure = _malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
         return answers
 
@@ -299,31 +398,51 @@ class StreamDecoder(_Reply):
             if not self._extra:
                 self._extra = _about_reply(event)
         pieces.append(piece)
+        if self._batch.shape.to_caller and piece.get("finish_reason") not in _ABORTED:
+            self.deltas.append(self._delta(piece, index % self._n))
         if len(pieces) > self._most_events:
             raise ValueError("more events than tokens")
-        if piece.get("finish_reason") is None:
+        usage = self._watch.usage(index, _usage(event.get("usage")))
+        # TGI says "" until it has finished.
+        if not piece.get("finish_reason"):
             return
-        usage = _usage(event.get("usage"))
         if usage is not None:
             self._usage[index] = usage
         if piece["finish_reason"] in _ABORTED:
-            self._aborted.add(index // self._n)
+            self._aborted[index // self._n] = self._aborted_by(piece)
         self._finished[index] = self._choice(self._pieces.pop(index), index % self._n)
         position = self._demux.finish(index)
         if position is not None and position not in self._aborted:
-            answers.append((position, self._completion(position)))
+            made = self._completion(position)
+            if made.usage is None and self._watch.comes_last:
+                self._held = made
+            else:
+                answers.append((position, made))
+
+    def _release(self, answers: list[tuple[int, Completion]], usage: Usage | None = None) -> None:
+        """Hand out what waited for its usage."""
+        if self._held is not None:
+            self._held.usage = usage
+            answers.append((0, self._held))
+            self._held = None
+
+    def _delta(self, piece: dict[str, Any], index: int) -> Delta:
+        """One event for the caller who waits for each."""
+        ids = piece.get("token_ids") if self._keep_ids else None
+        text = piece["text"]
+        if type(text) is not str:
+            raise TypeError("a choice's text is no string")
+        return Delta(
+            text, index, piece.get("finish_reason"), piece.get("logprobs"), None if ids is None else tuple(ids)
+        )
 
     def _completion(self, position: int) -> Completion:
         n = self._n
         indices = range(position * n, position * n + n)
         usages = [self._usage.get(index) for index in indices]
-        usage: Usage | None = None
-        known = [one for one in usages if one is not None]
-        if len(known) == n:
-            usage = known[0] if n == 1 else Usage(known[0].prompt_tokens, sum(one.completion_tokens for one in known))
         return Completion(
             tuple([self._finished.pop(index) for index in indices]),
-            usage,
+            usages[0] if n == 1 else _together(usages),
             self._batch.requests[position].attempts,
             self._first_at[position] - self._batch.sent_at,
             self._extra.copy(),
@@ -332,10 +451,11 @@ class StreamDecoder(_Reply):
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
         """The stream is over: whatever has no ``finish_reason`` was cut off."""
         answers = self._take(self._events.end(), now)
+        self._release(answers)
         if self._failure is not None:
             return answers, self._failure
         if self._aborted:
-            return answers, _ABORT
+            return answers, next(iter(self._aborted.values()))
         if not self._demux.complete:
             if self.events and not self._pieces:
                 return answers, _mismatch(DemuxError(self._demux.missing()))

@@ -15,9 +15,10 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any
 
+from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["FIELDS", "Role", "canonical", "sort_fields"]
+__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "sort_fields"]
 
 
 class Role(Enum):
@@ -57,6 +58,28 @@ FIELDS: dict[str, tuple[Role, str]] = {
 }
 """Everything else joins the key."""
 
+_NO_TOOLS = (Role.ALONE, "lists of chats drop it silently (vLLM 0.32)")
+_NOT_IN_LISTS = (Role.ALONE, "the reply to a list of chats has no place for it (vLLM 0.32)")
+FIELDS_OF_KIND: dict[Kind, dict[str, tuple[Role, str]]] = {
+    Kind.CHAT: {
+        "messages": (Role.OURS, "the messages are the first argument"),
+        "prompt": (Role.OURS, "chat() takes messages"),
+        "tools": _NO_TOOLS,
+        "tool_choice": _NO_TOOLS,
+        "functions": _NO_TOOLS,
+        "function_call": _NO_TOOLS,
+        "use_beam_search": (Role.ALONE, "lists of chats refuse it (vLLM 0.32)"),
+        "prompt_logprobs": _NOT_IN_LISTS,
+        "return_token_ids": _NOT_IN_LISTS,
+        "return_prompt_text": _NOT_IN_LISTS,
+        "modalities": _NOT_IN_LISTS,
+        "audio": _NOT_IN_LISTS,
+    }
+}
+"""What stands before ``FIELDS`` for one kind of call."""
+_METHODS = {Kind.CHAT: "chat()"}
+"""What a kind's method is called."""
+
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -84,10 +107,13 @@ def _blame(fields: Mapping[str, Any]) -> ConfigError:
     return ConfigError("the parameters cannot be sent as JSON")
 
 
-def sort_fields(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+def sort_fields(
+    params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False
+) -> tuple[dict[str, Any], dict[str, Any], str | None]:
     """Split a call's parameters by the table: (those that join the key, those for a lone call, why it goes alone).
 
-    ``extra_body`` is merged into the parameters, as with openai's client.
+    ``extra_body`` is merged into the parameters, as with openai's client. A call that is streamed ``to_caller`` may say
+    ``stream=True`` and its ``stream_interval``.
 
     Raises:
         ConfigError: a field is not the caller's to set.
@@ -100,8 +126,9 @@ def sort_fields(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
         if extra is not None and not isinstance(extra, Mapping):
             raise ConfigError(f"extra_body is a mapping, not {type(extra).__name__}", field="extra_body")
         params = {**{name: value for name, value in params.items() if name != "extra_body"}, **(extra or {})}
+    of_kind = FIELDS_OF_KIND.get(kind, FIELDS)
     for name, value in params.items():
-        entry = FIELDS.get(name)
+        entry = of_kind.get(name) or FIELDS.get(name)
         if entry is None:
             joining[name] = value
             continue
@@ -110,8 +137,13 @@ def sort_fields(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
             solo[name] = value
         elif role is Role.ALONE:
             joining[name] = value
-            if value is not None:
+            if value is not None and value is not False:
                 alone = name
-        elif not (name == "stream" and value in (None, False)):
-            raise ConfigError(f"{name} is not a parameter of complete(): {why}", field=name)
+        elif to_caller and name == "stream_interval":
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
+            joining[name] = value
+        elif not (name == "stream" and (value is None or value is to_caller)):
+            method = _METHODS.get(kind, "complete()")
+            raise ConfigError(f"{name} is not a parameter of {method}: {why}", field=name)
     return joining, solo, alone

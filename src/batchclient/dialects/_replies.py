@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -16,11 +16,14 @@ __all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
 
 _LENGTHS = (
     re.compile(r"maximum context length is (\d+) tokens"),
+    re.compile(r"maximum context length of (\d+) tokens"),
+    re.compile(r"model's context length \((\d+) tokens\)"),
     re.compile(r"available context size \((\d+) tokens\)"),
 )
-"""vLLM's and SGLang's words, and llama.cpp's."""
+"""vLLM's words, SGLang's for what was asked for and for a prompt alone, and llama.cpp's."""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
+_WORDS = frozenset({"role", "type"})
 _SHORTEST_PIECE = 12
 """Fewer characters of a prompt than this are not looked for where a server echoes only a piece of it."""
 
@@ -93,11 +96,32 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
 
 
 def _forms(prompt: bytes) -> tuple[str, ...]:
-    """How a server may write a prompt: as it is, as JSON, as ASCII-only JSON, as Python's ``repr``."""
-    text = json.loads(prompt)
-    if isinstance(text, str):
-        return text, prompt[1:-1].decode(), json.dumps(text)[1:-1], repr(text)[1:-1]
-    return prompt.decode(), str(text)
+    """How a server may write a prompt: as it is, as JSON, as ASCII-only JSON, as Python's ``repr``; of a conversation, every text in it."""
+    value = json.loads(prompt)
+    if isinstance(value, str):
+        return value, prompt[1:-1].decode(), json.dumps(value)[1:-1], repr(value)[1:-1]
+    texts = {
+        form
+        for text in _texts_in(value)
+        for form in (text, _write(text)[1:-1], json.dumps(text)[1:-1], repr(text)[1:-1])
+    }
+    return prompt.decode(), str(value), *texts
+
+
+_write = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """Every text within a JSON value, but the words of the protocol."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts_in(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            if name not in _WORDS:
+                yield from _texts_in(each)
 
 
 def _cut_pieces(message: str, form: str, label: str) -> str:

@@ -2,6 +2,8 @@
 
 A form writes one kind of call as one sort of server takes it, and reads the reply. Dialects share forms: most servers write
 completions as OpenAI does.
+
+Fields of ours that a server refuses are left out of what its endpoint is sent from then on, for the dialect's life.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ from typing import Protocol
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient._core.rates import RateWindow
-from batchclient._core.requests import Shape
+from batchclient._core.requests import Learnt, Shape
 from batchclient.dialects import Decoder
 from batchclient.dialects._completions import events_per_choice
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
-from batchclient.errors import BadRequest
+from batchclient.dialects._unknown_fields import refused_fields
+from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
+
+_ANY = 1 << 30
+_NO_ROUTE = (404, 405)
 
 
 class Form(Protocol):
@@ -41,15 +47,23 @@ class ServerDialect:
 
     Args:
         secrets: keys to cut out of the server's messages.
+        assumed: it is only taken for such a server, until it is known which it is: what it says of usage is believed once it is seen to
+            tell the calls of a list apart.
     """
 
     name: str
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     forms: Mapping[Kind, Form]
+    without: frozenset[str] = frozenset()
+    """Fields that vLLM has and this sort of server does not."""
+    list_routes: frozenset[Kind] = frozenset()
+    """The kinds whose lists have a route of their own, which an older server lacks."""
 
-    def __init__(self, secrets: tuple[str, ...] = ()) -> None:
+    def __init__(self, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
         self._secrets = secrets
+        self._without = self.without
+        self._learnt = Learnt(usage_is_own=not assumed)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -64,16 +78,16 @@ class ServerDialect:
         if form is None:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
             return Failure(FailureKind.REFUSED, BadRequest, message)
+        batch.without, batch.learnt = self._without, self._learnt
         return form.encode(batch)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
         """Return a fresh decoder for the batch's reply."""
         return self.forms[batch.shape.kind].decoder(batch, self._secrets, content_type)
 
-    @staticmethod
-    def events_per_choice(shape: Shape) -> int:
+    def events_per_choice(self, shape: Shape) -> int:
         """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
-        return events_per_choice(shape)
+        return _ANY if "stream_interval" in self._without else events_per_choice(shape)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""
@@ -82,8 +96,20 @@ class ServerDialect:
         clean = redact(message, prompts, self._secrets)
         if code is not None:
             code = redact(code, prompts, self._secrets)
+        refused = refused_fields(batch, status, clean)
+        if refused:
+            self._without |= refused
+            return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
+        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
+            # Were it the model that is missing, each call would hear so again by itself.
+            return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
-            status, clean, code, streamed=batch.streamed, retry_after_s=read_retry_after(headers, wall_time)
+            status,
+            clean,
+            code,
+            streamed=batch.streamed,
+            packed=batch.packed,
+            retry_after_s=read_retry_after(headers, wall_time),
         )
 
     @staticmethod

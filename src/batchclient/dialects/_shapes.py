@@ -9,10 +9,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
+from batchclient.dialects._embeddings import check_embedding_fields
 from batchclient.dialects._fields import canonical, sort_fields
 from batchclient.errors import ConfigError
 
@@ -20,8 +22,29 @@ __all__ = ["Shapes"]
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _KEYS_REMEMBERED = 4096
-_PREFIXES = {Kind.COMPLETION: (b"text:", b"ids:"), Kind.EMBEDDING: (b"embedding:", b"embedding ids:")}
+_PREFIXES = {
+    Kind.COMPLETION: (b"text:", b"ids:"),
+    Kind.EMBEDDING: (b"embedding:", b"embedding ids:"),
+    Kind.CLASSIFICATION: (b"classification:", b"classification ids:"),
+}
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
+_INPUT_FIELDS = frozenset(
+    {
+        "input",
+        "inputs",
+        "content",
+        "text_1",
+        "text_2",
+        "data_1",
+        "data_2",
+        "query",
+        "queries",
+        "documents",
+        "texts",
+        "items",
+    }
+)
+"""What servers call what such a call is about: it is an argument, and no field may come twice."""
 
 
 class Shapes:
@@ -32,9 +55,24 @@ class Shapes:
         self._known: dict[tuple[object, ...], Shape] = {}
 
     def shape(
-        self, params: Mapping[str, Any], model: str, *, kind: Kind = Kind.COMPLETION, token_ids: bool = False
+        self,
+        params: Mapping[str, Any],
+        model: str,
+        *,
+        kind: Kind = Kind.COMPLETION,
+        token_ids: bool = False,
+        alone: str | None = None,
+        to_caller: bool = False,
     ) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields sent only when one goes alone.
+
+        Args:
+            params: the call's.
+            model: its name.
+            kind: of the call.
+            token_ids: whether the prompt is one of ids.
+            alone: why the call goes alone, if its input is the reason.
+            to_caller: whether it is streamed to its caller.
 
         Raises:
             ConfigError: a parameter is wrong, or not JSON, or not the caller's to set; it names the field.
@@ -45,27 +83,34 @@ class Shapes:
             # Writing the key costs 5 µs, and calls come by the thousand with the same few scalars. ``repr`` tells them
             # apart as JSON does: 1, True, 1.0 and "1" differ.
             try:
-                signature = (kind, model, token_ids, *params, *map(repr, params.values()))
+                signature = (kind, model, token_ids, alone, to_caller, *params, *map(repr, params.values()))
             except ValueError:  # a number too long to be written, as ``canonical`` will say
                 signature = None
             shape = known.get(signature) if signature is not None else None
             if shape is not None:
                 return shape, b""
-        joining, solo, alone = sort_fields(params)
+        joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
+        reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):
             # The server's default. A plain list asks for them on our account, and no field may come twice.
             del joining["return_token_ids"]
         body = canonical(joining)
         prefixes = _PREFIXES.get(kind)
-        key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
+        answer_key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
+        key = f"{reason}!".encode() + answer_key if alone or to_caller else answer_key
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= _KEYS_REMEMBERED:
                 # Seeds that differ per call make a key per call: forget, rather than grow.
                 self._shapes.clear()
                 known.clear()
-            self._shapes[key] = shape = _make_shape(kind, joining, key, body, alone)
+            shape = _make_shape(kind, joining, key, body, reason, to_caller=to_caller)
+            if key is not answer_key:
+                if to_caller and shape.plain_only:
+                    raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
+                shape = replace(shape, answer_key=answer_key, to_caller=to_caller)
+            self._shapes[key] = shape
         if solo:
             return shape, canonical(solo)[1:-1]
         if signature is not None:
@@ -75,10 +120,16 @@ class Shapes:
         return shape, b""
 
 
-def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None) -> Shape:
+def _make_shape(
+    kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None, *, to_caller: bool = False
+) -> Shape:
     if not isinstance(fields["model"], str) or not fields["model"]:
         raise ConfigError("model is the name the server knows the model by, a string", field="model")
     if kind not in _GENERATING:
+        for name in _INPUT_FIELDS.intersection(fields):
+            raise ConfigError(f"{name} is not a parameter: the first argument is what the call is about", field=name)
+        if kind is Kind.EMBEDDING:
+            check_embedding_fields(fields)
         return Shape(
             key=key,
             body=body,
@@ -87,11 +138,16 @@ def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, 
             alone_reason=alone,
             plain_only=True,
             kind=kind,
+            packable=kind is Kind.EMBEDDING and "encoding_format" not in fields,
         )
     n = _count(fields, "n", 1)
-    max_tokens = fields.get("max_tokens")
-    if max_tokens is not None:
-        _count(fields, "max_tokens", 0)
+    is_chat = kind is Kind.CHAT
+    max_tokens = _count(fields, "max_tokens", 0)
+    if is_chat and _count(fields, "max_completion_tokens", 0) is not None:
+        # OpenAI's newer name; it stands before the other (vLLM 0.32, chat_completion/serving.py).
+        max_tokens = fields["max_completion_tokens"]
+    if is_chat and alone is None and n != 1 and n is not None:
+        alone = "n"
     if max_tokens is None and kind is Kind.COMPLETION:
         # The server's default, should the call name none (vLLM 0.32, completion/protocol.py).
         max_tokens = 16
@@ -102,12 +158,16 @@ def _make_shape(kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, 
         weight=n or 1,
         max_output_tokens=max_tokens,
         alone_reason=alone,
-        plain_only=bool(fields.get("use_beam_search")) or fields.get("prompt_logprobs") is not None,
+        plain_only=bool(fields.get("use_beam_search"))
+        or fields.get("prompt_logprobs") is not None
+        # Servers have another parser for streamed tool calls, made for a token at a time; whoever needs no stream is spared it.
+        or (is_chat and bool(fields.get("tools")) and not to_caller),
         wants_token_ids=_flag(fields, "return_token_ids"),
-        echo=_flag(fields, "echo"),
+        # Of a chat it gives back the last message only, which counts for nothing here.
+        echo=_flag(fields, "echo") and not is_chat,
         greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
         kind=kind,
-        lists_plain=kind is Kind.CHAT,
+        lists_plain=is_chat,
     )
 
 

@@ -20,18 +20,27 @@ __all__ = ["failure_of"]
 _LIST_REFUSED = re.compile(
     # "prompt must be a string." (transformers serve); "batched prompts are not supported" (several proxies);
     # "Input should be a valid string" (pydantic, where the field is a plain ``str``); "prompt_list_unsupported".
-    r"prompt must be a str|batched prompts|lists? of prompts (is|are) not|prompt_list_unsupported"
-    r"|prompt: Input should be a valid string",
+    r"(prompt|input) must be a str|batched prompts|lists? of prompts (is|are) not|prompt_list_unsupported"
+    r"|(prompt|input): Input should be a valid string",
     re.IGNORECASE,
 )
 _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
-_STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size) (\d+)", re.IGNORECASE)
+_STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) (\d+)", re.IGNORECASE)
 _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
 """A server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the list's others are well without it."""
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
+_PACKING_REFUSED = re.compile(r"encoding_format|base64", re.IGNORECASE)
 
 
-def failure_of(status: int, message: str, code: str | None, *, streamed: bool, retry_after_s: float | None) -> Failure:
+def failure_of(
+    status: int,
+    message: str,
+    code: str | None,
+    *,
+    streamed: bool,
+    retry_after_s: float | None,
+    packed: bool = False,
+) -> Failure:
     """Return what a status means. ``message`` must be free of prompts and keys.
 
     Sources: RFC 9110 for the statuses; for what servers make of them ``servers.md`` section 2 of the project's notes:
@@ -40,6 +49,8 @@ def failure_of(status: int, message: str, code: str | None, *, streamed: bool, r
     if status == 404 and message == "Not Found":
         message = "Not Found; does base_url end in /v1, and in nothing more?"
     kind, error, cap = _classify(status, message, streamed=streamed)
+    if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(message):
+        kind = FailureKind.PACKING_REFUSED
     once = kind is FailureKind.BAD_CALL and error is ServerFault
     return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once)
 

@@ -1,14 +1,21 @@
-"""vLLM.
+"""vLLM. Also what is spoken to a server before it is known which it is.
 
 What it rests on (vLLM 0.32): a list may hold 1,024 prompts (``VLLM_MAX_COMPLETION_PROMPTS``); with ``--scheduling-policy priority``
 lower priorities go first. Without, 0.32 was seen to accept and ignore them; its documentation says that a number other than 0 is refused.
+Lists of chats have a route of their own since 0.19, without a cap: 1,025 conversations were seen to be answered.
+Embeddings, pairs and texts to classify come in lists of any length; one text at a time is tokenized. A server has the paths of the model
+that it serves: the others are not found.
 """
 
 from __future__ import annotations
 
 from batchclient._core.kinds import Kind
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
+from batchclient.dialects._embeddings import Embeddings
+from batchclient.dialects._scores import Classes, PairScores
 from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._tokens import VllmTokens
 
 __all__ = ["VllmDialect"]
 
@@ -17,5 +24,14 @@ class VllmDialect(ServerDialect):
     """See the top of this file."""
 
     name = "vllm"
-    caps = {Kind.COMPLETION: 1024}  # noqa: RUF012
-    forms = {Kind.COMPLETION: Completions()}  # noqa: RUF012
+    caps = {Kind.COMPLETION: 1024, Kind.TOKENS: 1}  # noqa: RUF012
+    forms = {  # noqa: RUF012
+        Kind.COMPLETION: Completions(),
+        Kind.CHAT: Chat(list_path="/chat/completions/batch"),
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: PairScores(),
+        Kind.RERANK: PairScores(),
+        Kind.CLASSIFICATION: Classes(),
+        Kind.TOKENS: VllmTokens(),
+    }
+    list_routes = frozenset({Kind.CHAT})

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ Headers = tuple[tuple[str, str], ...]
 
 JSON_HEADERS: Headers = (("content-type", "application/json"),)
 _STREAM_HEADERS: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
+_COUNT = re.compile(rb'"(prompt|completion|total)_tokens":[0-9]+')
 # What a dying engine answers.
 ENGINE_ERROR = error_body(
     "EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError", 500
@@ -89,6 +91,7 @@ class Exchange:
         "_finished",
         "_headers",
         "_left",
+        "_made_tokens",
         "_route",
         "_sent",
         "_writer",
@@ -127,6 +130,7 @@ class Exchange:
         self._choices = [""] * call.sequences
         self._completion_tokens = 0
         self._events = 0
+        self._made_tokens = 0
 
     def __repr__(self) -> str:
         kind = "stream" if self.call.stream else "plain"
@@ -196,6 +200,8 @@ class Exchange:
         if self.is_over or (self.fault == "drop_choice" and index == len(self._sent) - 1):
             return []
         event = self._writer.event(index, generation, self._sent[index], generated)
+        if self.fault == "sum_usage":
+            event = self._with_sums(event, generated - self._sent[index])
         self._events += 1
         if self.fault is not None:
             if self._events == len(self._sent) // 2 + 1 and self.fault in ("cut", "error_event", "stall_body"):
@@ -204,6 +210,13 @@ class Exchange:
             if self.fault == "double_choice" and index == 0:
                 event += event
         return [Part(self.request_id, body=event)]
+
+    def _with_sums(self, event: bytes, tokens: int) -> bytes:
+        """The event with the whole list's usage so far instead of its choice's own."""
+        self._made_tokens += tokens
+        prompt = sum(self.call.prompt_tokens)
+        sums = {b"prompt": prompt, b"completion": self._made_tokens, b"total": prompt + self._made_tokens}
+        return _COUNT.sub(lambda match: b'"%b_tokens":%d' % (match[1], sums[match[1]]), event)
 
     def _spoil(self, event: bytes) -> list[Part]:
         half = event[: len(event) // 2]
@@ -228,6 +241,8 @@ class Exchange:
         if self._route.in_completion_order:
             choices = [choices[index] for index in self._finished]
         match self.fault:
+            case "reorder":
+                choices = choices[::-1]
             case "drop_choice":
                 choices = choices[:-1]
             case "double_choice":

@@ -34,6 +34,9 @@ KINDS: dict[str, str] = {
     "drop_choice": "leave out the last choice of the reply",
     "double_choice": "send the first choice of the reply twice",
     "first_only": "serve only the first prompt of a list, as if it were alone",
+    "serial": "serve the prompts of a list one after the other",
+    "reorder": "the choices of a plain list in the opposite order, each with its index",
+    "sum_usage": "beside each choice of a streamed list, the usage of the whole list so far",
     "no_lists": "400 to a list of prompts, as servers that know only one",
     "no_stream_lists": "400 to a streamed list of prompts",
     "bad_prompt": "=TEXT: 400 to a request with a prompt that contains TEXT",
@@ -118,7 +121,7 @@ class Fault:
     def matches(self, call: CompletionCall) -> bool:
         """Whether this fault concerns a request like this one at all."""
         match self.kind:
-            case "no_lists" | "first_only":
+            case "no_lists" | "first_only" | "serial" | "reorder" | "sum_usage":
                 return len(call.prompts) > 1
             case "no_stream_lists":
                 return call.stream and len(call.prompts) > 1

@@ -136,7 +136,9 @@ class _NativeWriter:
         return to_json(self._end(index, generation) | {"content": generation.text, **self._tokens(generation, 0)})
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        return (f"[{','.join(choices)}]" if self._call.is_list else choices[0]).encode()
+        if self._call.is_list or len(choices) != 1:
+            return f"[{','.join(choices)}]".encode()
+        return choices[0].encode()
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
         text = generation.text_after(after)[len(generation.text_after(before)) if before else 0 :]

@@ -113,7 +113,9 @@ class _GenerateWriter:
         return to_json(self._item(index, generation, generation.tokens))
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        return (f"[{','.join(choices)}]" if self._call.is_list else choices[0]).encode()
+        if self._call.is_list or len(choices) != 1:
+            return f"[{','.join(choices)}]".encode()
+        return choices[0].encode()
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
         item = self._item(index, generation, after)

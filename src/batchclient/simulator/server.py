@@ -234,6 +234,10 @@ class SimulatedServer:
         prompts = len(exchange.call.prompts)
         prompt_s = self.profile.prompt_s
         self._api_free_at = ready_at + prompts * prompt_s
+        if exchange.fault == "serial":
+            # The others follow one by one, as each is finished.
+            self._put(ready_at + prompt_s, partial(self._submit, exchange, range(1)))
+            return
         if not prompt_s and ready_at <= now:
             self._submit(exchange, range(prompts), now)
         elif not prompt_s:
@@ -293,6 +297,11 @@ class SimulatedServer:
                 exchange.unfinished -= 1
             self.counters.finish_reasons[exchange.generations[index].finish_reason] += 1
         parts = exchange.on_progress(progress, index)
+        if exchange.fault == "serial" and progress.finished and not exchange.is_over:
+            begun = len(exchange.sequence_ids)
+            if exchange.call.sequences - exchange.unfinished == begun:
+                following = begun // exchange.call.n
+                self._submit(exchange, range(following, following + 1), progress.at)
         if parts:
             self._outbox_add(progress.at, parts)
         if exchange.is_over and not was_over:

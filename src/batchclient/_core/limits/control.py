@@ -2,7 +2,8 @@
 
 Rules:
 - The limit in force is the pin if there is one, else the smallest of the algorithm's number and the caps'; never below 1.
-- A cap only ever lowers, and so does the bound, a number that the server itself has named. One that has nothing to say, or nothing fresh, is not there.
+- A cap only ever lowers. One that has nothing to say, or nothing fresh, is not there.
+- So does the bound, a number that the server itself has named; but it does not lower a limit that the caller gave.
 - Whoever lowered it says why: the reason of a change is that of the number in force.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from batchclient._core.limits.aimd import FixedLimit
 from batchclient._core.limits.base import Limit, LimitChange, Sample
 
 __all__ = ["Cap", "LimitControl"]
@@ -87,9 +89,9 @@ class LimitControl:
         self._pinned = limit
         return self._decide(now, None)
 
-    def bound(self, limit: int, reason: str, now: float) -> LimitChange | None:
-        """Never go above a number that the server itself has named."""
-        self._bound = (max(1, limit), reason)
+    def bound(self, limit: int | None, reason: str, now: float) -> LimitChange | None:
+        """Never go above a number that the server itself has named; ``None``: it names none (any more)."""
+        self._bound = (max(1, limit), reason) if limit is not None else None
         return self._decide(now, None)
 
     def bound_like(self, other: LimitControl, now: float) -> None:
@@ -101,7 +103,7 @@ class LimitControl:
         if self._pinned is not None:
             return self._set(self._pinned, "pinned")
         limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else "no cap any more"
-        if self._bound is not None and self._bound[0] < limit:
+        if self._bound is not None and self._bound[0] < limit and not isinstance(self.algorithm, FixedLimit):
             limit, reason = self._bound
         for cap in self._caps:
             verdict = cap.cap(now)

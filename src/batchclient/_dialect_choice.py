@@ -1,0 +1,53 @@
+"""Which dialect an endpoint is spoken to in: the one that was given, else the one of the server that was found out.
+
+It is the runner's and the client's, and knows neither: a runner that held its client would keep it alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchclient._core.kinds import Kind
+from batchclient.dialects import Dialect, make_dialect
+from batchclient.dialects._fingerprints import ServerFacts
+from batchclient.errors import ConfigError
+
+__all__ = ["DialectChoice"]
+
+
+class DialectChoice:
+    """Of one client.
+
+    Args:
+        name: the dialect that was given; ``None``: it is found out.
+        secrets: keys to cut out of servers' messages; more may be added.
+
+    Raises:
+        ConfigError: there is no dialect of that name.
+    """
+
+    __slots__ = ("_name", "at_first", "secrets")
+
+    def __init__(self, name: str | None, secrets: tuple[str, ...]) -> None:
+        self._name = name
+        self.secrets = secrets
+        self.at_first = self.make()
+        """What is taken for granted of every server until it is known."""
+
+    def make(self) -> Dialect:
+        """Return a fresh dialect for an endpoint of which nothing is known yet."""
+        return make_dialect(self._name, self.secrets)
+
+    def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
+        """Return a fresh dialect for a server, and the caps that hold there: what it says itself counts more than what is usual."""
+        try:
+            dialect = make_dialect(facts.dialect, self.secrets)
+        except ConfigError:
+            # It is known, and there is no dialect of its own.
+            dialect = self.make()
+        caps = dict(dialect.caps)
+        for kind, cap in facts.caps.items():
+            # One is no number of the server's: it has no lists of this kind, or none that can be told apart.
+            if caps.get(kind) != 1:
+                caps[kind] = cap
+        return dialect, caps

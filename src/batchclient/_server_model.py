@@ -1,0 +1,238 @@
+"""The model of a client that was given none: its servers are asked which one they serve, once, before the first call can be written.
+
+Rules:
+- It is the only question that a call waits for. All calls that wait share it, and one round trip is what it usually takes.
+- The question goes the way of the calls, through a user's own ``http_client`` too, with the calls' timeouts.
+- One model is taken; of several none is guessed. LoRA adapters do not count beside their base model, nor does a second name of one model.
+- A failure is retried as a call's would be, by the retry policy; its error then goes to each caller that waits. A later call asks again.
+- When the last of those that wait has gone, by its deadline or because its caller was cancelled, the question ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import anyio
+
+from batchclient._backend import Backend, Cancellable, Waiter
+from batchclient._core.endings import copy_of
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._detect import Page, read_page
+from batchclient._feedback import StartTask
+from batchclient.dialects._fingerprints import Fingerprint
+from batchclient.dialects._replies import error_in, read_retry_after, redact
+from batchclient.dialects._status import failure_of
+from batchclient.errors import (
+    BatchClientError,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    ReadTimedOut,
+    TransportError,
+)
+from batchclient.retry import RetryPolicy
+from batchclient.transport import Timeouts, Transport, WireRequest
+
+__all__ = ["ModelQuestion"]
+
+_REFUSALS_OF_A_STRANGER = 3
+"""Of connections; as in ``_core/health``."""
+_TIMEOUT_S = 30.0
+"""Of one page: it is read in no time where the server is well, while a call's answer may take minutes."""
+_MOST_NAMED = 20
+_LONGEST_SHOWN = 100
+_Found = Callable[[str, int, Fingerprint], None]
+
+
+class ModelQuestion:
+    """Asks a runner's servers for their model.
+
+    Args:
+        backend: the loop's clock, waiters and timer.
+        transports: (endpoint's id, way to it) of those that serve now.
+        start_task: starts a task that ends with the runner.
+        policy: when to try again.
+        timeouts: of each request.
+        secrets: keys to cut out of servers' messages.
+        found: told of the model's name, whose it is, and what was read of that server.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        transports: Callable[[], Sequence[tuple[int, Transport]]],
+        start_task: StartTask,
+        policy: RetryPolicy,
+        timeouts: Timeouts,
+        secrets: Callable[[], tuple[str, ...]],
+        found: _Found,
+    ) -> None:
+        self._backend = backend
+        self._transports = transports
+        self._start_task = start_task
+        self._policy = policy
+        self._timeouts = timeouts
+        self._secrets = secrets
+        self._found = found
+        self._rng = Random()  # jitter only  # noqa: S311
+        self._waiting: dict[Waiter, None] = {}
+        self._stop: Callable[[], object] | None = None
+        self._nobody_waits: anyio.Event | None = None
+        self._round = 0
+
+    def __repr__(self) -> str:
+        return f"<ModelQuestion, {len(self._waiting)} wait>"
+
+    async def wait(self, deadline: float | None) -> None:
+        """Sleep until the model is known.
+
+        Raises:
+            ConfigError: the servers name no model, or several.
+            DeadlineExceeded: ``deadline`` came first.
+            BatchClientError: the servers cannot be asked; as a call that cannot be sent.
+        """
+        waiter = self._backend.waiter()
+        self._waiting[waiter] = None
+        timer: Cancellable | None = None
+        if deadline is not None:
+            timer = self._backend.call_at(deadline, partial(_expire, waiter))
+        try:
+            if self._stop is None:
+                self._stop = _nothing
+                self._round += 1
+                stop = self._start_task(partial(self._ask, self._round), self.close)
+                # An eager task may be over already.
+                if self._stop is _nothing:
+                    self._stop = stop
+            await self._backend.wait(waiter)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiting.pop(waiter, None)
+            if not self._waiting:
+                self._end()
+
+    async def settled(self) -> None:
+        """Return once no call waits any more."""
+        if self._waiting:
+            if self._nobody_waits is None:
+                self._nobody_waits = anyio.Event()
+            await self._nobody_waits.wait()
+
+    def close(self) -> None:
+        """The client closes."""
+        self.fail(ClientClosed("the client was closed while the call was under way"))
+
+    def fail(self, error: BatchClientError) -> None:
+        """End every call that waits."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+
+    def _end(self) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+        if self._nobody_waits is not None:
+            self._nobody_waits.set()
+            self._nobody_waits = None
+
+    async def _ask(self, number: int) -> None:
+        try:
+            await self._try()
+        except BatchClientError as error:
+            self.fail(error)
+        except Exception as error:  # a policy is the user's code
+            failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
+            failed.__cause__ = error
+            self.fail(failed)
+        else:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+        finally:
+            # Of a question that was ended, the next may have begun.
+            if self._round == number:
+                self._stop = None
+
+    async def _try(self) -> None:
+        """Ask until a server has answered.
+
+        Raises:
+            BatchClientError: the last server's error, once the policy gives up.
+        """
+        began, attempt, strangers = self._backend.now(), 0, 0
+        while True:
+            places = list(self._transports())
+            number, transport = places[attempt % len(places)]
+            attempt += 1
+            try:
+                return await self._read(number, transport, attempt)
+            except ConfigError:
+                raise
+            except BatchClientError as raised:
+                error = _as_of_a_call(raised, attempt)
+                strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
+            if strangers >= _REFUSALS_OF_A_STRANGER * len(places):
+                raise error
+            delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
+            if delay_s is None:
+                raise error
+            await anyio.sleep(max(0.0, float(delay_s)))
+
+    async def _fetch(self, transport: Transport, request: WireRequest) -> Page:
+        try:
+            with anyio.fail_after(_TIMEOUT_S):
+                return await read_page(transport, request, self._timeouts)
+        except TimeoutError:
+            raise ReadTimedOut(f"the server did not say within {_TIMEOUT_S:g} s which model it serves") from None
+
+    async def _read(self, number: int, transport: Transport, attempt: int) -> None:
+        """Ask one server.
+
+        Raises:
+            ConfigError: it names no model, or several.
+            BatchClientError: it cannot be asked.
+        """
+        fingerprint = Fingerprint()
+        while not fingerprint.names_models and (request := fingerprint.next()) is not None:
+            status, headers, body = await self._fetch(transport, request)
+            if not fingerprint.take(status, headers, body) or status in (401, 403):
+                message, code = error_in(body)
+                message = redact(message, (), self._secrets())
+                retry_after_s = read_retry_after(headers, time.time())
+                failure = failure_of(status, message, code, streamed=False, retry_after_s=retry_after_s)
+                message = f"{failure.message} (asked for its model; with model=… nothing is asked)"
+                raise replace(failure, message=message).to_error(attempt)
+        names = [redact(name, (), self._secrets()) for name in fingerprint.facts().base_models()]
+        if not names:
+            message = "no model, and the server does not say which it serves: BatchClient(…, model=…)"
+            raise ConfigError(message, field="model")
+        if len(names) > 1:
+            shown = ", ".join(repr(name[:_LONGEST_SHOWN]) for name in names[:_MOST_NAMED])
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            message = f"no model, and the server has several: {shown}{more}; name one: BatchClient(…, model=…)"
+            raise ConfigError(message, field="model")
+        self._found(fingerprint.facts().base_models()[0], number, fingerprint)
+
+
+def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
+    """The error that a call has when its request fails so."""
+    if not isinstance(error, TransportError):
+        return error
+    # Without the frames it passed: keys are among their variables.
+    return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
+
+
+def _expire(waiter: Waiter) -> None:
+    if not waiter.done():
+        waiter.set_exception(DeadlineExceeded("the call's timeout_s passed while the server was asked for its model"))
+
+
+def _nothing() -> None:
+    """Stands for a task that is being started."""

@@ -1,0 +1,180 @@
+"""``/v1/chat/completions`` as OpenAI defined it, and vLLM's form of it for lists of conversations.
+
+What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
+- A list, ``/v1/chat/completions/batch``, answers plainly with a choice per conversation, ``index`` in their order. Its one usage is the sum.
+  Asked for token ids it gives each answer's own, and nobody's prompt's: so a caller learns its output tokens (``Completion.output_tokens``),
+  and has no ``usage`` rather than a wrong one.
+- Asked to stream, a list gives each answer's last token alone, with status 200; ``tools`` it drops silently. Neither is ever sent there.
+- A stream opens with an event per choice that has the role and an empty content, which stands for no token.
+- A tool call comes in fragments: one with ``index``, ``id``, ``type`` and ``function.name``, then pieces of ``function.arguments``.
+- Reasoning is called ``reasoning``; older servers and others say ``reasoning_content``. It is kept under its server's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient.dialects._completions import PlainDecoder, StreamDecoder, join_logprobs, stream_fields
+from batchclient.errors import BadRequest
+from batchclient.transport import WireRequest
+from batchclient.types import Choice, Delta
+
+__all__ = ["Chat", "ChatPlainDecoder", "ChatStreamDecoder"]
+
+_PATH = "/chat/completions"
+_COUNT_FIELDS = b'"return_token_ids":true,'
+_JOINED = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
+"""Texts that come in pieces."""
+
+
+class Chat:
+    """The form of chats.
+
+    Args:
+        list_path: where a list of conversations goes; ``None``: the server takes none.
+        priority_sign: as for ``Completions``.
+    """
+
+    def __init__(self, list_path: str | None = None, priority_sign: int = -1) -> None:
+        self._list_path = list_path
+        self._priority_sign = priority_sign
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request: the shared body with the conversations spliced in."""
+        requests, shape = batch.requests, batch.shape
+        path = _PATH
+        if len(requests) == 1:
+            parts = [b'{"messages":', requests[0].prompt, b","]
+            if requests[0].solo_fields:
+                parts += [requests[0].solo_fields, b","]
+            if batch.streamed:
+                parts.append(stream_fields(batch))
+        elif self._list_path is None:
+            return Failure(FailureKind.LIST_REFUSED, BadRequest, "the server takes no lists of conversations")
+        else:
+            path = self._list_path
+            parts = [b'{"messages":[', b",".join([request.prompt for request in requests]), b"],"]
+            if not shape.wants_token_ids and "return_token_ids" not in batch.without:
+                parts.append(_COUNT_FIELDS)
+        if shape.tells_priority and self._priority_sign and "priority" not in batch.without:
+            parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
+        parts.append(shape.body[1:])
+        return WireRequest("POST", path, body=b"".join(parts))
+
+    def decoder(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str
+    ) -> ChatPlainDecoder | ChatStreamDecoder:
+        """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
+        if batch.streamed and not content_type.startswith("application/json"):
+            return ChatStreamDecoder(batch, secrets, content_type)
+        return ChatPlainDecoder(batch, secrets, content_type)
+
+
+_OWN_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "logprobs", "token_ids"})
+
+
+class ChatPlainDecoder(PlainDecoder):
+    """A reply that is one JSON object."""
+
+    def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
+        (piece,) = pieces
+        message = _without_nulls(piece["message"])
+        ids = piece.get("token_ids") if self._keep_ids else None
+        extra = {name: value for name, value in piece.items() if value is not None and name not in _OWN_FIELDS}
+        token_ids = None if ids is None else tuple(ids)
+        return Choice(
+            index, _text(message), piece.get("finish_reason"), piece.get("logprobs"), token_ids, extra, message
+        )
+
+
+class ChatStreamDecoder(StreamDecoder):
+    """A reply that is a stream of events, those of all choices mixed."""
+
+    def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
+        message = _join([piece.get("delta") or {} for piece in pieces])
+        ids: tuple[int, ...] | None = None
+        if self._keep_ids:
+            ids = tuple([i for piece in pieces for i in piece.get("token_ids") or ()])
+        extra = {n: v for piece in pieces for n, v in piece.items() if v is not None and n not in _OWN_FIELDS}
+        logprobs = join_logprobs(pieces)
+        return Choice(index, _text(message), pieces[-1].get("finish_reason"), logprobs, ids, extra, message)
+
+    def _delta(self, piece: dict[str, Any], index: int) -> Delta:
+        message = {name: value for name, value in (piece.get("delta") or {}).items() if value is not None}
+        ids = piece.get("token_ids") if self._keep_ids else None
+        return Delta(
+            _text(message),
+            index,
+            piece.get("finish_reason"),
+            piece.get("logprobs"),
+            None if ids is None else tuple(ids),
+            message,
+        )
+
+
+def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as the server sent it; ``content`` stays, whatever it is, and an empty list of tool calls goes."""
+    kept = {name: value for name, value in message.items() if value is not None or name == "content"}
+    kept.setdefault("content", None)
+    if kept.get("tool_calls") == []:
+        del kept["tool_calls"]
+    return kept
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if content is None:
+        return ""
+    if type(content) is not str:
+        raise TypeError("a message's content is no string")
+    return content
+
+
+def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join the pieces of one message."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    texts: dict[str, list[str]] = {}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if name in _JOINED:
+                if type(value) is not str:
+                    raise TypeError("a piece of a message is no string")
+                texts.setdefault(name, []).append(value)
+            elif name == "tool_calls":
+                for fragment in value:
+                    _add_fragment(calls, fragment)
+            else:
+                message[name] = value
+    joined = {name: "".join(pieces) for name, pieces in texts.items()}
+    if calls or joined.get("reasoning") or joined.get("reasoning_content"):
+        # The opening event's empty content says nothing: where no other came, a plain reply has null.
+        joined = {name: text for name, text in joined.items() if text}
+    message.update(joined)
+    if calls:
+        message["tool_calls"] = [calls[place] for place in sorted(calls)]
+    return message
+
+
+def _add_fragment(calls: dict[int, dict[str, Any]], fragment: dict[str, Any]) -> None:
+    place = fragment.get("index")
+    # Some servers number nothing, and send each call whole.
+    place = len(calls) if place is None else place
+    if type(place) is not int:
+        raise TypeError("a tool call's index is no number")
+    call = calls.setdefault(place, {})
+    for name, value in fragment.items():
+        if name == "index" or value is None:
+            continue
+        if name != "function":
+            call[name] = value
+            continue
+        function = call.setdefault("function", {})
+        for part, text in value.items():
+            if part == "arguments" and isinstance(function.get(part), str):
+                function[part] += text or ""
+            elif text is not None:
+                function[part] = text

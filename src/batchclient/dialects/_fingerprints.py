@@ -1,0 +1,303 @@
+"""Which server is behind a URL, from at most three plain GETs: which page to ask for next, and what the pages say together.
+
+Rules:
+- ``/models`` first: nearly every server has it, and ``owned_by`` names most of them. What it does not say is asked of one page that only
+  that sort of server has (``/version``, ``/server_info``, ``/props``); a server that names nobody is asked for ``/info``.
+- Any bytes are read without an exception. What is not understood is not there; nothing is guessed from a body that is half right.
+- A page that is refused (401, 403) ends the questions: the other pages would be, too. A 503 and its like say nothing at all.
+- Three GETs are the budget of one finding, those that brought nothing included.
+
+Sources (``servers.md`` sections 0, 1 and 4 of the project's notes; pages in ``tests/wire``):
+- vLLM 0.32: ``owned_by: "vllm"`` (``entrypoints/serve/engine/protocol.py``), ``max_model_len``, ``root``, ``parent`` of a LoRA; ``/version``.
+- SGLang 0.5.23: ``owned_by: "sglang"``, ``max_model_len``; ``/server_info`` (before: ``/get_server_info``) with the server's arguments and
+  ``internal_states``, in which the effective ``max_running_requests`` of each data-parallel rank stands.
+- llama.cpp ``tools/server``: ``owned_by: "llamacpp"``, ``meta.n_ctx``; ``/props`` with ``total_slots`` and ``default_generation_settings.n_ctx``,
+  which is a slot's. Every reply has ``Server: llama.cpp``.
+- TensorRT-LLM ``serve/openai_protocol.py``: ``owned_by: "tensorrt_llm"``; ``/version``.
+- TGI 3.3 and TEI 1.9: ``/info`` with ``max_client_batch_size`` and ``max_concurrent_requests``; TGI's has ``max_total_tokens``, TEI's
+  ``max_input_length`` and ``model_type``. TGI's ``owned_by`` is the model's own name; TEI has no ``/models``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic_core import from_json
+
+from batchclient._core.kinds import Kind
+from batchclient.transport import WireRequest
+
+__all__ = ["Fingerprint", "ServedModel", "ServerFacts"]
+
+_MOST_PAGES = 3
+_MODELS = "/models"
+_OWNERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llamacpp": "llamacpp",
+    "tensorrt_llm": "trtllm",
+    "TensorRT-LLM": "trtllm",
+}
+"""``owned_by`` in ``/models``, and the dialect's name."""
+_NEXT = {
+    "vllm": ("/version",),
+    "sglang": ("/server_info", "/get_server_info"),
+    "llamacpp": ("/props",),
+    "trtllm": ("/version",),
+    None: ("/info",),
+}
+"""By what ``/models`` said: the pages to ask for until one answers."""
+_LATER = frozenset({408, 425, 429, 502, 503, 504})
+"""The server is busy, is loading its model (llama.cpp) or is not there behind its proxy. Not 500: transformers serve says it for good."""
+_POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
+_LONGEST_NAME = 512
+_MOST_MODELS = 1024
+_LARGEST_NUMBER = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that a server names.
+
+    Args:
+        id: what a call names it by.
+        max_len: prompt and answer together, tokens; ``None``: not said.
+        parent: the base model's name, of a LoRA adapter.
+        root: what was loaded; equal for two names of one model.
+    """
+
+    id: str
+    max_len: int | None = None
+    parent: str | None = None
+    root: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a server's pages say together.
+
+    Args:
+        dialect: the name of the dialect it speaks; ``None``: nothing was understood.
+        version: as the server says it.
+        models: those that it names.
+        max_len: of any model it serves under whatever name, tokens (llama.cpp, TGI).
+        caps: inputs per request that it takes, by kind of call, where it says so.
+        slots: sequences that it takes or runs at once, if it says so.
+    """
+
+    dialect: str | None = None
+    version: str | None = None
+    models: tuple[ServedModel, ...] = ()
+    max_len: int | None = None
+    caps: Mapping[Kind, int] = field(default_factory=dict)
+    slots: int | None = None
+
+    def __str__(self) -> str:
+        lengths = [model.max_len for model in self.models if model.max_len is not None] + [self.max_len or 0]
+        said = {
+            "models": len(self.models),
+            "length": max(lengths),
+            "slots": self.slots or 0,
+            "inputs per request": min(self.caps.values(), default=0),
+        }
+        more = [f"{name} {number}" for name, number in said.items() if number]
+        return "; ".join([self.server or "none of the servers that are known", *more])
+
+    @property
+    def server(self) -> str | None:
+        """Its name as it may be shown, such as ``"vllm 0.32.0"``; ``None``: it is none of those that are known."""
+        if self.dialect in (None, "openai"):
+            return None
+        return f"{self.dialect} {self.version}" if self.version else self.dialect
+
+    def length_of(self, model: str) -> int | None:
+        """The length of a model, tokens; ``None``: not said."""
+        return next((served.max_len for served in self.models if served.id == model and served.max_len), self.max_len)
+
+    def base_models(self) -> list[str]:
+        """The models that a call may mean when it names none: no LoRA adapters, and one name of each."""
+        if self.dialect == "tgi":
+            # Another name than this is taken for a LoRA adapter's (``router/src/server.rs``), the model's own too.
+            return ["tgi"]
+        bases = [model for model in self.models if model.parent is None] or list(self.models)
+        names: dict[str, str] = {}
+        for model in bases:
+            names.setdefault(model.id if model.root is None else f"root {model.root}", model.id)
+        return list(names.values())
+
+
+class Fingerprint:
+    """What one server's pages have said so far."""
+
+    __slots__ = ("_answered", "_asked", "_info", "_models", "_over", "_owner", "_owns_itself", "_page")
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._answered: set[str] = set()
+        self._models: tuple[ServedModel, ...] | None = None
+        self._owner: str | None = None
+        self._owns_itself = False
+        self._page: str | None = None
+        self._info: dict[str, Any] = {}
+        self._over = False
+
+    def __repr__(self) -> str:
+        return f"<Fingerprint after {self._asked} pages: {self.facts().server}>"
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was asked yet."""
+        return self._asked == 0
+
+    def next(self) -> WireRequest | None:
+        """The next page to ask for; ``None``: there is none. It counts as asked."""
+        page = None if self._over or self._asked >= _MOST_PAGES else self._choose()
+        if page is None:
+            return None
+        self._asked += 1
+        self._page = page
+        return WireRequest("GET", page, from_root=page != _MODELS)
+
+    @property
+    def open(self) -> bool:
+        """Whether another page would be asked for."""
+        return not self._over and self._asked < _MOST_PAGES and self._choose() is not None
+
+    @property
+    def names_models(self) -> bool:
+        """Whether the names of its models are known, and so that a call may use them (TGI's owner is the model itself)."""
+        return bool(self.facts().base_models()) and not (self._owns_itself and self.open)
+
+    def _choose(self) -> str | None:
+        if _MODELS not in self._answered:
+            return _MODELS
+        if self._info:
+            return None
+        return next((page for page in _NEXT[self._owner] if page not in self._answered), None)
+
+    def give_up(self) -> None:
+        """Ask for nothing more."""
+        self._over = True
+
+    def take(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
+        """Take in the page that was asked for last; return whether it said anything, if only that it is not there."""
+        page = self._page
+        assert page is not None, "a page is asked for before it is taken in"
+        if self._owner is None and headers.get("server", "").startswith("llama.cpp"):
+            self._owner = "llamacpp"
+        if status in _LATER:
+            return False
+        self._answered.add(page)
+        if status in (401, 403):
+            self._over = True
+        if status == 200:
+            reply = _object(body)
+            if page == _MODELS:
+                self._on_models(reply)
+            else:
+                self._info = reply
+        return True
+
+    def _on_models(self, reply: dict[str, Any]) -> None:
+        cards = reply.get("data")
+        if not isinstance(cards, list):
+            return
+        cards = [card for card in cards[:_MOST_MODELS] if isinstance(card, dict) and _name(card.get("id"))]
+        self._models = tuple(_served(card) for card in cards)
+        owners = [_OWNERS.get(card["owned_by"]) for card in cards if isinstance(card.get("owned_by"), str)]
+        if self._owner is None:
+            self._owner = next((owner for owner in owners if owner is not None), None)
+        self._owns_itself = any(card.get("owned_by") == card["id"] for card in cards)
+
+    def facts(self) -> ServerFacts:
+        """What is known now."""
+        info, models, owner = self._info, self._models, self._owner
+        if owner is None and info:
+            owner = _owner_of(info)
+        if owner is None:
+            # A list of models as OpenAI's, and nothing else that is known: nothing more is taken for granted of it.
+            return ServerFacts("openai" if models is not None else None, models=models or ())
+        read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
+        said = read(info) if read is not None else {}
+        if owner == "sglang" and info.get("allow_auto_truncate") is True:
+            # Nothing is too long for it.
+            models = tuple(replace(model, max_len=None) for model in models or ())
+        if not models and (name := _name(info.get("served_model_name")) or _name(info.get("model_id"))):
+            models = (ServedModel(name),)
+        return ServerFacts(owner, _version(info.get("version", info.get("build_info"))), models or (), **said)
+
+
+def _owner_of(info: dict[str, Any]) -> str | None:
+    """Whose ``/info`` it is."""
+    if _count(info.get("max_concurrent_requests")) is None:
+        return None
+    if _count(info.get("max_total_tokens")) is not None:
+        return "tgi"
+    if _count(info.get("max_input_length")) is not None and _count(info.get("max_batch_tokens")) is not None:
+        return "tei"
+    return None
+
+
+def _sglang(info: dict[str, Any]) -> dict[str, Any]:
+    states = info.get("internal_states")
+    ranks = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+    running = [_count(state.get("effective_max_running_requests_per_dp")) for state in ranks]
+    slots = sum(each for each in running if each is not None) if running and None not in running else None
+    return {"slots": slots or _count(info.get("max_running_requests"))}
+
+
+def _llamacpp(info: dict[str, Any]) -> dict[str, Any]:
+    settings = info.get("default_generation_settings")
+    length = _count(settings.get("n_ctx")) if isinstance(settings, dict) else None
+    return {"slots": _count(info.get("total_slots")), "max_len": length}
+
+
+def _tgi(info: dict[str, Any]) -> dict[str, Any]:
+    cap = _count(info.get("max_client_batch_size"))
+    return {
+        "slots": _count(info.get("max_concurrent_requests")),
+        "max_len": _count(info.get("max_total_tokens")),
+        "caps": {Kind.COMPLETION: cap} if cap is not None else {},
+    }
+
+
+def _tei(info: dict[str, Any]) -> dict[str, Any]:
+    # No length: longer inputs are cut by default (``auto_truncate``).
+    cap = _count(info.get("max_client_batch_size"))
+    return {
+        "slots": _count(info.get("max_concurrent_requests")),
+        "caps": dict.fromkeys(_POOLED, cap) if cap is not None else {},
+    }
+
+
+def _served(card: dict[str, Any]) -> ServedModel:
+    meta = card.get("meta")
+    length = _count(card.get("max_model_len"))
+    if length is None and isinstance(meta, dict):
+        length = _count(meta.get("n_ctx"))
+    return ServedModel(card["id"], length, _name(card.get("parent")), _name(card.get("root")))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        reply = from_json(body)
+    except ValueError:
+        return {}
+    return reply if isinstance(reply, dict) else {}
+
+
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME else None
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 < value <= _LARGEST_NUMBER else None
+
+
+def _version(value: object) -> str | None:
+    # It is shown and logged.
+    return value if isinstance(value, str) and _VERSION.fullmatch(value) else None

@@ -1,0 +1,126 @@
+"""Replies that are a list with an item per input: what the readers of vectors, scores and classes share.
+
+Rules:
+- Every input has exactly one item, by ``index``; with one missing, doubled or unknown nothing is handed out.
+- A list's usage is a total. A caller gets tokens of its own where it went alone, or where its token ids' number can be checked against
+  that total; else none.
+- A number that is no number (NaN, infinity) is that input's failure alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from batchclient._core.messages import Batch, Failure
+from batchclient.dialects._completions import PlainDecoder, _malformed
+from batchclient.errors import DemuxError
+from batchclient.types import Usage
+
+__all__ = ["Answers", "ItemsDecoder", "finite", "input_of"]
+
+Answers = list[tuple[int, Any]]
+
+
+def input_of(batch: Batch, name: bytes = b"input") -> bytes:
+    """Write a batch's prompts as a member of a JSON object, with a comma: one as itself, with its caller's own fields; several as a list."""
+    requests = batch.requests
+    if len(requests) > 1:
+        return b'"%b":[%b],' % (name, b",".join([request.prompt for request in requests]))
+    solo = requests[0].solo_fields
+    return b'"%b":%b,%b' % (name, requests[0].prompt, solo + b"," if solo else b"")
+
+
+def finite(number: object) -> float:
+    """Return a number of the reply's.
+
+    Raises:
+        TypeError: it is none.
+        ValueError: it is NaN or infinite.
+    """
+    if type(number) not in (int, float):
+        raise TypeError("a score is no number")
+    if not math.isfinite(number):  # type: ignore[arg-type]
+        raise ValueError("a score is not finite")
+    return float(number)  # type: ignore[arg-type]
+
+
+class ItemsDecoder(PlainDecoder):
+    """Reads such a reply. Subclasses read an item and make an answer of it.
+
+    Args:
+        batch: what the reply is to.
+        secrets: keys to cut out of the server's messages.
+        content_type: of the reply.
+    """
+
+    _called = "items"
+    _holders: tuple[str, ...] = ("data",)
+    """The fields of the reply that may hold the items."""
+
+    def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Any:
+        """Make one caller's answer.
+
+        Raises:
+            KeyError, TypeError, AttributeError: the item is not what servers send.
+            ValueError: its numbers are none.
+        """
+        raise NotImplementedError
+
+    def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
+        items = self._in_order(self._items_of(reply))
+        about = reply if isinstance(reply, dict) else {}
+        held = {"usage", *self._holders}
+        self._extra = {name: value for name, value in about.items() if value is not None and name not in held}
+        usages = _usages(self._batch, about.get("usage"))
+        answers: Answers = []
+        failure: Failure | None = None
+        for position, request in enumerate(self._batch.requests):
+            try:
+                answer = self._answer(items[position], usages[position], request.attempts, self._extra.copy())
+            except ValueError as error:
+                failure = _malformed(f"an item of the reply cannot be read: {_reason(error)}", once=True)
+                continue
+            answers.append((position, answer))
+        return answers, failure
+
+    def _items_of(self, reply: Any) -> list[Any]:
+        items = next((reply[name] for name in self._holders if name in reply), None)
+        if not isinstance(items, list):
+            raise TypeError("the reply holds no list of items")
+        return items
+
+    def _in_order(self, items: list[Any]) -> list[Any]:
+        """Return the items in the order of the inputs.
+
+        Raises:
+            DemuxError: one is missing, doubled or unknown.
+        """
+        placed: list[Any] = [None] * len(self._batch.requests)
+        for item in items:
+            index = self._demux.check(item["index"])
+            self._demux.finish(index)
+            placed[index] = item
+        if not self._demux.complete:
+            raise DemuxError(self._demux.missing())
+        return placed
+
+
+def _reason(error: ValueError) -> str:
+    """The error's words: ours alone, since a library's may quote what it was given."""
+    return str(error) if type(error) is ValueError else type(error).__name__
+
+
+def _usages(batch: Batch, usage: Any) -> list[Usage | None]:
+    """Each request's usage, as far as it is known."""
+    requests = batch.requests
+    total = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+    if type(total) is not int or total < 0:
+        return [None] * len(requests)
+    if len(requests) == 1:
+        return [Usage(total, 0)]
+    # Token ids are counted exactly. If they add up to what the server counted, it neither cut nor added any.
+    ids = all(request.prompt[:1] == b"[" and request.prompt[1:2].isdigit() for request in requests)
+    if ids and sum(request.prompt_tokens for request in requests) == total:
+        return [Usage(request.prompt_tokens, 0) for request in requests]
+    return [None] * len(requests)

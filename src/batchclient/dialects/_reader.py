@@ -1,0 +1,104 @@
+"""Other servers' replies in the form of OpenAI's, and whom a usage belongs to.
+
+A reader stands between a reply and its decoder, one per reply: what the decoders see has ``choices``, each with ``index``, ``text`` and
+``finish_reason``. What cannot be read raises one of the errors that the decoders take for a malformed reply.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from batchclient._core.messages import Batch
+from batchclient.types import Usage
+
+__all__ = ["OpenAIReader", "Reader", "UsageWatch", "legacy_logprobs"]
+
+
+class Reader(Protocol):
+    """Turns one reply into OpenAI's form."""
+
+    counts_each: bool
+    """Whether each choice has a usage of its own: in a plain reply ``usage`` of the choice, in a stream that beside it."""
+
+    def reply(self, reply: Any) -> Any:
+        """A plain reply."""
+        ...
+
+    def event(self, event: Any) -> Any:
+        """One event of a stream."""
+        ...
+
+
+class OpenAIReader:
+    """Of servers whose replies are OpenAI's."""
+
+    counts_each = False
+
+    def __init__(self, batch: Batch) -> None:
+        pass
+
+    def reply(self, reply: Any) -> Any:
+        """As it is."""
+        return reply
+
+    def event(self, event: Any) -> Any:
+        """As it is."""
+        return event
+
+
+class UsageWatch:
+    """Whether what stands beside the choices of a stream is each choice's own usage.
+
+    Args:
+        batch: whose reply it is.
+        reader: the reply's.
+    """
+
+    __slots__ = ("_began", "_each", "_learnt", "_lone", "_most", "comes_last")
+
+    def __init__(self, batch: Batch, reader: Reader) -> None:
+        asked = "stream_options" not in batch.without
+        asked_each = asked and "continuous_usage_stats" not in batch.without
+        self._lone = len(batch.requests) == 1
+        single = self._lone and batch.shape.weight == 1
+        self._each = single or reader.counts_each or asked_each
+        self._learnt = batch.learnt
+        self._began: set[int] | None = None if single or reader.counts_each or batch.learnt.usage_is_own else set()
+        most = batch.shape.max_output_tokens
+        # With ``max_tokens`` 0 vLLM counts a token all the same.
+        self._most = None if most is None else max(1, most)
+        self.comes_last = self._lone and asked and not asked_each and not reader.counts_each
+        """Whether the usage of a lone call follows its last choice."""
+
+    def usage(self, index: int, usage: Usage | None) -> Usage | None:
+        """What is believed of the usage beside a choice."""
+        if usage is None or not self._each or (self._most is not None and usage.completion_tokens > self._most):
+            return None
+        began = self._began
+        if began is not None:
+            began.add(index)
+            if usage.completion_tokens >= len(began):
+                return None
+            # Fewer tokens than choices that began: it is no sum of them.
+            self._learnt.usage_is_own = True
+            self._began = None
+        return usage
+
+
+def legacy_logprobs(tokens: list[tuple[str, float | None, dict[str, float]]], start: int = 0) -> dict[str, Any]:
+    """Logprobs in the form of ``/v1/completions``.
+
+    Args:
+        tokens: (text, logprob, the likeliest with theirs) of each.
+        start: where the first of them begins in the answer, characters.
+    """
+    offsets = []
+    for text, _, _ in tokens:
+        offsets.append(start)
+        start += len(text)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [logprob for _, logprob, _ in tokens],
+        "tokens": [text for text, _, _ in tokens],
+        "top_logprobs": [top for _, _, top in tokens],
+    }

@@ -1,0 +1,118 @@
+"""Texts to token ids, as each sort of server does it.
+
+What it rests on:
+- vLLM 0.32, ``entrypoints/serve/tokenize``, observed: ``/tokenize`` takes one ``prompt`` and answers ``tokens``; a list is refused.
+- SGLang 0.5.23, ``entrypoints/openai/protocol.py``: ``/v1/tokenize`` takes a ``prompt`` or a list of them; a list's ``tokens`` are lists.
+- llama.cpp, ``tools/server/README.md``: ``/tokenize`` takes one ``content`` and answers ``tokens``; special tokens are added only
+  where ``add_special`` says so.
+- TGI 3.3, ``router/src/server.rs``: ``/tokenize`` takes one ``inputs`` and answers an array of objects with an ``id``.
+- TEI 1.9, ``router/src/http/server.rs``: ``/tokenize`` takes ``inputs``, one or a list, and answers an array of such arrays.
+
+Nothing is computed by the model, so that a call has no usage. A text's tokens come without an index: a list's answer belongs to its
+callers by order, and only if it is as long as the list.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchclient._core.messages import Batch, Failure
+from batchclient.dialects._completions import PlainDecoder
+from batchclient.dialects._items import Answers, input_of
+from batchclient.errors import DemuxError
+from batchclient.transport import WireRequest
+from batchclient.types import Tokens
+
+__all__ = ["LlamaCppTokens", "SglangTokens", "TeiTokens", "TgiTokens", "VllmTokens"]
+
+
+class VllmTokens:
+    """One prompt at a time."""
+
+    _path = "/tokenize"
+    _field = b"prompt"
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request."""
+        body = b"{" + input_of(batch, self._field) + batch.shape.body[1:]
+        return WireRequest("POST", self._path, body, from_root=True)
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _TokensDecoder:
+        """Return a fresh decoder for the batch's reply."""
+        return _TokensDecoder(batch, secrets, content_type)
+
+
+class SglangTokens(VllmTokens):
+    """One prompt or a list."""
+
+    _path = "/v1/tokenize"
+
+
+class LlamaCppTokens(VllmTokens):
+    """One text at a time, under another name."""
+
+    _field = b"content"
+
+
+class TgiTokens(VllmTokens):
+    """One text at a time; objects come back."""
+
+    _field = b"inputs"
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _TokensDecoder:
+        """Return a fresh decoder for the batch's reply."""
+        return _ObjectsDecoder(batch, secrets, content_type)
+
+
+class TeiTokens(TgiTokens):
+    """One text or a list; an array of objects for each comes back, also for one."""
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _TokensDecoder:
+        """Return a fresh decoder for the batch's reply."""
+        return _NestedDecoder(batch, secrets, content_type)
+
+
+class _TokensDecoder(PlainDecoder):
+    """``{"tokens": […]}``, with an array per text where several were asked for."""
+
+    _called = "tokens"
+
+    def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
+        requests = self._batch.requests
+        lists = self._lists(reply)
+        if len(lists) != len(requests):
+            raise DemuxError(f"the server sent the tokens of {len(lists)} texts for {len(requests)}")
+        extra = self._about(reply)
+        answers: Answers = []
+        for position, (request, ids) in enumerate(zip(requests, lists, strict=True)):
+            if any(type(each) is not int for each in ids):
+                raise TypeError("a token id is no number")
+            answers.append((position, Tokens(ids, None, request.attempts, extra.copy())))
+        return answers, None
+
+    def _lists(self, reply: Any) -> list[list[Any]]:
+        tokens = reply["tokens"]
+        if not isinstance(tokens, list):
+            raise TypeError("tokens are no list")
+        return tokens if len(self._batch.requests) > 1 else [tokens]
+
+    @staticmethod
+    def _about(reply: Any) -> dict[str, Any]:
+        about = reply if isinstance(reply, dict) else {}
+        return {name: value for name, value in about.items() if value is not None and name != "tokens"}
+
+
+class _ObjectsDecoder(_TokensDecoder):
+    """``[{"id": …}, …]``."""
+
+    _reply_type = list
+
+    def _lists(self, reply: Any) -> list[list[Any]]:
+        return [[each["id"] for each in reply]]
+
+
+class _NestedDecoder(_ObjectsDecoder):
+    """``[[{"id": …}, …], …]``."""
+
+    def _lists(self, reply: Any) -> list[list[Any]]:
+        return [[each["id"] for each in one] for one in reply]

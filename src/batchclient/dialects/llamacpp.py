@@ -1,0 +1,231 @@
+"""llama-server (llama.cpp): its own ``/completion``, where a list's answers come each with their own counts; else ``/v1/completions``.
+
+What it rests on (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, seen running):
+- ``/completion`` takes lists of texts or ids of any length and answers with an array of results, each with ``index``, ``tokens_evaluated`` and
+  ``tokens_predicted``; one prompt's is an object. Sequences without a slot wait.
+- ``n_predict`` is endless unless it is given: it always is, 16 where a call says nothing, as in OpenAI's API. Other defaults are the server's own
+  (temperature 0.8, top_k 40, …), as they are on its ``/v1/completions``: its operator may have set them.
+- Probabilities are told per token, in the form of neither of OpenAI's APIs: they are written as ``/v1/completions`` has them.
+- ``n`` above 1 and fields without a translation go to ``/v1/completions``. Its usage is that of the first prompt's first choice: it is handed out for a
+  lone call with one choice only. Its logprobs have chat's form.
+- A stream's first event is ``data: null``; an event comes per token. ``/completion`` ends without ``[DONE]``.
+- ``echo`` is ignored: such calls are refused here. So are the names of models.
+- A body that it cannot read, and an input longer than its physical batch, are a 500: the call's fault all the same. 503 "Loading model" while it starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient.dialects import Decoder
+from batchclient.dialects._bodies import Bodies, refuse
+from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder
+from batchclient.dialects._fields import canonical
+from batchclient.dialects._reader import legacy_logprobs
+from batchclient.dialects._server import ServerDialect
+from batchclient.dialects.openai import VLLM_ONLY
+from batchclient.errors import BadRequest
+from batchclient.transport import WireRequest
+
+__all__ = ["LlamacppDialect"]
+
+_PATH = "/completion"
+_SAME_NAME = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repeat_penalty",
+        "repeat_last_n",
+        "stop",
+        "seed",
+        "ignore_eos",
+        "grammar",
+        "json_schema",
+        "cache_prompt",
+        "id_slot",
+        "mirostat",
+        "samplers",
+        "n_predict",
+    }
+)
+_RENAMED = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
+_AROUND = frozenset({"model", "logprobs", "return_token_ids", "n", "echo"})
+_DEFAULT_MAX_TOKENS = 16
+_REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
+_CALLS_FAULT = re.compile(r"too large to process|parse_error|parse error|type_error|json\.exception", re.IGNORECASE)
+"""In a 500: what would fail again the same way."""
+
+
+def _native(fields: dict[str, Any]) -> bytes | None:
+    """The fields in llama.cpp's own names; ``None`` where one has no translation."""
+    if fields.get("n", 1) != 1 or not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
+        return None
+    body = {_RENAMED.get(name, name): value for name, value in fields.items() if name not in _AROUND}
+    if len(body) < sum(name not in _AROUND for name in fields):
+        # The same parameter by both of its names.
+        return None
+    body.setdefault("n_predict", _DEFAULT_MAX_TOKENS)
+    if fields.get("logprobs") is not None:
+        # 0 is none at all there, and the chosen token's alone in OpenAI's API.
+        body["n_probs"] = max(1, fields["logprobs"])
+    if fields.get("return_token_ids"):
+        body["return_tokens"] = True
+    return canonical(body)
+
+
+def _openai_body(fields: dict[str, Any]) -> bytes | Failure:
+    """The fields for ``/v1/completions``, whose default is endless as well."""
+    return canonical({"max_tokens": _DEFAULT_MAX_TOKENS} | fields if "n_predict" not in fields else fields)
+
+
+_LOGPROBS: Bodies[int | None] = Bodies(lambda fields: fields.get("logprobs"))
+
+
+class _Completion:
+    """The form of completions: ``/completion`` where all fields have a translation."""
+
+    def __init__(self) -> None:
+        self._bodies = Bodies(_native)
+        self._openai = Completions(priority_sign=0, reader=_OpenAIReader, bodies=Bodies(_openai_body))
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request."""
+        if batch.shape.echo:
+            return refuse("llamacpp", "does not echo prompts")
+        body = self._body_of(batch)
+        if body is None:
+            return self._openai.encode(batch)
+        prompts = [request.prompt for request in batch.requests]
+        prompt = prompts[0] if len(prompts) == 1 else b"[" + b",".join(prompts) + b"]"
+        streamed = b"true" if batch.streamed else b"false"
+        return WireRequest(
+            "POST", _PATH, body=b'{"prompt":%b,"stream":%b,%b' % (prompt, streamed, body[1:]), from_root=True
+        )
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> Decoder:
+        """Return a fresh decoder for the batch's reply."""
+        if self._body_of(batch) is None:
+            return self._openai.decoder(batch, secrets, content_type)
+        reader = _NativeReader(batch)
+        if batch.streamed and not content_type.startswith("application/json"):
+            return StreamDecoder(batch, secrets, content_type, reader)
+        return PlainDecoder(batch, secrets, content_type, reader)
+
+    def _body_of(self, batch: Batch) -> bytes | None:
+        """The shared body for ``/completion``; ``None``: it goes to ``/v1/completions``, with the labels that a lone call may bring."""
+        if len(batch.requests) == 1 and batch.requests[0].solo_fields:
+            return None
+        return self._bodies.of(batch.shape)
+
+
+class _NativeReader:
+    """One reply of ``/completion``."""
+
+    counts_each = True
+
+    def __init__(self, batch: Batch) -> None:
+        self._logprobs = _LOGPROBS.of(batch.shape)
+        self._size = len(batch.requests)
+        self._length: dict[int, int] = {}
+        """Characters of each prompt's answer so far, where its logprobs say where tokens begin."""
+
+    def reply(self, reply: Any) -> Any:
+        """An object for one prompt, an array for several."""
+        items = reply if isinstance(reply, list) else [reply]
+        return {
+            "choices": [self._choice(item) | {"usage": _usage_in(item)} for item in items],
+            "model": items[0].get("model") if items else None,
+        }
+
+    def event(self, event: Any) -> Any:
+        """One prompt's event; the last has no text."""
+        if "content" not in event:
+            return event
+        return {"choices": [self._choice(event)], "usage": _usage_in(event)}
+
+    def _choice(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        index = item.get("index", 0 if self._size == 1 else None)
+        choice: dict[str, Any] = {"index": index, "text": item["content"], "finish_reason": None}
+        choice["token_ids"] = item.get("tokens")
+        if item["stop"]:
+            # Neither the limit, nor the end, nor a stop string: it was interrupted.
+            choice["finish_reason"] = _REASONS.get(item["stop_type"], "abort")
+            choice["stop_reason"] = item.get("stopping_word") or None
+        choice["logprobs"] = self._legacy(index, item.get("completion_probabilities"))
+        return choice
+
+    def _legacy(self, index: Any, entries: Any) -> dict[str, Any] | None:
+        wanted = self._logprobs
+        if wanted is None or not entries:
+            return None
+        tokens = [(entry["token"], entry["logprob"], _likeliest(entry["top_logprobs"], wanted)) for entry in entries]
+        start = self._length.get(index, 0)
+        self._length[index] = start + sum(len(text) for text, _, _ in tokens)
+        return legacy_logprobs(tokens, start)
+
+
+def _likeliest(entries: list[dict[str, Any]], wanted: int) -> dict[str, float]:
+    return {entry["token"]: entry["logprob"] for entry in entries[:wanted]}
+
+
+def _usage_in(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"prompt_tokens": item.get("tokens_evaluated"), "completion_tokens": item.get("tokens_predicted")}
+
+
+class _OpenAIReader:
+    """One reply of ``/v1/completions``."""
+
+    counts_each = False
+
+    def __init__(self, batch: Batch) -> None:
+        self._logprobs = _LOGPROBS.of(batch.shape)
+        self._usage_is_whole = len(batch.requests) * batch.shape.weight == 1
+        self._length: dict[Any, int] = {}
+
+    def reply(self, reply: Any) -> Any:
+        """A plain reply."""
+        return self.event(reply)
+
+    def event(self, event: Any) -> Any:
+        """One event, or the whole reply."""
+        for choice in event["choices"]:
+            logprobs = choice.get("logprobs")
+            if self._logprobs is not None and isinstance(logprobs, dict) and "content" in logprobs:
+                choice["logprobs"] = self._legacy(choice["index"], logprobs["content"] or [])
+        if not self._usage_is_whole:
+            event["usage"] = None
+        return event
+
+    def _legacy(self, index: Any, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        wanted = self._logprobs or 0
+        tokens = [
+            (entry["token"], entry["logprob"], _likeliest(entry.get("top_logprobs") or [], wanted)) for entry in entries
+        ]
+        start = self._length.get(index, 0)
+        self._length[index] = start + sum(len(text) for text, _, _ in tokens)
+        return legacy_logprobs(tokens, start)
+
+
+class LlamacppDialect(ServerDialect):
+    """See the top of this file."""
+
+    name = "llamacpp"
+    without = VLLM_ONLY
+    forms = {Kind.COMPLETION: _Completion()}  # noqa: RUF012
+
+    def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
+        """Say what an error reply means."""
+        failure = super().failure(batch, status, headers, body, wall_time)
+        if status == 500 and failure.kind is FailureKind.MAYBE_PROCESSED and _CALLS_FAULT.search(failure.message):
+            return replace(failure, kind=FailureKind.BAD_CALL, error=BadRequest)
+        return failure

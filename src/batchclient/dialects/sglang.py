@@ -1,0 +1,253 @@
+"""SGLang: its own ``/generate``, where a list's answers come each with their own usage; else ``/v1/completions``.
+
+What it rests on (SGLang 0.5.23, ``srt/managers/io_struct.py``, ``srt/managers/tokenizer_manager.py``, ``srt/entrypoints``; not yet seen running):
+- ``/generate`` takes lists of texts or of ids and answers with an array in their order, or with one object for one prompt. Ids are tokenized and
+  scheduled as one message, texts one by one.
+- With ``n`` above 1 it first fills its cache for each prompt in turn: the prompt is repeated instead, with seeds as vLLM counts them.
+- A streamed text is the whole so far, unless the server was started with ``--incremental-streaming-output``: then ids and text are what is new, and the ids
+  are fewer than ``completion_tokens`` says. Only a list's events have an ``index``.
+- Parameters have names of their own. Calls with one that has no translation here, ``echo`` for one, go to ``/v1/completions``, lists too.
+- A model named ``base:adapter`` picks an adapter there; ``/generate`` knows no model's name.
+- Higher priorities go first (``--enable-priority-scheduling``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Failure
+from batchclient._core.requests import Shape
+from batchclient.dialects import Decoder
+from batchclient.dialects._bodies import Bodies
+from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder, stream_interval
+from batchclient.dialects._fields import canonical
+from batchclient.dialects._reader import legacy_logprobs
+from batchclient.dialects._server import ServerDialect
+from batchclient.transport import WireRequest
+
+__all__ = ["SglangDialect"]
+
+_PATH = "/generate"
+_SAME_NAME = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "stop",
+        "stop_token_ids",
+        "stop_regex",
+        "ignore_eos",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "no_stop_trim",
+        "regex",
+        "ebnf",
+        "json_schema",
+        "logit_bias",
+        "custom_params",
+    }
+)
+_RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+_AROUND = frozenset({"model", "logprobs", "return_token_ids", "n", "seed", "response_format"})
+"""What is not among the sampling parameters, or not as it is."""
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's, which SGLang's ``/v1/completions`` has too; ``/generate`` has 128."""
+
+
+def _sampling_params(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """The sampling parameters in SGLang's names; ``None`` where a field has no translation."""
+    if ":" in fields["model"] or not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
+        return None
+    params = {_RENAMED.get(name, name): value for name, value in fields.items() if name not in _AROUND}
+    params.setdefault("max_new_tokens", _DEFAULT_MAX_TOKENS)
+    format_ = fields.get("response_format")
+    if format_ is not None:
+        schema = _schema_of(format_)
+        if schema is None or "json_schema" in params:
+            return None
+        if schema:
+            params["json_schema"] = schema
+    return params
+
+
+def _schema_of(response_format: Any) -> str | None:
+    """The JSON schema that a response format asks for, as text; empty: any text; ``None``: it has no translation."""
+    if not isinstance(response_format, Mapping):
+        return None
+    match response_format.get("type"):
+        case "text":
+            return ""
+        case "json_object":
+            return '{"type":"object"}'
+        case "json_schema":
+            given = response_format.get("json_schema")
+            schema = given.get("schema") if isinstance(given, Mapping) else None
+            return json.dumps(schema, ensure_ascii=False) if isinstance(schema, Mapping) else None
+    return None
+
+
+class _Generate:
+    """The form of completions: ``/generate`` where all fields have a translation."""
+
+    def __init__(self) -> None:
+        self._params = Bodies(_sampling_params)
+        self._openai = Completions(priority_sign=1)
+
+    def encode(self, batch: Batch) -> WireRequest | Failure:
+        """Write the batch's request."""
+        shape = batch.shape
+        params = self._params_of(batch)
+        if params is None:
+            return self._openai.encode(batch)
+        n = shape.weight
+        prompts = [request.prompt for request in batch.requests for _ in range(n)]
+        field = b"input_ids" if prompts[0][:1] == b"[" else b"text"
+        # One prompt as one: its reply is one object.
+        value = prompts[0] if len(prompts) == 1 else b"[" + b",".join(prompts) + b"]"
+        fields = self._around(batch, params, len(batch.requests))
+        return WireRequest("POST", _PATH, b'{"%b":%b,%b' % (field, value, canonical(fields)[1:]), from_root=True)
+
+    def _params_of(self, batch: Batch) -> dict[str, Any] | None:
+        """The sampling parameters for ``/generate``; ``None``: it goes to ``/v1/completions``, with the labels that it may bring."""
+        if len(batch.requests) == 1 and batch.requests[0].solo_fields:
+            return None
+        return self._params.of(batch.shape)
+
+    @staticmethod
+    def _around(batch: Batch, params: dict[str, Any], prompts: int) -> dict[str, Any]:
+        asked = _asked(batch.shape)
+        if batch.streamed:
+            params = params | {"stream_interval": stream_interval(batch.shape)}
+        seed, n = asked.get("seed"), batch.shape.weight
+        fields: dict[str, Any] = {"sampling_params": params, "stream": batch.streamed}
+        if seed is not None and n == 1:
+            fields["sampling_params"] = params | {"sampling_seed": seed}
+        elif seed is not None:
+            fields["sampling_params"] = [params | {"sampling_seed": seed + k} for _ in range(prompts) for k in range(n)]
+        if asked.get("logprobs") is not None:
+            fields |= {"return_logprob": True, "top_logprobs_num": asked["logprobs"], "return_text_in_logprobs": True}
+        if batch.shape.tells_priority:
+            fields["priority"] = batch.shape.priority
+        return fields
+
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> Decoder:
+        """Return a fresh decoder for the batch's reply."""
+        if self._params_of(batch) is None:
+            return self._openai.decoder(batch, secrets, content_type)
+        reader = _GenerateReader(batch)
+        if batch.streamed and not content_type.startswith("application/json"):
+            return StreamDecoder(batch, secrets, content_type, reader)
+        return PlainDecoder(batch, secrets, content_type, reader)
+
+
+_ASKED: Bodies[dict[str, Any]] = Bodies(lambda fields: {name: fields.get(name) for name in ("seed", "logprobs")})
+
+
+def _asked(shape: Shape) -> dict[str, Any]:
+    return _ASKED.of(shape)
+
+
+class _GenerateReader:
+    """One reply of ``/generate``."""
+
+    counts_each = True
+
+    def __init__(self, batch: Batch) -> None:
+        self._wants_logprobs = _asked(batch.shape)["logprobs"]
+        self._size = len(batch.requests) * batch.shape.weight
+        self._whole: dict[int, _Progress] = {}
+
+    def reply(self, reply: Any) -> Any:
+        """An object for one prompt, an array for several."""
+        items = reply if isinstance(reply, list) else [reply]
+        choices = []
+        for index, item in enumerate(items):
+            meta = item["meta_info"]
+            choices.append(
+                self._choice(index, item["text"], meta)
+                | {
+                    "token_ids": item.get("output_ids"),
+                    "logprobs": self._logprobs(meta, 0, 0),
+                    "usage": _usage_in(meta),
+                }
+            )
+        return {"choices": choices}
+
+    def event(self, event: Any) -> Any:
+        """One prompt's event: what is new in it."""
+        if "meta_info" not in event:
+            return event
+        meta, text, ids = event["meta_info"], event["text"], event.get("output_ids")
+        index = event.get("index", 0 if self._size == 1 else None)
+        before = self._whole.setdefault(index, _Progress()) if type(index) is int else _Progress()
+        tokens = meta["completion_tokens"]
+        # Ids tell whether an event holds the whole answer so far; without them its text does.
+        whole = len(ids) >= tokens if isinstance(ids, list) else text.startswith(before.text)
+        new_text = text[len(before.text) :] if whole else text
+        choice = self._choice(index, new_text, meta)
+        if isinstance(ids, list):
+            choice["token_ids"] = ids[before.ids :] if whole else ids
+            before.ids += len(choice["token_ids"])
+        choice["logprobs"] = self._logprobs(meta, before.logprobs, len(before.text))
+        if choice["logprobs"] is not None:
+            before.logprobs += len(choice["logprobs"]["tokens"])
+        before.text = text if whole else before.text + text
+        return {"choices": [choice], "usage": _usage_in(meta), "id": meta.get("id")}
+
+    @staticmethod
+    def _choice(index: Any, text: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "text": text, "finish_reason": None}
+        finish = meta.get("finish_reason")
+        if finish is None:
+            return choice
+        choice["finish_reason"] = finish["type"]
+        if finish.get("matched") is not None:
+            choice["stop_reason"] = finish["matched"]
+        if finish["type"] == "abort":
+            choice |= {"status_code": finish.get("status_code"), "abort_message": finish.get("message")}
+        return choice
+
+    def _logprobs(self, meta: Mapping[str, Any], known: int, start: int) -> dict[str, Any] | None:
+        """Those of the tokens after the first ``known``, where the server repeats them all; they begin at a character of the text."""
+        if self._wants_logprobs is None:
+            return None
+        own = meta["output_token_logprobs"]
+        tops = meta.get("output_top_logprobs") or [None] * len(own)
+        if len(own) >= meta["completion_tokens"]:
+            own, tops = own[known:], tops[known:]
+        tokens = []
+        for (logprob, _, text), top in zip(own, tops, strict=True):
+            likeliest = {text: logprob} | {other: value for value, _, other in top or ()}
+            tokens.append((text, logprob, likeliest))
+        return legacy_logprobs(tokens, start)
+
+
+class _Progress:
+    """What a stream has said of one prompt so far."""
+
+    __slots__ = ("ids", "logprobs", "text")
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.ids = 0
+        self.logprobs = 0
+
+
+def _usage_in(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: meta.get(name) for name in ("prompt_tokens", "completion_tokens")}
+
+
+class SglangDialect(ServerDialect):
+    """See the top of this file."""
+
+    name = "sglang"
+    # Of /v1/completions: it gives no ids as vLLM does.
+    without = frozenset({"return_token_ids"})
+    forms = {Kind.COMPLETION: _Generate()}  # noqa: RUF012

@@ -1,0 +1,31 @@
+"""TEI (text-embeddings-inference): embeddings, scores and classes of texts; it generates nothing.
+
+What it rests on (TEI 1.9, ``router/src/http/server.rs``, ``core/src/infer.rs``; not yet seen running):
+- A request may hold ``max_client_batch_size`` inputs, 32 unless the server was started with more (``/info`` says so); above it 422 says the number.
+- Each input takes one of ``max_concurrent_requests`` (512) permits at once; where one is missing the whole request is a 429.
+- By default longer inputs are cut silently (``auto_truncate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchclient._core.kinds import Kind
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects.openai import VLLM_ONLY
+
+__all__ = ["TeiDialect"]
+
+_MAX_CLIENT_BATCH_SIZE = 32
+
+
+class TeiDialect(ServerDialect):
+    """See the top of this file."""
+
+    name = "tei"
+    caps = dict.fromkeys(
+        (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS), _MAX_CLIENT_BATCH_SIZE
+    )
+    length_reach = 0
+    without = VLLM_ONLY
+    forms: Mapping[Kind, Form] = {}

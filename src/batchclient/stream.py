@@ -1,0 +1,113 @@
+"""One answer, handed to its caller piece by piece.
+
+Rules:
+- The call goes alone, and like any other through queue, limit, fairness, retries and deadline.
+- It is tried again only while its caller has no piece of it; what breaks after that raises.
+- At most 256 pieces wait for the caller. Then the reply is not read on, so that the server's own bounds hold; nobody else waits for that.
+- A stream that is left, by ``aclose()``, by a ``break`` that drops it or by cancellation, closes its connection. So nothing but its user holds it:
+  the runner knows only the sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+
+import anyio
+import anyio.lowlevel
+
+from batchclient._core.messages import Cancelled, Request, RequestState
+from batchclient._runner import Runner
+from batchclient._sink import Sink
+from batchclient.types import Completion, Delta
+
+__all__ = ["Stream"]
+
+
+class Stream(AsyncIterator[Delta]):
+    """The pieces of one answer, as an async iterator. See ``BatchClient.stream``.
+
+    Attributes:
+        completion: the whole answer with its usage, once the last piece was taken; ``None`` before.
+    """
+
+    def __init__(
+        self, start: Callable[[], Runner], request: Request, deadline: Callable[[float], float | None]
+    ) -> None:
+        self._start = start
+        self._request = request
+        self._deadline = deadline
+        self._sink: Sink = request.waiter
+        self._runner: Runner | None = None
+        self._over = False
+        self.completion: Completion | None = None
+
+    def __repr__(self) -> str:
+        state = "not begun" if self._runner is None else "over" if self._over else "under way"
+        return f"<Stream: {state}, {self._sink.taken} pieces taken>"
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def __anext__(self) -> Delta:
+        if self._over:
+            raise StopAsyncIteration
+        sink = self._sink
+        try:
+            if self._runner is None:
+                self._begin()
+            else:
+                # Pieces may be ready by the hundred, and others want their turn.
+                await anyio.lowlevel.checkpoint()
+            while not sink.deltas and not sink.done():
+                await sink.wait()
+        except BaseException:
+            await self.aclose()
+            raise
+        if self._over:
+            # Closed by somebody else meanwhile.
+            raise StopAsyncIteration
+        if sink.deltas:
+            return sink.take()
+        self._over = True
+        if sink.error is not None:
+            raise sink.error
+        self.completion = sink.completion
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """End it: the connection is closed, the permit comes back. Safe to call twice."""
+        self._over = True
+        self._sink.deltas.clear()
+        if self._runner is not None:
+            _leave(self._runner, self._request)
+        self._sink.close()
+
+    def __del__(self) -> None:
+        runner = self._runner
+        if self._over or runner is None or runner.ended:
+            return
+        # This may run anywhere, within a step of the runner too. The loop may have gone.
+        with suppress(RuntimeError):
+            runner.backend.call_soon_threadsafe(partial(_leave, runner, self._request))
+
+    def _begin(self) -> None:
+        runner = self._start()
+        self._runner = runner
+        self._request.deadline = self._deadline(runner.backend.now())
+        runner.submit(self._request)
+
+
+def _leave(runner: Runner, request: Request) -> None:
+    if not runner.ended and request.state is not RequestState.DONE:
+        runner.tell(Cancelled(request))

@@ -1,0 +1,391 @@
+"""``chat()`` and ``response_model`` on the embedded server, in virtual time."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, field_validator
+
+from batchclient import AnswerInvalid, Backoff, BadRequest, BatchClient, ConfigError, NotFound, Usage
+from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
+from batchclient.simulator.chat import render_messages
+from batchclient.simulator.guises import CHAT, VLLM
+from batchclient.simulator.profiles import Profile
+
+STEPS = Profile("t", "", step_s=0.010, max_num_seqs=256, kv_tokens=1_000_000)
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def answer_to(text, max_tokens):
+    return expected_text(render_messages(user(text)), max_tokens=max_tokens, temperature=0)
+
+
+class Log(SimulatorTransport):
+    """Also notes the paths and bodies of what was sent."""
+
+    def __init__(self, server):
+        super().__init__(server)
+        self.sent = []
+
+    async def send(self, request, timeouts):
+        self.sent.append((request.path, json.loads(request.body)))
+        return await super().send(request, timeouts)
+
+    @property
+    def paths(self):
+        return [path for path, _ in self.sent]
+
+
+def make(server=None, **arguments):
+    client = BatchClient("http://simulated/v1", **{"model": "m", "server_metrics": False, **arguments})
+    transport = Log(server or SimulatedServer(STEPS, model="m"))
+    client._make_transport = lambda url: transport
+    return client, transport
+
+
+async def gather(*calls):
+    results = [None] * len(calls)
+
+    async def one(place, call):
+        try:
+            results[place] = await call
+        except Exception as error:
+            results[place] = error
+
+    async with anyio.create_task_group() as group:
+        for place, call in enumerate(calls):
+            group.start_soon(one, place, call)
+    return results
+
+
+# Lists and singles -------------------------------------------------------------------------------------------------
+
+
+async def test_chats_made_together_share_a_list_and_each_has_its_own_answer():
+    client, log = make()
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=6, temperature=0) for i in range(20)])
+        assert log.paths == ["/chat/completions/batch"]
+        assert client.statistics().list_sizes == {20: 1}
+    for i, answer in enumerate(answers):
+        assert answer.text == answer.message["content"] == answer_to(f"hi {i}", 6)
+        assert (answer.usage, answer.output_tokens) == (None, 6)
+        assert answer.message["role"] == "assistant"
+
+
+async def test_a_lone_chat_has_its_usage():
+    client, log = make()
+    async with client:
+        answer = await client.chat(user("hi"), max_tokens=6, temperature=0)
+    assert log.paths == ["/chat/completions"]
+    assert answer.usage == Usage(8, 6)
+    assert answer.time_to_first_token_s > 0
+
+
+async def test_chats_of_long_answers_go_by_themselves():
+    client, log = make()
+    async with client:
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
+        assert client.statistics().alone == {"long output expected, and the list cannot stream": 6}
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=32) for i in range(6)])
+        client.retune(chat_lists_up_to_tokens=100)
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33, seed=1) for i in range(6)])
+    assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] * 2
+
+
+async def test_what_was_learnt_of_lengths_brings_lists_back():
+    # 300 tokens are allowed, and 10 or so are made: the first call shows it.
+    client, log = make(SimulatedServer(STEPS, model="m", output_lengths="lognormal:10:0.2"))
+    async with client:
+        await client.chat(user("first"), max_tokens=300)
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=300) for i in range(6)])
+        # Answers in lists tell their lengths too.
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=300) for i in range(6)])
+    assert log.paths == ["/chat/completions"] + ["/chat/completions/batch"] * 2
+
+
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+async def test_what_lists_lack_goes_alone_and_is_counted():
+    client, log = make()
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    async with client:
+        answers = await gather(
+            client.chat(user("one"), max_tokens=3, n=2, seed=1),
+            client.chat(user("two"), max_tokens=3, n=2, seed=1),
+            client.chat(user("one"), max_tokens=3, tools=TOOLS),
+            client.chat(image, max_tokens=3),
+            client.chat(image, max_tokens=3),
+        )
+        assert client.statistics().alone == {"n": 2, "tools": 1, "content parts": 2}
+    assert log.paths == ["/chat/completions"] * 5
+    assert [len(answer.choices) for answer in answers[:2]] == [2, 2]
+    assert all(isinstance(error, BadRequest) for error in answers[2:])
+    assert "stream" not in next(body for _, body in log.sent if "tools" in body)
+
+
+async def test_text_parts_share_lists():
+    client, log = make()
+    parts = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    async with client:
+        answers = await gather(
+            client.chat(parts, max_tokens=3, temperature=0), client.chat(user("hi"), max_tokens=3, temperature=0)
+        )
+    assert log.paths == ["/chat/completions/batch"]
+    assert answers[0].text == answers[1].text
+
+
+async def test_chats_and_completions_never_share():
+    client, log = make()
+    async with client:
+        await gather(
+            *[
+                call
+                for _ in range(2)
+                for call in (client.chat(user("a"), max_tokens=2), client.complete("a", max_tokens=2))
+            ]
+        )
+    assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
+
+
+async def test_a_bad_conversation_fails_alone():
+    client, _ = make(SimulatedServer(STEPS, model="m", faults=["bad_prompt=poison"]), retry=Backoff(max_attempts=1))
+    texts = [f"hi {i}" for i in range(7)] + ["poison"]
+    async with client:
+        answers = await gather(*[client.chat(user(text), max_tokens=2, temperature=0) for text in texts])
+    assert isinstance(answers.pop(), BadRequest)
+    assert [answer.text for answer in answers] == [answer_to(text, 2) for text in texts[:-1]]
+
+
+# A server without the list route -----------------------------------------------------------------------------------
+
+
+async def test_a_server_without_the_list_route_is_sent_singles_from_then_on():
+    old = replace(VLLM, routes={"/v1/completions": VLLM.routes["/v1/completions"], "/v1/chat/completions": CHAT})
+    client, log = make(SimulatedServer(STEPS, model="m", guise=old), retry=Backoff(max_attempts=1))
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=4, temperature=0) for i in range(5)])
+        assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 4) for i in range(5)]
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=4) for i in range(5)])
+        assert client.statistics().alone["lists refused"] >= 5
+        # Completions have lists all the same.
+        await gather(*[client.complete(f"hi {i}", max_tokens=4) for i in range(5)])
+        assert not client.statistics().endpoints[0].lists_refused
+    assert log.paths == ["/chat/completions/batch"] + ["/chat/completions"] * 10 + ["/completions"]
+
+
+async def test_a_missing_model_is_the_callers_error():
+    client, _ = make(retry=Backoff(max_attempts=1))
+    async with client:
+        answers = await gather(*[client.chat(user("hi"), max_tokens=2, model="nope") for _ in range(3)])
+        assert [type(answer) for answer in answers] == [NotFound] * 3
+        assert "nope" in answers[0].message
+        # Lists are not given up for it.
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=2) for i in range(3)])
+        assert client.statistics().list_sizes[3] == 2
+
+
+# Rendered ----------------------------------------------------------------------------------------------------------
+
+
+async def test_rendered_chats_go_as_lists_of_completions_that_stream():
+    client, log = make(render_chat=render_messages)
+    async with client:
+        answers = await gather(
+            *[client.chat(user(f"hi {i}"), max_completion_tokens=40, temperature=0) for i in range(6)]
+        )
+    ((path, body),) = log.sent
+    assert (path, body["stream"], body["max_tokens"], body["add_special_tokens"]) == ("/completions", True, 40, False)
+    assert "max_completion_tokens" not in body
+    for i, answer in enumerate(answers):
+        assert answer.message == {"role": "assistant", "content": answer_to(f"hi {i}", 40)}
+        assert answer.usage.completion_tokens == 40
+
+
+async def test_a_template_may_give_token_ids():
+    client, log = make(render_chat=lambda messages: [5, 6, 7])
+    async with client:
+        answer = await client.chat(user("hi"), max_tokens=3)
+    assert (log.sent[0][1]["prompt"], answer.usage.prompt_tokens) == ([5, 6, 7], 3)
+    assert "add_special_tokens" not in log.sent[0][1]
+
+
+@pytest.mark.parametrize("params", [{}, {"max_tokens": 5, "tools": TOOLS}, {"max_tokens": 5, "logprobs": True}, {"max_tokens": 5, "chat_template_kwargs": {}}])  # fmt: skip
+async def test_what_completions_cannot_do_alike_goes_as_a_chat(params):
+    client, log = make(SimulatedServer(STEPS, model="m", max_model_len_tokens=30), render_chat=render_messages)
+    async with client:
+        await gather(client.chat(user("hi"), **params))
+    assert log.paths == ["/chat/completions"]
+
+
+async def test_a_template_that_gives_no_prompt_is_wrong():
+    client, log = make(render_chat=lambda messages: {"prompt": "x"})
+    async with client:
+        with pytest.raises(ConfigError) as caught:
+            await client.chat(user("hi"), max_tokens=3)
+    assert (caught.value.field, log.sent) == ("render_chat", [])
+
+
+# Forms -------------------------------------------------------------------------------------------------------------
+
+
+class Person(BaseModel):
+    name: str
+    age: int = Field(ge=0)
+
+
+async def test_an_answer_is_an_instance_of_the_model_given():
+    client, log = make()
+    async with client:
+        chats = [client.chat(user(f"who {i}"), max_tokens=30, response_model=Person) for i in range(3)]
+        completions = [client.complete(f"who {i}", max_tokens=30, response_model=Person) for i in range(3)]
+        answers = await gather(*chats, *completions)
+    assert all(type(answer.parsed) is Person for answer in answers)
+    assert len({answer.parsed.name for answer in answers}) == 6
+    # One schema, so one list each.
+    assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
+    assert log.sent[0][1]["response_format"]["json_schema"]["schema"] == Person.model_json_schema()
+
+
+async def test_calls_with_different_models_never_share():
+    class Other(BaseModel):
+        x: bool
+
+    client, log = make()
+    async with client:
+        one, other = await gather(
+            client.chat(user("a"), max_tokens=30, response_model=Person),
+            client.chat(user("a"), max_tokens=30, response_model=Other),
+        )
+    assert (type(one.parsed), type(other.parsed), len(log.sent)) == (Person, Other, 2)
+
+
+async def test_every_choice_is_parsed():
+    client, _ = make()
+    async with client:
+        answer = await client.chat(user("a"), max_tokens=30, n=3, response_model=Person)
+    assert [type(choice.parsed) for choice in answer.choices] == [Person] * 3
+    assert answer.parsed is answer.choices[0].parsed
+
+
+async def test_an_answer_that_was_cut_off_says_so_and_shows_nothing():
+    client, _ = make()
+    async with client:
+        with pytest.raises(AnswerInvalid) as caught:
+            await client.chat(user("a"), max_tokens=3, response_model=Person)
+    error = caught.value
+    assert "no Person" in error.message
+    assert "finish_reason: length" in error.message
+    assert error.completion.text.startswith('{"name"')
+    assert error.completion.text[:9] not in str(error) + repr(error)
+    assert (error.retryable, error.attempt, error.__cause__, error.__context__) == (False, 1, None, None)
+    assert pickle.loads(pickle.dumps(error)).completion == error.completion
+
+
+async def test_an_answer_that_does_not_fit_shows_nothing():
+    class Strict(BaseModel):
+        name: str = Field(max_length=1000)
+        age: int
+
+        @field_validator("age")
+        @classmethod
+        def check(cls, age):
+            raise ValueError(f"not {age} secrets")
+
+    class Broken(Strict):
+        @field_validator("name")
+        @classmethod
+        def fail(cls, name):
+            raise KeyError(name)
+
+    client, _ = make()
+    async with client:
+        for model, said in ((Strict, "value_error"), (Broken, "a validator raised KeyError")):
+            with pytest.raises(AnswerInvalid) as caught:
+                await client.chat(user("a"), max_tokens=30, response_model=model)
+            assert caught.value.message == f"the answer is no {model.__name__}: {said}"
+            assert caught.value.retryable
+
+
+async def test_of_several_choices_those_that_fit_are_kept():
+    first = []
+
+    class Second(BaseModel):
+        name: str
+
+        @field_validator("name")
+        @classmethod
+        def check(cls, name):
+            first.append(name)
+            if len(first) == 2:
+                raise ValueError("no")
+            return name
+
+    client, _ = make()
+    async with client:
+        with pytest.raises(AnswerInvalid, match="choice 1 of the answer is no Second") as caught:
+            await client.complete("a", max_tokens=30, n=3, response_model=Second)
+    assert [choice.parsed is not None for choice in caught.value.completion.choices] == [True, False, True]
+
+
+@pytest.mark.parametrize("model", [dict, Person(name="a", age=1), "Person", int])
+async def test_what_is_no_model_is_refused(model):
+    client, log = make()
+    async with client:
+        with pytest.raises(ConfigError) as caught:
+            await client.chat(user("a"), response_model=model)
+        with pytest.raises(ConfigError):
+            client.stream_map(["a"], "{}", response_model=model)
+    assert (caught.value.field, log.sent) == ("response_model", [])
+
+
+@pytest.mark.parametrize(
+    "params", [{"response_format": {}}, {"guided_json": {}}, {"extra_body": {"structured_outputs": {}}}]
+)
+async def test_two_demands_are_refused(params):
+    client, _ = make()
+    async with client:
+        with pytest.raises(ConfigError, match="both demand a form"):
+            await client.complete("a", response_model=Person, **params)
+
+
+# Maps --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_map_may_ask_for_instances():
+    client, _ = make()
+    async with client:
+        answers = await client.batch_map(["a", "b"], "who is {}", max_tokens=30, response_model=Person)
+        assert [type(answer.parsed) for answer in answers] == [Person, Person]
+        rows = [row async for row in client.stream_map(["a"], "who is {}", max_tokens=3, response_model=Person)]
+        assert type(rows[0].error) is AnswerInvalid
+        assert rows[0].completion is None
+
+
+@pytest.mark.parametrize("template", [None, render_messages])
+async def test_a_map_may_hold_conversations(template):
+    client, log = make(render_chat=template)
+    async with client:
+        answers = await client.batch_map(["a", "b", "c"], user, max_tokens=30, temperature=0)
+        assert [answer.message["content"] for answer in answers] == [answer_to(each, 30) for each in "abc"]
+        people = await client.batch_map(["a", "b"], user, max_tokens=30, response_model=Person)
+        assert [type(answer.parsed) for answer in people] == [Person, Person]
+    assert log.paths == (["/completions"] if template else ["/chat/completions/batch"]) * 2
+
+
+@pytest.mark.parametrize("messages", ["hi", [], [{}], {"role": "user"}])
+async def test_what_is_no_conversation_is_refused(messages):
+    client, log = make()
+    async with client:
+        with pytest.raises(ConfigError) as caught:
+            await client.chat(messages)
+        assert caught.value.field == "messages"
+        with pytest.raises(ConfigError):
+            client.stream_chat(messages)
+    assert log.sent == []

@@ -1,0 +1,372 @@
+"""Finding out which server it is, in virtual time: when it is asked, what becomes of it, and that no call ever notices."""
+
+import json
+import logging
+from functools import partial
+
+import anyio
+import pytest
+
+from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
+from batchclient._core.kinds import Kind
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
+from tests.shell.scripted import Reply, ScriptedTransport, make_client, settle
+
+FIRST_AFTER_S = 0.25
+
+
+def ok(**body):
+    return Reply(chunks=[json.dumps(body).encode()])
+
+
+def models(*ids, owned_by="vllm", **more):
+    return ok(object="list", data=[{"id": name, "object": "model", "owned_by": owned_by, **more} for name in ids])
+
+
+VLLM = {"/models": models("m", max_model_len=2048), "/version": ok(version="0.32.0")}
+TGI = {
+    "/models": models("org/m", owned_by="org/m"),
+    "/info": ok(max_concurrent_requests=128, max_total_tokens=4096, max_client_batch_size=4, version="3.3.6"),
+}
+LLAMACPP = {
+    "/models": models("m", owned_by="llamacpp"),
+    "/props": ok(total_slots=4, default_generation_settings={"n_ctx": 512}),
+}
+
+
+class Pages:
+    """A server's plain pages behind the ``Transport`` seam; a page may be an exception, or ``"hangs"``."""
+
+    def __init__(self, pages):
+        self.pages = pages
+        self.asked = []
+        self.asked_at = []
+        self.open = self.most_open = self.closed = 0
+
+    async def send(self, request, timeouts):
+        assert (request.method, request.body) == ("GET", b"")
+        assert request.from_root == (request.path != "/models")
+        self.asked.append(request.path)
+        self.asked_at.append(anyio.current_time())
+        reply = self.pages.get(request.path, Reply(404))
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            if isinstance(reply, BaseException):
+                raise reply
+            if reply == "hangs":
+                await anyio.sleep_forever()
+            await anyio.sleep(0.01)
+        except BaseException:
+            self.open -= 1
+            raise
+        return _Answer(self, reply)
+
+    async def aclose(self):
+        self.closed += 1
+
+
+class _Answer:
+    def __init__(self, pages, reply):
+        self._pages, self._reply = pages, reply
+        self.status, self.headers = reply.status, reply.headers
+
+    async def chunks(self):
+        for chunk in self._reply.chunks:
+            if isinstance(chunk, BaseException):
+                raise chunk
+            if isinstance(chunk, (int, float)):
+                await anyio.sleep(chunk)
+            else:
+                yield chunk
+
+    async def aclose(self):
+        self._pages.open -= 1
+
+
+def make(server, pages, **arguments):
+    client = make_client(server, **{"detect": True, **arguments})
+    client._make_detection_transport = lambda url: pages
+    return client
+
+
+async def under_way(client, server, seconds, calls=1):
+    """Some calls that take so long."""
+    async with anyio.create_task_group() as group:
+        for number in range(calls):
+            group.start_soon(client.complete, f"p{number}")
+        await server.arrived(1)
+        await anyio.sleep(seconds)
+        server.release()
+
+
+def shown(client):
+    return [endpoint.server for endpoint in client.statistics().endpoints]
+
+
+# When ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_and_once(caplog):
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    with caplog.at_level(logging.INFO, "batchclient"):
+        async with make(server, pages) as client:
+            await anyio.sleep(5.0)
+            assert pages.asked == [], "nothing is asked before there is a call"
+            started = anyio.current_time()
+            await under_way(client, server, 100.0)
+            assert shown(client) == ["vllm 0.32.0"]
+            await client.complete("another")
+    assert pages.asked == ["/models", "/version"]
+    assert pages.asked_at[0] - started == pytest.approx(FIRST_AFTER_S)
+    assert (pages.most_open, pages.open, pages.closed) == (1, 0, 1)
+    said = [record.message for record in caplog.records if "endpoint 0 is" in record.message]
+    assert said == ["endpoint 0 is vllm 0.32.0; models 1; length 2048"]
+
+
+async def test_it_adds_nothing_to_the_first_call():
+    server, pages = ScriptedTransport(), Pages({"/models": "hangs"})
+    async with make(server, pages) as client:
+        started = anyio.current_time()
+        await client.complete("p")
+        assert anyio.current_time() == started
+        assert (pages.asked, server.prompts) == ([], [["p"]])
+        assert client._runner._tasks == {}
+        assert not client._runner._detection.awake
+
+
+async def test_short_calls_are_enough_if_there_are_some_later():
+    server, pages = ScriptedTransport(), Pages(VLLM)
+    async with make(server, pages) as client:
+        await client.complete("p")
+        await anyio.sleep(FIRST_AFTER_S)
+        await settle()
+        assert pages.asked == [], "between calls nothing is alive"
+        await client.complete("q")
+        await anyio.sleep(1.0)
+        assert pages.asked == ["/models", "/version"]
+        assert shown(client) == ["vllm 0.32.0"]
+
+
+async def test_a_question_that_is_under_way_ends_with_the_client():
+    server, pages = ScriptedTransport(held=True), Pages({"/models": "hangs"})
+    async with make(server, pages) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(under_way, client, server, 0.5)
+            await anyio.sleep(0.4)
+            assert pages.open == 1
+        await client.aclose()
+    assert (pages.open, pages.closed) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"dialect": "vllm"}, {"server_metrics": False}, {"detect": False}, {"http_client": "own"}],
+    ids=str,
+)
+async def test_who_is_not_to_be_asked_is_not(arguments):
+    import httpx
+
+    if "http_client" in arguments:
+        arguments = {"http_client": httpx.AsyncClient()}
+    client = BatchClient("http://server/v1", model="m", **arguments)
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    client._make_transport, client._make_detection_transport = lambda url: server, lambda url: pages
+    client._make_metrics_transport = lambda url: Pages({})
+    async with client:
+        await under_way(client, server, 10.0)
+        assert shown(client) == [None]
+    assert pages.asked == []
+
+
+@pytest.mark.parametrize("other", ["dialect", "http_client"])
+async def test_what_is_given_cannot_be_found_out_as_well(other):
+    import httpx
+
+    given = {"dialect": "vllm"} if other == "dialect" else {"http_client": httpx.AsyncClient()}
+    with pytest.raises(ConfigError, match=other) as caught:
+        BatchClient("http://server/v1", model="m", detect=True, **given)
+    assert caught.value.field == "detect"
+
+
+# What changes nothing -----------------------------------------------------------------------------------------------
+
+TROUBLE = {
+    "404": Reply(404),
+    "401": Reply(401, {}, [b'{"error":"Unauthorized"}']),
+    "500": Reply(500, {}, [b"Internal Server Error"]),
+    "503": Reply(503),
+    "redirect": Reply(302, {"location": "http://elsewhere"}),
+    "html": Reply(200, {"content-type": "text/html"}, [b"<html>Welcome</html>"]),
+    "binary": Reply(chunks=[b"\xff\x00" * 1000]),
+    "empty": Reply(),
+    "hangs": "hangs",
+    "trickles": Reply(chunks=[b"{", 1.9, b'"data"', 1.9, b":"]),
+    "refused": ConnectFailed("refused"),
+    "cut off": Reply(chunks=[b'{"data":[{"id":"m","owned', ConnectionLost("broken")]),
+    "too large": Reply(chunks=[ResponseTooLarge("too large")]),
+    "mocked": AssertionError("no route for this request"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+async def test_whatever_goes_wrong_changes_nothing_and_is_three_questions_at_most(name, caplog):
+    trouble = TROUBLE[name]
+    server, pages = ScriptedTransport(held=True), Pages(dict.fromkeys(("/models", "/info", "/version"), trouble))
+    with caplog.at_level(logging.INFO, "batchclient"):
+        async with make(server, pages) as client:
+            before = client._runner._dialects[0]
+            await under_way(client, server, 1000.0)
+            for _ in range(3):
+                server.held = True
+                await under_way(client, server, 100.0)
+            assert client._runner._dialects[0] is before
+            assert shown(client) == [None]
+            assert client.statistics().failed == 0
+    assert 1 <= len(pages.asked) <= 3
+    assert pages.open == 0
+    assert [record for record in caplog.records if "endpoint 0 is" in record.message] == []
+
+
+async def test_a_server_that_is_loading_is_asked_again_later():
+    server, pages = ScriptedTransport(held=True), Pages({"/models": Reply(503)})
+    async with make(server, pages) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(under_way, client, server, 100.0)
+            await anyio.sleep(2.0)
+            pages.pages = VLLM
+        assert shown(client) == ["vllm 0.32.0"]
+    assert [round(at - pages.asked_at[0]) for at in pages.asked_at] == [0, 5, 5]
+
+
+# What it changes ----------------------------------------------------------------------------------------------------
+
+
+async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
+    for limit, expected in (("knee", 4), (64, 64)):
+        server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
+        async with make(server, pages, limit=limit) as client:
+            await under_way(client, server, 1.0)
+            (endpoint,) = client.statistics().endpoints
+            assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
+            if limit == "knee":
+                assert endpoint.limit_reason == "the server has 4 slots"
+
+
+async def test_the_servers_own_cap_shortens_lists():
+    server, pages = ScriptedTransport(held=True), Pages(TGI)
+    async with make(server, pages, limit=64) as client:
+        await under_way(client, server, 1.0)
+        async with anyio.create_task_group() as group:
+            for number in range(10):
+                group.start_soon(client.complete, f"{number}")
+        assert [len(prompts) for prompts in server.prompts[1:]] == [4, 4, 2]
+        assert client._runner.core._by_id[0].can(Kind.COMPLETION).known_cap == 4
+
+
+async def test_a_batch_under_way_goes_on_as_it_was_encoded():
+    server, pages = ScriptedTransport(held=True), Pages(TGI)
+    async with make(server, pages) as client:
+        await under_way(client, server, 1.0, calls=6)
+        assert client.statistics().succeeded == 6
+        assert shown(client) == ["tgi 3.3.6"]
+
+
+async def test_a_prompt_over_the_servers_length_is_refused_here_once_it_is_known():
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    async with make(server, pages, count_tokens=len) as client:
+        await under_way(client, server, 1.0)
+        for prompt in ([1] * 2048, "x" * 2048):
+            with pytest.raises(ConfigError, match="2048"):
+                await client.complete(prompt)
+        await client.complete([1] * 2047)
+        await client.complete([1] * 2048, truncate_prompt_tokens=100)
+        await client.complete([1] * 2048, model="another")
+        sent = len(server.sent)
+        await anyio.sleep(301.0)
+        await client.complete([1] * 2048)
+        assert len(server.sent) == sent + 1, "what was said five minutes ago may be wrong"
+
+
+async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take_anything():
+    server = ScriptedTransport(held=True)
+    pages = {
+        "http://a/v1": Pages({**VLLM, "/models": models("m", max_model_len=100)}),
+        "http://b/v1": Pages({**VLLM, "/models": models("m", max_model_len=200)}),
+        "http://c/v1": Pages({}),
+    }
+    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2, server_metrics=False, detect=True)
+    client._make_transport, client._make_detection_transport = lambda url: server, pages.__getitem__
+    async with client:
+        await under_way(client, server, 1.0, calls=4)
+        assert shown(client) == ["vllm 0.32.0"] * 2
+        await client.complete([1] * 150)
+        with pytest.raises(ConfigError, match="200"):
+            await client.complete([1] * 200)
+        client.add_endpoint("http://c/v1")
+        await client.complete([1] * 200)
+        await client.remove_endpoint("http://c/v1")
+        with pytest.raises(ConfigError, match="200"):
+            await client.complete([1] * 200)
+
+
+async def test_an_endpoint_that_joins_is_found_out_too():
+    server, second = ScriptedTransport(held=True), Pages(LLAMACPP)
+    pages = {"http://scripted/v1": Pages(VLLM), "http://second/v1": second}
+    client = make_client(server, detect=True)
+    client._make_detection_transport = pages.__getitem__
+    async with client:
+        await under_way(client, server, 1.0)
+        client.add_endpoint("http://second/v1")
+        server.held = True
+        await under_way(client, server, 1.0, calls=8)
+        assert shown(client) == ["vllm 0.32.0", "llamacpp"]
+        await client.remove_endpoint("http://second/v1")
+        assert second.closed == 1
+
+
+async def test_another_server_behind_the_url_after_an_outage_is_noticed():
+    refused = ConnectFailed("refused")
+    server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
+    async with make(server, pages, limit="knee") as client:
+        await under_way(client, server, 1.0)
+        assert client.statistics().endpoints[0].limit == 4
+        server.script = [refused, refused, refused]
+        pages.pages = VLLM
+        await client.complete("during the outage")
+        await anyio.sleep(1.0)
+        (endpoint,) = client.statistics().endpoints
+        assert endpoint.server == "vllm 0.32.0"
+        assert pages.asked == ["/models", "/props", "/models", "/version"]
+        # The bound has gone with the server that had named it.
+        assert client._runner.core._by_id[0].limit._bound is None
+
+
+async def test_an_outage_after_which_nothing_is_said_changes_nothing():
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    async with make(server, pages) as client:
+        await under_way(client, server, 1.0)
+        server.script = [ConnectFailed("refused")] * 3
+        pages.pages = dict.fromkeys(("/models", "/info"), Reply(200, {}, [b"<html>"]))
+        await client.complete("during the outage")
+        await anyio.sleep(1.0)
+        assert len(pages.asked) == 4
+        assert shown(client) == ["vllm 0.32.0"]
+
+
+# Against the embedded server in its guises --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
+async def test_an_embedded_server_is_recognized(guise):
+    engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
+    client = BatchClient("http://server/v1", model="simulated", detect=True, server_metrics=False)
+    client._make_transport = client._make_detection_transport = lambda url: engine
+    async with client, anyio.create_task_group() as group:
+        for number in range(4):
+            group.start_soon(partial(client.complete, f"Question {number}", max_tokens=3000))
+        await anyio.sleep(2.0)
+        assert (client.statistics().endpoints[0].server or "").split()[0] == guise
+        assert client._calls.lengths.longest("simulated", anyio.current_time()) in (32_768, None)
+        group.cancel_scope.cancel()

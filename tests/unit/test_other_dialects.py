@@ -1,0 +1,533 @@
+"""The dialects of other servers than vLLM: what they send, how they read what comes, and what is refused before it is sent."""
+
+import json
+
+import pytest
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Failure, FailureKind
+from batchclient.dialects import DIALECTS, make_dialect
+from batchclient.dialects._shapes import Shapes
+from batchclient.errors import BadRequest, DemuxError, ServerFault
+from batchclient.types import Usage
+from tests.unit.golden import make_batch, make_request
+
+OURS = {"stream_interval", "return_token_ids", "priority"}
+
+
+def batch_of(*prompts, streamed=False, solo=b"", model="tiny", **params):
+    shape, _ = Shapes().shape(params, model, token_ids=isinstance(prompts[0], list))
+    return make_batch(shape, [make_request(shape, prompt, solo_fields=solo) for prompt in prompts], streamed=streamed)
+
+
+def sent(name, batch):
+    """Path and body of what a dialect sends."""
+    request = make_dialect(name, ()).encode(batch)
+    assert not isinstance(request, Failure), request
+    return ("" if request.from_root else "/v1") + request.path, json.loads(request.body)
+
+
+def read(name, batch, *chunks, content_type=""):
+    """The answers by position, and the failure."""
+    dialect = make_dialect(name, ())
+    dialect.encode(batch)
+    decoder = dialect.decoder(batch, content_type)
+    pairs = [pair for chunk in chunks for pair in decoder.feed(chunk, 12.0)]
+    last, failure = decoder.end(12.0)
+    return dict(pairs + last), failure
+
+
+def events(*payloads, done=True):
+    return "".join([f"data: {json.dumps(each)}\n\n" for each in payloads] + ["data: [DONE]\n\n"] * done).encode()
+
+
+def shown(answers):
+    return {place: (answer.text, answer.finish_reason, answer.usage) for place, answer in answers.items()}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_name_has_a_dialect_with_all_slots(name):
+    dialect = make_dialect(name, ())
+    assert dialect.name == name
+    for slot in ("encode", "decoder", "failure", "rate_limits", "hide", "events_per_choice"):
+        assert callable(getattr(dialect, slot))
+    assert "secret" not in repr(make_dialect(name, ("secret",)))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["openai", "trtllm", "tgi"])
+def test_nothing_of_vllms_is_sent_to_other_servers(name, streamed):
+    _, body = sent(name, batch_of("a", "b", streamed=streamed, max_tokens=20))
+    assert not OURS & body.keys()
+    assert "continuous_usage_stats" not in body.get("stream_options", {})
+
+
+def test_tei_generates_nothing():
+    failure = make_dialect("tei", ()).encode(batch_of("a"))
+    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+
+
+# Fields of ours that are refused --------------------------------------------------------------------------------
+
+
+REFUSALS = [
+    (400, "Unrecognized request argument supplied: stream_interval", {"stream_interval"}),
+    (422, "Unexpected fields in the request: {'stream_interval'}", {"stream_interval"}),
+    (400, "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_interval')}]", {"stream_interval"}),
+    (400, "Unknown parameter: 'stream_options.continuous_usage_stats'.", {"continuous_usage_stats"}),
+    (422, "body.stream_options: Extra inputs are not permitted", {"stream_options", "continuous_usage_stats"}),
+    (400, "stream_options is not supported", {"stream_options", "continuous_usage_stats"}),
+    (400, "Extra inputs are not permitted", {"stream_interval", "stream_options", "continuous_usage_stats"}),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "fields"), REFUSALS)
+def test_a_refusal_of_fields_of_ours_has_them_left_out(status, message, fields):
+    dialect = make_dialect(None, ())
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    dialect.encode(batch)
+    failure = dialect.failure(batch, status, {}, json.dumps({"detail": message}).encode(), 0.0)
+    assert failure.kind is FailureKind.FIELDS_REFUSED
+    body = json.loads(dialect.encode(batch).body)
+    left = body.keys() | body.get("stream_options", {}).keys()
+    assert not fields & left
+    assert {"stream_interval", "stream_options", "continuous_usage_stats"} - fields <= left
+
+
+def test_a_batch_that_was_under_way_meanwhile_is_sent_again_as_well():
+    dialect = make_dialect(None, ())
+    one, other = batch_of("a", "b"), batch_of("c", "d")
+    for batch in (one, other):
+        assert b"return_token_ids" in dialect.encode(batch).body
+    for batch in (one, other):
+        failure = dialect.failure(batch, 400, {}, b'{"error": "unknown field return_token_ids"}', 0.0)
+        assert failure.kind is FailureKind.FIELDS_REFUSED
+        assert b"return_token_ids" not in dialect.encode(batch).body
+    again = dialect.failure(one, 400, {}, b'{"error": "unknown field return_token_ids"}', 0.0)
+    assert again.kind is FailureKind.BAD_CALL
+
+
+@pytest.mark.parametrize(
+    ("message", "params"),
+    [
+        ("Unrecognized request argument supplied: foo", {"foo": 1}),
+        ("unknown field return_token_ids", {"return_token_ids": True}),
+        ("Unexpected fields in the request: {'foo'}", {"foo": 1}),
+        ("max_tokens is not supported", {"max_tokens": 3}),
+        ("the prompt is too long", {}),
+    ],
+)
+def test_a_refusal_of_a_callers_field_is_the_callers(message, params):
+    dialect = make_dialect(None, ())
+    batch = batch_of("a", "b", **params)
+    dialect.encode(batch)
+    assert dialect.failure(batch, 400, {}, json.dumps({"error": message}).encode(), 0.0).kind is FailureKind.BAD_CALL
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Streaming is not supported for a list of prompts.", FailureKind.STREAM_REFUSED),
+        ("batched prompts are not supported", FailureKind.LIST_REFUSED),
+    ],
+)
+def test_a_refusal_of_streams_or_lists_is_not_taken_for_one_of_fields(message, kind):
+    dialect = make_dialect(None, ())
+    batch = batch_of("a", "b", streamed=True)
+    dialect.encode(batch)
+    assert dialect.failure(batch, 400, {}, json.dumps({"error": message}).encode(), 0.0).kind is kind
+
+
+# Usage --------------------------------------------------------------------------------------------------------------
+
+
+def piece(index, text="t", finish=None, **usage):
+    return {"choices": [{"index": index, "text": text, "finish_reason": finish}]} | ({"usage": usage} if usage else {})
+
+
+def tokens(prompt, completion):
+    return {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
+def test_a_running_sum_beside_the_choices_is_given_to_nobody():
+    batch = batch_of("a", "b", streamed=True, max_tokens=50)
+    stream = events(
+        piece(0, **tokens(9, 1)),
+        piece(1, **tokens(9, 2)),
+        piece(0, "u", "stop", **tokens(9, 5)),
+        piece(1, "u", "stop", **tokens(9, 8)),
+    )
+    answers, _ = read(None, batch, stream)
+    assert [answers[place].usage for place in (0, 1)] == [None, None]
+
+
+def test_usage_that_tells_choices_apart_is_believed_from_then_on():
+    batch = batch_of("a", "b", streamed=True, max_tokens=50)
+    dialect = make_dialect(None, ())
+    dialect.encode(batch)
+    first = dialect.decoder(batch)
+    pairs = first.feed(events(piece(0, "t", "stop", **tokens(3, 1)), piece(1, "t", "stop", **tokens(4, 1))), 1.0)
+    assert [answer.usage for _, answer in pairs] == [None, Usage(4, 1)]
+    again = batch_of("a", "b", streamed=True, max_tokens=50)
+    dialect.encode(again)
+    pairs = dialect.decoder(again).feed(events(piece(0, "t", "stop", **tokens(3, 7))), 1.0)
+    assert [answer.usage for _, answer in pairs] == [Usage(3, 7)]
+
+
+def test_more_tokens_than_were_asked_for_are_no_usage_of_one_choice():
+    batch = batch_of("a", "b", streamed=True, max_tokens=5)
+    answers, _ = read(
+        "vllm", batch, events(piece(0, "t", "stop", **tokens(3, 6)), piece(1, "t", "stop", **tokens(3, 5)))
+    )
+    assert [answers[place].usage for place in (0, 1)] == [None, Usage(3, 5)]
+
+
+@pytest.mark.parametrize("ending", ["usage", "done", "end"])
+def test_a_lone_calls_answer_waits_for_its_usage(ending):
+    batch = batch_of("a", streamed=True, max_tokens=20)
+    dialect = make_dialect("openai", ())
+    dialect.encode(batch)
+    decoder = dialect.decoder(batch)
+    assert decoder.feed(events(piece(0, "t", "stop"), done=False), 1.0) == []
+    if ending == "usage":
+        ((_, answer),) = decoder.feed(events({"choices": [], "usage": tokens(3, 4)}, done=False), 2.0)
+        assert answer.usage == Usage(3, 4)
+    elif ending == "done":
+        ((_, answer),) = decoder.feed(b"data: [DONE]\n\n", 2.0)
+        assert answer.usage is None
+    answers, failure = decoder.end(3.0)
+    assert failure is None
+    assert len(answers) == (ending == "end")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("name", ["openai", "trtllm"])
+def test_the_sum_of_a_list_is_nobodys_usage(name, streamed):
+    batch = batch_of("a", "b", streamed=streamed, max_tokens=20)
+    if streamed:
+        body = events(
+            piece(0, "t", "stop", **tokens(9, 2)),
+            piece(1, "t", "stop"),
+            {"choices": [], "usage": tokens(3, 1)},
+            {"choices": [], "usage": tokens(4, 1)},
+        )
+    else:
+        body = json.dumps(
+            {"choices": [piece(i, "t", "stop")["choices"][0] for i in (0, 1)], "usage": tokens(9, 9)}
+        ).encode()
+    answers, failure = read(name, batch, body)
+    assert failure is None
+    assert [answers[place].usage for place in (0, 1)] == [None, None]
+
+
+# SGLang -------------------------------------------------------------------------------------------------------------
+
+
+def item(text, finish=None, prompt_tokens=3, ids=(7, 8), **meta):
+    return {
+        "text": text,
+        "output_ids": list(ids),
+        "meta_info": {
+            "id": "x",
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": len(ids),
+            "finish_reason": finish,
+            **meta,
+        },
+    }
+
+
+STOP = {"type": "stop", "matched": 2}
+LENGTH = {"type": "length", "length": 2}
+
+
+def test_sglang_gets_openais_fields_by_its_own_names():
+    params = {
+        "max_tokens": 5,
+        "min_tokens": 2,
+        "temperature": 0.5,
+        "seed": 3,
+        "logprobs": 2,
+        "stop": ["x"],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+    }
+    path, body = sent("sglang", batch_of("a", "b", **params))
+    assert path == "/generate"
+    assert body == {
+        "text": ["a", "b"],
+        "stream": False,
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+        "return_text_in_logprobs": True,
+        "sampling_params": {
+            "max_new_tokens": 5,
+            "min_new_tokens": 2,
+            "temperature": 0.5,
+            "sampling_seed": 3,
+            "stop": ["x"],
+            "json_schema": '{"type": "object"}',
+        },
+    }
+
+
+def test_sglang_is_told_openais_default_length_and_gets_ids_as_ids():
+    _, body = sent("sglang", batch_of([1, 2], [3]))
+    assert body["input_ids"] == [[1, 2], [3]]
+    assert body["sampling_params"] == {"max_new_tokens": 16}
+    assert sent("sglang", batch_of("a"))[1]["text"] == "a"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"echo": True},
+        {"no_such": 1},
+        {"model": "base:adapter"},
+        {"response_format": {"type": "grammar"}},
+        {"suffix": "x"},
+    ],
+)
+def test_sglang_calls_without_a_translation_go_the_other_way(params):
+    path, body = sent("sglang", batch_of("a", "b", **params))
+    assert path == "/v1/completions"
+    assert body["prompt"] == ["a", "b"]
+    assert "return_token_ids" not in body
+
+
+def test_sglang_repeats_the_prompt_for_several_choices_each_with_a_seed_of_its_own():
+    _, body = sent("sglang", batch_of("a", "b", n=2, seed=5, max_tokens=4))
+    assert body["text"] == ["a", "a", "b", "b"]
+    assert [params["sampling_seed"] for params in body["sampling_params"]] == [5, 6, 5, 6]
+    assert all("n" not in params for params in body["sampling_params"])
+    batch = batch_of("a", "b", n=2)
+    answers, _ = read("sglang", batch, json.dumps([item(t, LENGTH) for t in "wxyz"]).encode())
+    assert [[choice.text for choice in answers[place].choices] for place in (0, 1)] == [["w", "x"], ["y", "z"]]
+    assert answers[0].usage == Usage(3, 4)
+
+
+def test_sglang_answers_one_prompt_with_an_object_and_several_with_an_array():
+    answers, _ = read("sglang", batch_of("a"), json.dumps(item("one", STOP)).encode())
+    assert shown(answers) == {0: ("one", "stop", Usage(3, 2))}
+    answers, _ = read("sglang", batch_of("a", "b"), json.dumps([item("one", STOP), item("two", LENGTH, 4)]).encode())
+    assert shown(answers) == {0: ("one", "stop", Usage(3, 2)), 1: ("two", "length", Usage(4, 2))}
+
+
+def test_an_array_that_is_too_short_is_no_answer():
+    answers, failure = read("sglang", batch_of("a", "b"), json.dumps([item("one", STOP)]).encode())
+    assert (answers, failure.kind, failure.error) == ({}, FailureKind.MISMATCH, DemuxError)
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_sglangs_streams_are_read_whether_they_are_cumulative_or_not(incremental):
+    batch = batch_of("a", "b", streamed=True, max_tokens=20, return_token_ids=True, logprobs=1)
+
+    def event(index, before, now, finish=None):
+        words, ids = ["on", "e t", "wo", "!"], [4, 5, 6, 7]
+        start = before if incremental else 0
+        return item("".join(words[start:now]), finish, ids=ids[start:now]) | {
+            "index": index,
+            "meta_info": {
+                "prompt_tokens": 3,
+                "completion_tokens": now,
+                "finish_reason": finish,
+                "output_token_logprobs": [[-0.5, ids[i], words[i]] for i in range(start, now)],
+            },
+        }
+
+    stream = events(event(1, 0, 1), event(0, 0, 2), event(1, 1, 3), event(0, 2, 4, LENGTH), event(1, 3, 4, STOP))
+    answers, failure = read("sglang", batch, stream)
+    assert failure is None
+    for place in (0, 1):
+        (choice,) = answers[place].choices
+        assert choice.text == "one two!"
+        assert choice.token_ids == (4, 5, 6, 7)
+        assert choice.logprobs["tokens"] == ["on", "e t", "wo", "!"]
+        assert choice.logprobs["text_offset"] == [0, 2, 5, 7]
+        assert answers[place].usage == Usage(3, 4)
+
+
+def test_an_abort_of_sglangs_is_what_its_status_says():
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    abort = {"type": "abort", "message": "Retracted under decode memory pressure", "status_code": 503}
+    answers, failure = read("sglang", batch, events(item("one", STOP) | {"index": 0}, item("t", abort) | {"index": 1}))
+    assert shown(answers) == {0: ("one", "stop", Usage(3, 2))}
+    assert (failure.kind, failure.status, failure.error) == (FailureKind.REJECTED, 503, ServerFault)
+
+
+# TGI ----------------------------------------------------------------------------------------------------------------
+
+
+def test_tgi_takes_no_top_p_of_one_and_the_rest_as_it_is():
+    path, body = sent("tgi", batch_of("a", "b", top_p=1.0, temperature=0.0, max_tokens=3, model="tgi"))
+    assert path == "/v1/completions"
+    assert body == {"prompt": ["a", "b"], "temperature": 0.0, "max_tokens": 3, "model": "tgi"}
+    assert sent("tgi", batch_of("a", top_p=0.9))[1]["top_p"] == 0.9
+    assert sent("tgi", batch_of("a", streamed=True))[1]["stream"] is True
+
+
+@pytest.mark.parametrize(
+    "params", [{"n": 2}, {"logprobs": 0}, {"echo": True}, {"suffix": "x"}, {"best_of": 2}, {"return_token_ids": True}]
+)
+def test_what_tgi_would_ignore_is_refused_before_it_is_sent(params):
+    failure = make_dialect("tgi", ()).encode(batch_of("a", **params))
+    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+    assert "not sent" in failure.message
+
+
+def test_tgi_gets_no_token_ids():
+    failure = make_dialect("tgi", ()).encode(batch_of([1, 2]))
+    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+
+
+def test_an_empty_finish_reason_is_none():
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    stream = events(
+        piece(1, "x", ""),
+        piece(0, "y", ""),
+        piece(1, "z", "eos_token", **tokens(4, 2)),
+        piece(0, "w", "length", **tokens(3, 2)),
+    )
+    answers, failure = read("tgi", batch, stream, content_type="text/event-stream")
+    assert failure is None
+    assert shown(answers) == {0: ("yw", "length", Usage(3, 2)), 1: ("xz", "stop", Usage(4, 2))}
+
+
+@pytest.mark.parametrize("pieces", [["a", "b##", "#"], ["ab#", "##"], ["ab###"], ["a", "b#", "#", "#"]])
+def test_the_stop_string_that_ended_an_answer_of_tgis_is_not_in_it(pieces):
+    batch = batch_of("p", streamed=True, max_tokens=20, stop=["###"])
+    made = [piece(0, text, "") for text in pieces[:-1]] + [piece(0, pieces[-1], "stop_sequence", **tokens(3, 4))]
+    answers, _ = read("tgi", batch, events(*made))
+    assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
+    plain = {"choices": [{"index": 0, "text": "ab###", "finish_reason": "stop_sequence"}], "usage": tokens(3, 4)}
+    answers, _ = read("tgi", batch_of("p", max_tokens=20, stop="###"), json.dumps(plain).encode())
+    assert shown(answers) == {0: ("ab", "stop", Usage(3, 4))}
+
+
+def test_what_looked_like_the_beginning_of_a_stop_string_is_kept():
+    batch = batch_of("p", streamed=True, max_tokens=20, stop=["###"])
+    answers, _ = read(
+        "tgi", batch, events(piece(0, "a#", ""), piece(0, "b##", ""), piece(0, "", "length", **tokens(3, 4)))
+    )
+    assert answers[0].text == "a#b##"
+
+
+def test_the_cap_and_the_name_of_tgis_model_are_in_its_complaints():
+    dialect = make_dialect("tgi", ())
+    assert dialect.caps[Kind.COMPLETION] == 4
+    body = (
+        b'{"error":"Number of prompts exceeds the maximum allowed batch size of 8","error_type":"batch size exceeded"}'
+    )
+    failure = dialect.failure(batch_of(*"abcdefghij"), 422, {}, body, 0.0)
+    assert (failure.kind, failure.list_cap) == (FailureKind.LIST_TOO_LONG, 8)
+    failure = dialect.failure(batch_of("a"), 422, {}, b'{"error":"adapter tiny is not loaded","error_type":"x"}', 0.0)
+    assert "'tgi'" in failure.message
+
+
+# llama.cpp ----------------------------------------------------------------------------------------------------------
+
+
+def result(index, text, stop_type=None, made=2, **fields):
+    return {
+        "index": index,
+        "content": text,
+        "stop": stop_type is not None,
+        "stop_type": stop_type,
+        "tokens_evaluated": 3,
+        "tokens_predicted": made,
+        **fields,
+    }
+
+
+def test_llamacpp_is_always_told_how_long():
+    path, body = sent("llamacpp", batch_of("a", "b"))
+    assert (path, body) == ("/completion", {"prompt": ["a", "b"], "stream": False, "n_predict": 16})
+    _, body = sent("llamacpp", batch_of("a", max_tokens=5, repetition_penalty=1.1, seed=4, logprobs=0))
+    assert body == {"prompt": "a", "stream": False, "n_predict": 5, "repeat_penalty": 1.1, "seed": 4, "n_probs": 1}
+    assert sent("llamacpp", batch_of("a", no_such=1))[1]["max_tokens"] == 16
+
+
+@pytest.mark.parametrize("params", [{"n": 2}, {"no_such": 1}, {"repeat_penalty": 1, "repetition_penalty": 2}])
+def test_llamacpp_calls_without_a_translation_go_the_other_way(params):
+    assert sent("llamacpp", batch_of("a", "b", **params))[0] == "/v1/completions"
+
+
+def test_llamacpp_does_not_echo():
+    failure = make_dialect("llamacpp", ()).encode(batch_of("a", echo=True))
+    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+
+
+def test_llamacpps_results_are_read_each_with_its_usage():
+    body = json.dumps([result(1, "two", "word", 3, stopping_word="x"), result(0, "one", "limit")]).encode()
+    answers, _ = read("llamacpp", batch_of("a", "b"), body)
+    assert shown(answers) == {0: ("one", "length", Usage(3, 2)), 1: ("two", "stop", Usage(3, 3))}
+
+
+def test_llamacpps_stream_begins_with_null_and_ends_without_a_word():
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    stream = events(
+        None,
+        result(0, "o"),
+        result(1, "tw"),
+        result(0, "ne"),
+        result(0, "", "eos"),
+        result(1, "o"),
+        result(1, "", "limit", 3),
+        done=False,
+    )
+    answers, failure = read("llamacpp", batch, stream)
+    assert failure is None
+    assert shown(answers) == {0: ("one", "stop", Usage(3, 2)), 1: ("two", "length", Usage(3, 3))}
+
+
+def test_what_llamacpp_broke_off_is_a_fault():
+    answers, failure = read("llamacpp", batch_of("a"), json.dumps(result(0, "one", "none")).encode())
+    assert (answers, failure.error) == ({}, ServerFault)
+
+
+@pytest.mark.parametrize(("prompts", "n", "usage"), [(["a"], 1, Usage(3, 4)), (["a", "b"], 1, None), (["a"], 2, None)])
+def test_the_first_prompts_usage_is_handed_out_only_where_it_is_the_calls(prompts, n, usage):
+    batch = batch_of(*prompts, n=n, no_such=1)
+    choices = [piece(i, "t", "stop")["choices"][0] for i in range(len(prompts) * n)]
+    answers, _ = read("llamacpp", batch, json.dumps({"choices": choices, "usage": tokens(3, 4)}).encode())
+    assert [answers[place].usage for place in range(len(prompts))] == [usage] * len(prompts)
+
+
+def test_logprobs_in_chats_form_are_written_as_completions_have_them():
+    content = [
+        {"token": t, "logprob": -0.5, "top_logprobs": [{"token": t, "logprob": -0.5}, {"token": "x", "logprob": -2}]}
+        for t in ("on", "e")
+    ]
+    body = {"choices": [{"index": 0, "text": "one", "finish_reason": "stop", "logprobs": {"content": content}}]}
+    answers, _ = read("llamacpp", batch_of("a", n=1, no_such=1, logprobs=1), json.dumps(body).encode())
+    assert answers[0].choices[0].logprobs == {
+        "tokens": ["on", "e"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"on": -0.5}, {"e": -0.5}],
+        "text_offset": [0, 2],
+    }
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "input (1201 tokens) is too large to process. increase the physical batch size",
+        "[json.exception.parse_error.101] parse error",
+    ],
+)
+def test_a_500_that_is_the_calls_fault_is_not_tried_again(message):
+    body = json.dumps({"error": {"code": 500, "message": message, "type": "server_error"}}).encode()
+    failure = make_dialect("llamacpp", ()).failure(batch_of("a"), 500, {}, body, 0.0)
+    assert (failure.kind, failure.error) == (FailureKind.BAD_CALL, BadRequest)
+    other = make_dialect("llamacpp", ()).failure(batch_of("a"), 500, {}, b'{"error":{"message":"boom"}}', 0.0)
+    assert other.kind is FailureKind.MAYBE_PROCESSED
+
+
+# trtllm -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_400_of_trtllms_engine_is_tried_once_more():
+    dialect = make_dialect("trtllm", ())
+    failure = dialect.failure(batch_of("a"), 400, {}, b'{"message":"CppExecutorError: CUDA error","code":400}', 0.0)
+    assert (failure.kind, failure.error, failure.once) == (FailureKind.MAYBE_PROCESSED, ServerFault, True)
+    failure = dialect.failure(batch_of("a"), 400, {}, b'{"message":"max_tokens must be positive","code":400}', 0.0)
+    assert (failure.kind, failure.error) == (FailureKind.BAD_CALL, BadRequest)
