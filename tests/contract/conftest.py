@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from batchclient.simulator.app import EmbeddedServer
-from tests.contract.peers import CAN, Peer
-from tests.live.fixtures import vllm_server  # noqa: F401 (a fixture)
+from tests.contract.peers import CAN, REAL_ONLY, Peer
+from tests.live.fixtures import llamacpp_server, transformers_server, vllm_server  # noqa: F401 (fixtures)
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(embedded.base_url, embedded.model, 2048, real=False)
 
 
-@pytest.fixture(scope="session", params=[*CAN, pytest.param("real vllm", marks=pytest.mark.vllm)])
+REAL = ("vllm", "llamacpp", "transformers")
+"""Real servers: fixtures ``…_server``, markers by the same names."""
+
+
+@pytest.fixture(
+    scope="session", params=[*CAN, *(pytest.param(f"real {name}", marks=getattr(pytest.mark, name)) for name in REAL)]
+)
 def peer(request: pytest.FixtureRequest) -> Peer:
     """Each of the servers that generate text, spoken to as what it is."""
-    if request.param == "real vllm":
-        live = request.getfixturevalue("vllm_server")
-        return Peer("real vllm", replace(CAN["vllm"], model=live.model), live.base_url)
-    return Peer(request.param, CAN[request.param])
+    if request.param in CAN:
+        return Peer(request.param, CAN[request.param])
+    name = request.param.removeprefix("real ")
+    live = request.getfixturevalue(f"{name}_server")
+    return Peer(request.param, replace(CAN[name], model=live.model, **REAL_ONLY.get(name, {})), live.base_url)
 
 
 @pytest.fixture(scope="session", params=["known", "unknown"])

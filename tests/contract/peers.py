@@ -27,6 +27,7 @@ class Can:
         ids: whether prompts may be token ids; else the error.
         returns_ids: whether it tells token ids; else the error, or ``None``: they are left out.
         wrong_model: the error; ``None``: it takes any name.
+        refuses_long: whether it refuses a prompt above its model's length.
     """
 
     dialect: str
@@ -39,6 +40,7 @@ class Can:
     ids: bool | type[Exception] = True
     returns_ids: bool | type[Exception] | None = None
     wrong_model: type[Exception] | None = None
+    refuses_long: bool = True
 
 
 CAN = {
@@ -70,6 +72,12 @@ CAN = {
     ),
 }
 """By guise; those that generate text."""
+
+REAL_ONLY: dict[str, dict[str, Any]] = {
+    # The serial one takes a prompt of any length, and generates nonsense after it.
+    "transformers": {"refuses_long": False},
+}
+"""What the real server does otherwise than its guise."""
 
 
 @dataclass(frozen=True)

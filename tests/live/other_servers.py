@@ -40,7 +40,7 @@ class LlamaServer(ServerProcess):
 
     def _command(self) -> list[str]:
         command = [str(llama_dir() / "llama-server"), "-m", GGUF.name, "--alias", SERVED_MODEL, "--host", HOST]
-        command += ["--port", str(self._port), "--parallel", "4", "-c", "8192", "-t", "2", "--metrics", "--slots"]
+        command += ["--port", str(self._port), "--parallel", "4", "-c", "8192", "-t", "1", "--metrics", "--slots"]
         return [*command, *self._flags]
 
 
