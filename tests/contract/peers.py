@@ -28,6 +28,7 @@ class Can:
         returns_ids: whether it tells token ids; else the error, or ``None``: they are left out.
         wrong_model: the error; ``None``: it takes any name.
         refuses_long: whether it refuses a prompt above its model's length.
+        cuts_stop: whether a stop string is cut from the text; else the text ends with the token that completed it.
     """
 
     dialect: str
@@ -41,6 +42,7 @@ class Can:
     returns_ids: bool | type[Exception] | None = None
     wrong_model: type[Exception] | None = None
     refuses_long: bool = True
+    cuts_stop: bool = True
 
 
 CAN = {
@@ -75,7 +77,7 @@ CAN = {
 
 REAL_ONLY: dict[str, dict[str, Any]] = {
     # The serial one takes a prompt of any length, and generates nonsense after it.
-    "transformers": {"refuses_long": False},
+    "transformers": {"refuses_long": False, "cuts_stop": False},
 }
 """What the real server does otherwise than its guise."""
 
