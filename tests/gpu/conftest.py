@@ -9,11 +9,13 @@ import functools
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.contract.conftest import Server
+from tests.contract.peers import CAN, Peer
 from tests.gpu.machine import Found, facts, find
 from tests.gpu.report import Report, folder
 from tests.gpu.servers import MODEL_LEN_TOKENS, LocalVllm, start
@@ -81,6 +83,14 @@ def vllm(found: Found, report: Report) -> Target:
 def server(vllm: Target) -> Server:
     """What tests/contract calls a server."""
     return Server(vllm.base_url, vllm.model, vllm.max_model_len or MODEL_LEN_TOKENS, real=True)
+
+
+@pytest.fixture(scope="session")
+def peer(target: Target) -> Peer:
+    """What tests/contract calls a peer; what it can do is in the table there."""
+    # The cases send 6,000 tokens as a prompt that is too long.
+    can = replace(CAN[target.kind], model=target.model, refuses_long=(target.max_model_len or MODEL_LEN_TOKENS) < 6000)
+    return Peer(f"real {target.kind}", can, target.base_url)
 
 
 @pytest.fixture(scope="session")

@@ -125,7 +125,7 @@ def test_vllm_on_a_gpu_leaves_room_for_the_engine_and_takes_the_machines_flags(
     command = LocalVllm(Found(local="vllm", python="py"), ("--own",), kv_tokens=3072)._command()
     assert command[:5] == ["py", "-m", "vllm.entrypoints.cli.main", "serve", "some-model"]
     assert command[command.index("--gpu-memory-utilization") + 1] == "0.4"
-    assert command[command.index("--num-gpu-blocks-override") + 1] == "192"
+    assert command[command.index("--num-gpu-blocks-override") + 1] == "96"
     assert command[-3:] == ["--attention-backend", "FLASH ATTN", "--own"]
     assert "--enforce-eager" not in command
 
