@@ -32,13 +32,14 @@ async def together(target: Target, texts: list[str], **params: Any) -> list[Any]
 def test_every_caller_gets_its_own_answer(target: Target, max_tokens: int) -> None:
     answers = run(together(target, PROMPTS, max_tokens=max_tokens))
     agreed = 0
-    for prompt, answer in zip(PROMPTS, answers, strict=True):
-        assert isinstance(answer, Completion), answer
-        body = {"model": target.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
-        own = httpx.post(target.base_url + "/completions", json=body, timeout=60).json()
-        if answer.usage is not None:
-            assert answer.usage.prompt_tokens == own["usage"]["prompt_tokens"]
-        agreed += answer.text[:4] == own["choices"][0]["text"][:4]
+    with httpx.Client(timeout=60) as raw:
+        for prompt, answer in zip(PROMPTS, answers, strict=True):
+            assert isinstance(answer, Completion), answer
+            body = {"model": target.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+            own = raw.post(target.base_url + "/completions", json=body).json()
+            if answer.usage is not None:
+                assert answer.usage.prompt_tokens == own["usage"]["prompt_tokens"]
+            agreed += answer.text[:4] == own["choices"][0]["text"][:4]
     # What runs together rounds differently on a GPU, so a near tie may go the other way; an answer given to the wrong
     # caller would differ nearly always.
     assert agreed >= 0.8 * len(PROMPTS), f"{agreed} of {len(PROMPTS)} begin as alone"
