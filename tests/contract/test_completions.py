@@ -190,12 +190,12 @@ def test_a_stop_string_ends_an_answer(server: Server) -> None:
 
 
 def test_an_over_long_prompt_fails_alone(server: Server) -> None:
-    prompts: list[Any] = [*PROMPTS[:10], "a b " * 3000, *PROMPTS[10:]]
+    prompts: list[Any] = [*PROMPTS[:10], "a b " * server.max_model_len, *PROMPTS[10:]]
     answers, statistics = run(together(server, prompts, max_tokens=2, temperature=0))
     assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [10]
     assert isinstance(answers[10], BadRequest)
     assert answers[10].status == 400
-    assert "maximum context length is 2048" in str(answers[10])
+    assert f"maximum context length is {server.max_model_len}" in str(answers[10])
     assert statistics.batches <= 1 + 2 * 5 + 1
 
 
@@ -203,9 +203,9 @@ def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
     async def story() -> None:
         async with client(server) as c:
             with pytest.raises(BadRequest):
-                await c.complete("a b " * 3000, max_tokens=1)
-            with pytest.raises(ConfigError, match="2048") as refusal:
-                await c.complete([5] * 2048, max_tokens=1)
+                await c.complete("a b " * server.max_model_len, max_tokens=1)
+            with pytest.raises(ConfigError, match=str(server.max_model_len)) as refusal:
+                await c.complete([5] * server.max_model_len, max_tokens=1)
             assert refusal.value.field == "prompt"
             assert c.statistics().submitted == 1
 

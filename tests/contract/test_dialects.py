@@ -124,8 +124,10 @@ def test_a_stop_string_ends_an_answer_and_is_not_in_it(peer: Peer, max_tokens: i
     (whole,) = alone(peer, ["def f("], max_tokens=max_tokens, **GREEDY)
     stop = whole.text[-2:]
     answers, _ = together(peer, ["def f("] * 3, max_tokens=max_tokens, stop=[stop, "not there"], **GREEDY)
+    before = whole.text[: whole.text.index(stop)]
     for answer in answers:
-        assert (answer.finish_reason, answer.text) == ("stop", whole.text[: whole.text.index(stop)])
+        assert answer.finish_reason == "stop"
+        assert answer.text == before if peer.can.cuts_stop else answer.text.startswith(before + stop)
 
 
 @ANSWERS
