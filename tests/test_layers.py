@@ -23,6 +23,7 @@ KNOWN_TO_THE_CORE = {
     "itertools",
     "math",
     "operator",
+    "statistics",
     "typing",
     "zlib",
 }

@@ -71,6 +71,10 @@ class Outage:
                 self.began_at = now
                 self._look_at(now + self._patience_s, now)
 
+    def next(self, waiting: int, now: float) -> float | None:
+        """When to look again at the calls that wait, if any do."""
+        return None if self.due is None or not waiting else max(self.due, now)
+
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
         """Return the calls that have waited long enough. Only to be asked in an outage.
 

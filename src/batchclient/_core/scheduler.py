@@ -196,14 +196,9 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
         if self._fresh_calls and not self._paused:
             return self._now
-        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), self._patience_ends())
+        patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
+        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), patience_ends)
         return min((time for time in times if time is not None), default=None)
-
-    def _patience_ends(self) -> float | None:
-        due = self._outage.due
-        if due is None or not (self._queue.size or self._outside.size or self._recovery.backing_off):
-            return None
-        return max(due, self._now)
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
