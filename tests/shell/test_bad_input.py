@@ -297,7 +297,7 @@ async def test_a_wrong_argument_of_a_map_is_refused_by_name(named, field):
         ({"preset": "fast"}, "preset"),
         ({"preset": None}, "preset"),
         ({"preset": ["latency"]}, "preset"),
-        ({"dialect": "tgi"}, "dialect"),
+        ({"dialect": "nope"}, "dialect"),
         ({"dialect": 7}, "dialect"),
         ({"dialect": ["vllm"]}, "dialect"),
         ({"http_client": object()}, "http_client"),
