@@ -529,7 +529,9 @@ class Runner:
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
-            most = (1 + dialect.events_per_choice(batch.shape)) * choices
+            # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
+            spoken = self._dialects.get(batch.endpoint, dialect)
+            most = (1 + spoken.events_per_choice(batch.shape)) * choices
             if sink is None and decoder.events > 2 * choices and decoder.events > most:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from batchclient.simulator.app import EmbeddedServer
-from tests.contract.peers import CAN, Peer
-from tests.live.fixtures import vllm_server  # noqa: F401 (a fixture)
+from tests.contract.peers import CAN, REAL_ONLY, Peer
+from tests.live.fixtures import booted, llamacpp_server, transformers_server, vllm_server  # noqa: F401 (but for the first, fixtures)
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,20 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         yield Server(embedded.base_url, embedded.model, 2048, real=False)
 
 
-@pytest.fixture(scope="session", params=[*CAN, pytest.param("real vllm", marks=pytest.mark.vllm)])
+REAL = ("vllm", "llamacpp", "transformers")
+"""Real servers: fixtures ``…_server``, markers by the same names."""
+
+
+@pytest.fixture(
+    scope="session", params=[*CAN, *(pytest.param(f"real {name}", marks=getattr(pytest.mark, name)) for name in REAL)]
+)
 def peer(request: pytest.FixtureRequest) -> Peer:
     """Each of the servers that generate text, spoken to as what it is."""
-    if request.param == "real vllm":
-        live = request.getfixturevalue("vllm_server")
-        return Peer("real vllm", replace(CAN["vllm"], model=live.model), live.base_url)
-    return Peer(request.param, CAN[request.param])
+    if request.param in CAN:
+        return Peer(request.param, CAN[request.param])
+    name = request.param.removeprefix("real ")
+    live = request.getfixturevalue(f"{name}_server")
+    return Peer(request.param, replace(CAN[name], model=live.model, **REAL_ONLY.get(name, {})), live.base_url)
 
 
 @pytest.fixture(scope="session", params=["known", "unknown"])
@@ -52,3 +60,16 @@ def simulated(request: pytest.FixtureRequest, guise: str) -> Peer:
 def guise(request: pytest.FixtureRequest) -> str:
     """Each guise that generates text."""
     return str(request.param)
+
+
+SERVERS = ["embedded", pytest.param("vllm", marks=pytest.mark.vllm)]
+
+
+def pooling_server(request: pytest.FixtureRequest, flags: Sequence[str], model_dir: Path) -> Iterator[Server]:
+    """A server that generates nothing: the embedded one, or a vLLM booted with these flags."""
+    if request.param == "vllm":
+        with booted(flags, model_dir) as live:
+            yield Server(live.base_url, live.model, 512, real=True)
+        return
+    with EmbeddedServer(profile="instant", model="tiny", max_model_len_tokens=512) as embedded:
+        yield Server(embedded.base_url, embedded.model, 512, real=False)

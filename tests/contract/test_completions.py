@@ -147,6 +147,38 @@ def test_echo_returns_the_prompt(server: Server) -> None:
     assert all(answer.text.startswith(prompt) for prompt, answer in zip(PROMPTS, answers, strict=False))
 
 
+def test_log_likelihoods_in_a_list_are_those_of_singles(server: Server) -> None:
+    pairs = [(f"prompt number {i} says", f" answer {7 * i}") for i in range(16)]
+
+    async def likelihoods(**settings: Any) -> Any:
+        async with client(server, **settings) as c:
+            answers = await asyncio.gather(*[c.log_likelihood(own, given=given) for given, own in pairs])
+            return answers, c.statistics()
+
+    answers, statistics = run(likelihoods())
+    alone, _ = run(likelihoods(max_list=1))
+    assert max(statistics.list_sizes) == 16
+    for (_, own), one, other in zip(pairs, answers, alone, strict=True):
+        assert one.total == pytest.approx(other.total, abs=0.02)
+        assert "".join(token.text for token in one.tokens) == own
+        assert one.usage.prompt_tokens > len(one.tokens)
+
+
+def test_what_the_model_would_write_is_greedy(server: Server) -> None:
+    async def story() -> None:
+        async with client(server) as c:
+            written = await c.complete("def f(", max_tokens=6, temperature=0)
+            assert (await c.log_likelihood(written.text, given="def f(")).is_greedy
+            ids = await c.tokenize("def f(")
+            by_ids = await c.log_likelihood(await c.tokenize("self, other):"), given=ids)
+            assert by_ids.usage.prompt_tokens == len(ids) + len(by_ids.tokens)
+            if server.real:
+                # The simulated model finds every text likely.
+                assert not by_ids.is_greedy
+
+    run(story())
+
+
 def test_a_stop_string_ends_an_answer(server: Server) -> None:
     (whole,), _ = run(together(server, ["def f("], max_tokens=12, temperature=0))
     stop = whole.text[3:5]
@@ -158,12 +190,12 @@ def test_a_stop_string_ends_an_answer(server: Server) -> None:
 
 
 def test_an_over_long_prompt_fails_alone(server: Server) -> None:
-    prompts: list[Any] = [*PROMPTS[:10], "a b " * 3000, *PROMPTS[10:]]
+    prompts: list[Any] = [*PROMPTS[:10], "a b " * server.max_model_len, *PROMPTS[10:]]
     answers, statistics = run(together(server, prompts, max_tokens=2, temperature=0))
     assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [10]
     assert isinstance(answers[10], BadRequest)
     assert answers[10].status == 400
-    assert "maximum context length is 2048" in str(answers[10])
+    assert f"maximum context length is {server.max_model_len}" in str(answers[10])
     assert statistics.batches <= 1 + 2 * 5 + 1
 
 
@@ -171,9 +203,9 @@ def test_the_length_is_learnt_from_the_complaint(server: Server) -> None:
     async def story() -> None:
         async with client(server) as c:
             with pytest.raises(BadRequest):
-                await c.complete("a b " * 3000, max_tokens=1)
-            with pytest.raises(ConfigError, match="2048") as refusal:
-                await c.complete([5] * 2048, max_tokens=1)
+                await c.complete("a b " * server.max_model_len, max_tokens=1)
+            with pytest.raises(ConfigError, match=str(server.max_model_len)) as refusal:
+                await c.complete([5] * server.max_model_len, max_tokens=1)
             assert refusal.value.field == "prompt"
             assert c.statistics().submitted == 1
 

@@ -73,7 +73,8 @@ def test_a_list_of_many_callers_answers_each_as_if_it_were_alone(peer: Peer, max
     answers, statistics = together(peer, PROMPTS, max_tokens=max_tokens, **params)
     one_by_one = alone(peer, PROMPTS, max_tokens=max_tokens, **params)
     assert texts(answers) == texts(one_by_one)
-    assert len({answer.text for answer in answers}) > 12
+    # A real one draws the same random numbers for every prompt of one seed.
+    assert len({answer.text for answer in answers}) > (12 if peer.base_url is None else 1)
     longest = peer.can.longest_list
     if longest > 1:
         assert max(statistics.list_sizes) == longest if longest < 24 else max(statistics.list_sizes) > 8
@@ -111,7 +112,7 @@ def test_several_choices_belong_to_their_prompt(peer: Peer, max_tokens: int) -> 
         one_by_one = alone(peer, PROMPTS[:6], max_tokens=max_tokens, n=2, **SEEDED)
         assert [[choice.index for choice in answer.choices] for answer in answers] == [[0, 1]] * 6
         assert texts(answers) == texts(one_by_one)
-        assert len({text for answer in texts(answers) for text in answer}) == 12
+        assert len({text for answer in texts(answers) for text in answer}) > (11 if peer.base_url is None else 3)
         for prompt, answer in zip(PROMPTS, answers, strict=False):
             if answer.usage is not None:
                 assert answer.usage.completion_tokens == 2 * max_tokens
@@ -123,8 +124,10 @@ def test_a_stop_string_ends_an_answer_and_is_not_in_it(peer: Peer, max_tokens: i
     (whole,) = alone(peer, ["def f("], max_tokens=max_tokens, **GREEDY)
     stop = whole.text[-2:]
     answers, _ = together(peer, ["def f("] * 3, max_tokens=max_tokens, stop=[stop, "not there"], **GREEDY)
+    before = whole.text[: whole.text.index(stop)]
     for answer in answers:
-        assert (answer.finish_reason, answer.text) == ("stop", whole.text[: whole.text.index(stop)])
+        assert answer.finish_reason == "stop"
+        assert answer.text == before if peer.can.cuts_stop else answer.text.startswith(before + stop)
 
 
 @ANSWERS
@@ -165,6 +168,8 @@ def test_token_ids_are_told_to_those_who_ask(peer: Peer, max_tokens: int) -> Non
 
 @ANSWERS
 def test_an_over_long_prompt_fails_alone(peer: Peer, max_tokens: int) -> None:
+    if not peer.can.refuses_long:
+        pytest.skip("it takes prompts of any length")
     prompts = [*PROMPTS[:10], "a b " * 3000, *PROMPTS[10:]]
     answers, _ = together(peer, prompts, max_tokens=max_tokens, **GREEDY)
     assert [i for i, answer in enumerate(answers) if isinstance(answer, Exception)] == [10]

@@ -22,8 +22,8 @@ from tests.live.vllm_server import VllmServer
 MODEL_SIZE = "1b"
 MEMORY_SHARE = 0.4
 MODEL_LEN_TOKENS = 2048
-BLOCK_TOKENS = 16
-"""vLLM's default block size on CUDA; on the CPU it is set to the same."""
+BLOCK_TOKENS = 32
+"""Of a KV cache whose size is set: what vLLM's attention takes on CUDA (multiples of 16) and on the CPU (of 32)."""
 _MAKE_S = 1800.0
 
 

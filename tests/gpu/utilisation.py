@@ -42,7 +42,19 @@ class Utilisation:
         self._smi: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        read = self._by_nvml if importlib.util.find_spec("pynvml") is not None else self._by_smi
+        if importlib.util.find_spec("pynvml") is not None:
+            read = self._by_nvml
+        else:
+            query = [
+                "nvidia-smi",
+                "-i",
+                str(self._index),
+                "--query-gpu=utilization.gpu",
+                "--format=csv,noheader,nounits",
+            ]
+            query += ["-lms", str(int(EVERY_S * 1000))]
+            self._smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+            read = self._by_smi
         self._thread = threading.Thread(target=read, daemon=True)
         self._thread.start()
         return self
@@ -52,9 +64,9 @@ class Utilisation:
     ) -> None:
         self._ended.set()
         if self._smi is not None:
-            self._smi.terminate()
+            self._smi.terminate()  # its output ends, and so does the thread that reads it
         assert self._thread is not None
-        self._thread.join(timeout=5)
+        self._thread.join()
 
     def mean(self) -> float:
         """Percent, over all samples.
@@ -77,10 +89,9 @@ class Utilisation:
             pynvml.nvmlShutdown()
 
     def _by_smi(self) -> None:
-        query = ["nvidia-smi", "-i", str(self._index), "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        query += ["-lms", str(int(EVERY_S * 1000))]
-        self._smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
+        assert self._smi is not None
         assert self._smi.stdout is not None
-        for line in self._smi.stdout:
-            if line.strip().isdigit():
-                self._samples.append(float(line))
+        with self._smi:
+            for line in self._smi.stdout:
+                if line.strip().isdigit():
+                    self._samples.append(float(line))

@@ -40,7 +40,7 @@ class LlamaServer(ServerProcess):
 
     def _command(self) -> list[str]:
         command = [str(llama_dir() / "llama-server"), "-m", GGUF.name, "--alias", SERVED_MODEL, "--host", HOST]
-        command += ["--port", str(self._port), "--parallel", "4", "-c", "8192", "-t", "2", "--metrics", "--slots"]
+        command += ["--port", str(self._port), "--parallel", "4", "-c", "8192", "-t", "1", "--metrics", "--slots"]
         return [*command, *self._flags]
 
 
@@ -49,7 +49,8 @@ class TransformersServer(ServerProcess):
 
     kind = "transformers"
     mode: tuple[str, ...] = ()
-    server_env = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    # One thread: several wait for each other where cores are shared, and the model is tiny.
+    server_env = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1"}
 
     @property
     def served(self) -> str:

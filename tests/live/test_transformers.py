@@ -96,6 +96,10 @@ def test_with_continuous_batching_it_ignores_stop_strings(
     assert "e" in continuous.json()["choices"][0]["text"]
 
 
+def test_a_stop_string_stays_in_the_text(transformers_server: LiveServer) -> None:
+    assert post(transformers_server, stop=["am"], max_tokens=20).json()["choices"][0]["text"].endswith("ame")
+
+
 @pytest.mark.parametrize("fields", [{"max_tokens": 0}, {"max_tokens": "six"}], ids=str)
 def test_it_answers_bad_input_with_500(transformers_server: LiveServer, fields: dict[str, Any]) -> None:
     reply = post(transformers_server, **fields)

@@ -28,6 +28,7 @@ from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import FamilyGroup, Group, Queue
+from batchclient._core.refusals import subject_of
 from batchclient._core.service import ServiceTimes, is_fresh
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
@@ -210,10 +211,10 @@ class Granting:
             if sheltered >= 0 and oldest.failed_on == sheltered:
                 passed_over.append(group)
                 continue
-            doubtful = bool(doubts) and group.shape.model in doubts
+            doubtful = bool(doubts) and subject_of(group.shape) in doubts
             if doubtful:
-                elsewhere = not lone and self._endpoints.others_take(group.shape.model, endpoint)
-                if not endpoint.refusals.may_probe(group.shape.model, now, elsewhere=elsewhere):
+                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint)
+                if not endpoint.refusals.may_probe(subject_of(group.shape), now, elsewhere=elsewhere):
                     passed_over.append(group)
                     continue
             self._queue.lanes.see(group.shape.priority, now)

@@ -33,6 +33,7 @@ _REMEMBERED_MODELS = 256
 
 _REMEMBERED_KEYS = 4096
 _EWMA_WEIGHT = 0.1
+_FILLED_RATIO = 0.75
 _FIRST_GUESS_TOKENS = 256
 """Before anything was seen: the smaller of this and the call's ``max_tokens``."""
 
@@ -67,6 +68,11 @@ class OutputLengths:
         if max_output_tokens is None:
             return _FIRST_GUESS_TOKENS
         return min(max_output_tokens, _FIRST_GUESS_TOKENS)
+
+    def fills(self, key: bytes, max_output_tokens: int | None) -> bool:
+        """Whether most answers with this key were seen to run into their ``max_tokens``, and so end together."""
+        seen = self._mean.get(key)
+        return seen is not None and max_output_tokens is not None and seen >= _FILLED_RATIO * max_output_tokens
 
     def learn(self, key: bytes, tokens: float) -> None:
         """Take in the mean output tokens of some finished prompts."""

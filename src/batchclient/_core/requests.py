@@ -205,7 +205,6 @@ class Batch:
         failures: failed attempts of these requests before this one (splits not counted).
         sent_at: when it was granted.
         oldest_at: when its oldest request was submitted.
-        packed: whether numbers are asked for as base64.
     """
 
     id: int
@@ -217,7 +216,6 @@ class Batch:
     sent_at: float
     oldest_at: float
     isolation: Isolation | None = None
-    packed: bool = False
     unanswered: int = 0
     """Requests without an answer yet, abandoned ones too."""
     callers: int = 0
@@ -255,6 +253,9 @@ class Batch:
     """The dialect's, set likewise."""
     verdict: Failure | None = None
     """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
+
+    packed: bool = False
+    """Whether numbers are asked for as base64."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

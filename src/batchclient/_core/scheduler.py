@@ -73,7 +73,7 @@ from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
-from batchclient._core.refusals import is_refusal
+from batchclient._core.refusals import is_refusal, subject_of
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
@@ -368,12 +368,7 @@ class Scheduler:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        if batch.shape.to_caller:
-            # What a caller has a part of cannot be begun anew.
-            begun = [request for request in alive if request.begun]
-            if begun:
-                self._endings.fail(begun, event)
-                alive = []
+        alive = self._endings.fail_begun(alive, event)
         elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)
@@ -392,9 +387,9 @@ class Scheduler:
 
     def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
-        model = event.batch.shape.model
+        shape = event.batch.shape
         endpoint.refusals.doubt(event.batch, self._now)
-        if self._endpoints.others_take(model, endpoint):
+        if self._endpoints.others_take(shape, endpoint):
             for request in alive:
                 request.failed_on = endpoint.id
             if alive:
@@ -405,7 +400,8 @@ class Scheduler:
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
             failure = replace(event.failure, message=message)
-            waiting = [request for request in self._endings.waiting() if request.shape.model == model]
+            subject = subject_of(shape)
+            waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
             self._endings.end(waiting, lambda request: failure.to_error(request.attempts))
 
     def _on_load(self, event: LoadReported) -> None:

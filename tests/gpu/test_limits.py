@@ -1,0 +1,116 @@
+"""The limit that finds itself, on a real server: beside a sweep, under a KV cache that is too small, and with prefixes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.gpu.loads import by_us, count_for, fixed_length, prompts
+from tests.gpu.machine import Found
+from tests.gpu.report import Report
+from tests.gpu.servers import LocalVllm
+from tests.gpu.targets import Target, of_process
+from tests.live.test_prefixes import test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does as grouped_by_hand
+
+pytestmark = pytest.mark.gpu
+
+SWEEP = (4, 16, 64, 256)
+MAX_TOKENS = 16
+PREEMPTIONS = "vllm:num_preemptions_total"
+ENOUGH = 0.7
+"""What a found limit must reach of the best of the sweep, the time it takes to find it included."""
+ENOUGH_AIMD = 0.4
+"""``aimd`` climbs until something refuses, and vLLM refuses nothing: a run of seconds ends on the way up."""
+
+# The prefix cases of tests/live, on the server of this suite (the fixture `tight`).
+test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does = grouped_by_hand
+
+
+def run(coroutine: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(coroutine, 900))
+
+
+@pytest.fixture(scope="module")
+def sweep(vllm: Target, report: Report) -> tuple[int, float]:
+    """(how many prompts a run has, the best prompts/s of the numbers in ``SWEEP``)."""
+
+    async def story() -> tuple[int, dict[int, float]]:
+        count = await count_for(vllm, MAX_TOKENS)
+        rates = {}
+        for limit in SWEEP:
+            rates[limit] = (await by_us(vllm, prompts(count), MAX_TOKENS, limit=limit)).prompts_per_s
+        return count, rates
+
+    count, rates = run(story())
+    for limit, rate in rates.items():
+        report.figure(
+            "limits", "a number as limit", rate, "prompts/s", limit=limit, max_tokens=MAX_TOKENS, prompts=count
+        )
+    return count, max(rates.values())
+
+
+@pytest.mark.parametrize(("algorithm", "enough"), [("knee", ENOUGH), ("aimd", ENOUGH_AIMD)])
+def test_a_found_limit_comes_near_the_best_of_a_sweep(
+    vllm: Target, report: Report, sweep: tuple[int, float], algorithm: str, enough: float
+) -> None:
+    count, best = sweep
+    rates = [run(by_us(vllm, prompts(count), MAX_TOKENS, limit=algorithm)).prompts_per_s for _ in range(2)]
+    report.figure(
+        "limits", f"{algorithm} / best of the sweep", max(rates) / best, "×", max_tokens=MAX_TOKENS, prompts=count
+    )
+    assert max(rates) >= enough * best
+
+
+def test_a_time_that_is_asked_for_lowers_the_limit(vllm: Target, report: Report) -> None:
+    """A millisecond is less than any answer takes: the limit falls, and the client says why."""
+
+    async def story() -> tuple[int, int, list[str]]:
+        async with vllm.client(limit=128, p95_latency_s=0.001) as client:
+            await client.batch_map(prompts(600), "{}", max_tokens=MAX_TOKENS, **fixed_length(vllm))
+            changes = client.statistics().adjustments
+            return client.statistics().endpoints[0].limit, 128, [change.reason for change in changes]
+
+    limit, before, reasons = run(story())
+    report.figure("limits", "limit under a latency that cannot be kept", limit, "sequences", before=before)
+    assert limit < before
+    assert reasons
+
+
+def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> None:
+    """Room for about 8 of these answers at their full length: a flood is preempted again and again, a found limit hardly."""
+    with LocalVllm(own_vllm, kv_tokens=4096) as process:
+        tight = of_process(process, 2048)
+
+        async def story() -> dict[str, tuple[float, float]]:
+            results = {}
+            for name, settings in (("flood", {"limit": 64, "server_metrics": False}), ("knee", {"limit": "knee"})):
+                before = tight.gauge(PREEMPTIONS)
+                done = await by_us(tight, prompts(96), 448, **settings)
+                results[name] = (tight.gauge(PREEMPTIONS) - before, done.prompts_per_s)
+            return results
+
+        results = run(story())
+    for name, (preemptions, rate) in results.items():
+        report.figure("limits", f"{name}: preemptions", preemptions, "", kv_tokens=4096, prompts=96, max_tokens=448)
+        report.figure("limits", f"{name}: prompts/s", rate, "prompts/s", kv_tokens=4096, prompts=96, max_tokens=448)
+    assert results["flood"][0] > 0, "the flood was not preempted: the cache is not small"
+    assert results["knee"][0] < results["flood"][0]
+    assert results["knee"][1] > ENOUGH * results["flood"][1]
+
+
+def test_a_second_pass_over_the_same_prompts_hits_the_prefix_cache(vllm: Target, report: Report) -> None:
+    names = [f"vllm:prefix_cache_{what}_total" for what in ("hits", "queries")]
+    texts = prompts(64, words=200)
+
+    async def story() -> float:
+        await by_us(vllm, texts, 1)
+        before = [vllm.gauge(name) for name in names]
+        await by_us(vllm, texts, 1)
+        hits, queries = (vllm.gauge(name) - old for name, old in zip(names, before, strict=True))
+        return hits / queries
+
+    share = run(story())
+    report.figure("prefixes", "prompt tokens found in the cache, second pass", share, "share", prompts=64, words=200)
+    assert share > 0.5
