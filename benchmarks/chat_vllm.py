@@ -27,7 +27,7 @@ from dataclasses import asdict
 from typing import Any
 
 import openai
-from _common import Call, Measured, closed_loop, machine, machine_line, median, spread, table, write_results
+from _common import RESULTS, Call, Measured, closed_loop, machine, machine_line, median, spread, table, write_results
 from vllm_cpu import Gauges, Prompts, Server, learn_prompts, vllm
 
 from batchclient import BatchClient
@@ -35,11 +35,11 @@ from batchclient import BatchClient
 WAYS = ("lists", "singles", "rendered", "default", "openai")
 END_OF_TEXT = "2"
 BIAS = 4.5
-"""Of the toy model's end-of-text token: answers then end by themselves, most of them within 64 tokens, at a mean of some 20."""
+"""Of the toy model's end-of-text token: answers had a mean of 41 tokens with 3.5, and of 10 with 5.5."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "lists": {"chat_lists_up_to_tokens": 10**6, "singles_above_tokens": 10**6},
     "singles": {"max_list": 1},
-    "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}\nassistant:"},
+    "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}assistant:"},
     "default": {},
 }
 
@@ -181,7 +181,7 @@ def markdown(data: dict[str, Any]) -> str:
         "Medians of interleaved runs; ratios are medians of the ratios within a repetition (smallest to largest).",
     ]
     text.append(table(header, [row for case in data["cases"] for row in rows(case)]))
-    text.append(data["machine"])
+    text += dict.fromkeys(case["machine"] for case in data["cases"])
     return "\n\n".join(text)
 
 
@@ -196,15 +196,20 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=20, help="tokens of a prompt, about")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--name", default="chat_vllm")
+    parser.add_argument("--add", action="store_true", help="keep what an earlier run measured of other cells")
     options = parser.parse_args()
-    data: dict[str, Any] = {"machine": machine_line(machine()), "cases": []}
+    data: dict[str, Any] = {"cases": []}
+    kept_file = RESULTS / f"{options.name}.json"
+    if options.add and kept_file.exists():
+        data["cases"] = json.loads(kept_file.read_text())["cases"]
+    here = machine_line(machine())
     with vllm(options) as server:
         prompts = asyncio.run(learn_prompts(server))
         for cell in options.cells.split(","):
-            data["cases"].append(asyncio.run(measure(server, prompts, cell, options)))
+            case = asyncio.run(measure(server, prompts, cell, options))
+            data["cases"] = [*[each for each in data["cases"] if each["cell"] != cell], {**case, "machine": here}]
             write_results(options.name, data, markdown(data))
     print(markdown(data))
-    print(json.dumps({"cells": len(data["cases"])}))
 
 
 if __name__ == "__main__":

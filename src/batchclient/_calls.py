@@ -34,8 +34,6 @@ _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
 """Fields by which a server is told to cut what is too long: no prompt is, then."""
-_SOME_MODEL = "?"
-"""Stands for the server's model while arguments are only checked."""
 
 
 class CallMaker:
@@ -110,7 +108,7 @@ class CallMaker:
             ConfigError: an argument is wrong.
         """
         if model is None and self.asks_model:
-            model = self.default_model or _SOME_MODEL
+            model = self.some_model
         shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
@@ -130,8 +128,12 @@ class CallMaker:
         Raises:
             ConfigError: an argument is wrong.
         """
-        model = self.default_model or _SOME_MODEL
-        return self.make(item, model, timeout_s, params, None, now, priority, tenant, kind).deadline
+        return self.make(item, self.some_model, timeout_s, params, None, now, priority, tenant, kind).deadline
+
+    @property
+    def some_model(self) -> str:
+        """Stands for the server's model while arguments are only checked."""
+        return self.default_model or "?"
 
     def found_model(self, name: str) -> None:
         """The server was asked for its model."""

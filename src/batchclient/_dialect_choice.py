@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from batchclient._core.kinds import Kind
 from batchclient.dialects import Dialect, make_dialect
 from batchclient.dialects._fingerprints import ServerFacts
-from batchclient.errors import ConfigError
 
 __all__ = ["DialectChoice"]
 
@@ -40,11 +39,9 @@ class DialectChoice:
 
     def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
         """Return a fresh dialect for a server, and the caps that hold there: what it says itself counts more than what is usual."""
-        try:
-            dialect = make_dialect(facts.dialect, self.secrets)
-        except ConfigError:
-            # It is known, and there is no dialect of its own.
-            dialect = self.make()
+        # Of one that is not known nothing can be said: it may be a gateway before any of them. What is taken for granted at first finds
+        # out by its refusals what it cannot do, and so can do no less than a dialect that asks for nothing.
+        dialect = make_dialect(facts.known, self.secrets) if facts.known is not None else self.make()
         caps = dict(dialect.caps)
         for kind, cap in facts.caps.items():
             # One is no number of the server's: it has no lists of this kind, or none that can be told apart.

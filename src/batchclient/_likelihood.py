@@ -142,6 +142,9 @@ def _start(tokens: list[str], split: Split) -> int:
         if start < 0:
             raise ValueError("the tokens are fewer than the continuation")
         written += len(tokens[start])
+    # A character's first bytes are tokens without text: they stand before the one that completes it.
+    while start and not tokens[start - 1]:
+        start -= 1
     if not "".join(tokens[start:]).endswith(split.continuation):
         raise ValueError("the tokens do not spell the continuation")
     return start

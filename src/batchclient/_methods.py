@@ -203,9 +203,17 @@ class CallMethods:
         runner = self._runner
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
         sink = Sink()
-        request = self._calls.make(item, model, timeout_s, params, sink, now, priority, tenant, kind, to_caller=True)
-        sink.request = request
-        return Stream(self._start, request, partial(self._calls.deadline, timeout_s))
+
+        def make(name: str | None, now: float) -> Request:
+            return self._calls.make(item, name, timeout_s, params, sink, now, priority, tenant, kind, to_caller=True)
+
+        async def make_when_known(runner: Runner, deadline: float | None) -> Request:
+            await self._find_model(runner, deadline)
+            return make(None, runner.backend.now())
+
+        asks = model is None and self._calls.asks_model
+        sink.request = request = make(self._calls.some_model if asks else model, now)
+        return Stream(self._start, request, partial(self._calls.deadline, timeout_s), make_when_known if asks else None)
 
     def _chat_or_rendered(self, messages: Any, params: Mapping[str, Any]) -> tuple[Kind, Any, Mapping[str, Any]]:
         """How a chat is sent: as one, or as a completion where the client has the template."""

@@ -240,10 +240,13 @@ class PoolingMethods(CallMethods):
     ) -> list[Any]:
         """Make several calls that only make sense together, and wait for all; the first error ends the others."""
         runner = self._start()
+        now = runner.backend.now()
+        if model is None and self._calls.asks_model:
+            checks = [self._calls.check_call(item, timeout_s, params, now, priority, tenant, kind) for item in items]
+            await self._find_model(runner, checks[0])
         whole = runner.backend.waiter()
         answers: list[Any] = [None] * len(items)
         share = _Share(whole, len(items))
-        now = runner.backend.now()
         requests = []
         for place, item in enumerate(items):
             part = _Part(share, answers, place)

@@ -239,10 +239,11 @@ class Runner:
         if self.ended or endpoint not in self._dialects:
             return
         dialect, caps = self._dialect_choice.of(facts)
-        if dialect.name != self._dialects[endpoint].name:
+        before = self._servers.get(endpoint)
+        if (before.known if before is not None else None) != facts.known:
             # One of the same sort stays: it may have learnt something.
             self._dialects[endpoint] = dialect
-        if self._servers.get(endpoint) != facts:
+        if before != facts:
             self._servers[endpoint] = facts
             _log.info("endpoint %d is %s", endpoint, facts)
         if self._on_server is not None:
@@ -528,7 +529,9 @@ class Runner:
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
             choices = len(batch.requests) * batch.shape.weight
-            most = (1 + dialect.events_per_choice(batch.shape)) * choices
+            # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
+            spoken = self._dialects.get(batch.endpoint, dialect)
+            most = (1 + spoken.events_per_choice(batch.shape)) * choices
             if sink is None and decoder.events > 2 * choices and decoder.events > most:
                 self._say_once(
                     "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"

@@ -29,7 +29,10 @@ No message holds a key or a prompt: a server's own message is shortened and the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "AnswerInvalid",

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -34,9 +34,15 @@ class Stream(AsyncIterator[Delta]):
     """
 
     def __init__(
-        self, start: Callable[[], Runner], request: Request, deadline: Callable[[float], float | None]
+        self,
+        start: Callable[[], Runner],
+        request: Request,
+        deadline: Callable[[float], float | None],
+        prepare: Callable[[Runner, float | None], Awaitable[Request]] | None = None,
     ) -> None:
         self._start = start
+        self._prepare = prepare
+        """Makes the request anew, once what it needs is known."""
         self._request = request
         self._deadline = deadline
         self._sink: Sink = request.waiter
@@ -65,7 +71,9 @@ class Stream(AsyncIterator[Delta]):
         sink = self._sink
         try:
             if self._runner is None:
-                self._begin()
+                await self._begin()
+                if self._over:
+                    raise StopAsyncIteration
             else:
                 # Pieces may be ready by the hundred, and others want their turn.
                 await anyio.lowlevel.checkpoint()
@@ -101,10 +109,16 @@ class Stream(AsyncIterator[Delta]):
         with suppress(RuntimeError):
             runner.backend.call_soon_threadsafe(partial(_leave, runner, self._request))
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         runner = self._start()
+        deadline = self._deadline(runner.backend.now())
+        if self._prepare is not None:
+            request = await self._prepare(runner, deadline)
+            if self._over or self._runner is not None:
+                return
+            self._request = self._sink.request = request
         self._runner = runner
-        self._request.deadline = self._deadline(runner.backend.now())
+        self._request.deadline = deadline
         runner.submit(self._request)
 
 

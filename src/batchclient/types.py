@@ -21,7 +21,6 @@ __all__ = [
     "RankedDocument",
     "Score",
     "TokenLikelihood",
-    "Tokens",
     "Usage",
 ]
 
@@ -132,8 +131,17 @@ class Delta:
     message: Mapping[str, Any] | None = None
 
 
+class _Computed:
+    """What every answer has, where nothing is generated."""
+
+    __slots__ = ()
+    time_to_first_token_s: ClassVar[None] = None
+    counted_tokens: ClassVar[int] = 0
+    """Output tokens."""
+
+
 @dataclass(slots=True)
-class Embedding:
+class Embedding(_Computed):
     """One text's vector.
 
     Args:
@@ -147,11 +155,10 @@ class Embedding:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
-class Score:
+class Score(_Computed):
     """How well one document fits one query.
 
     Args:
@@ -163,7 +170,6 @@ class Score:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
@@ -182,7 +188,7 @@ class RankedDocument:
 
 
 @dataclass(slots=True)
-class Classification:
+class Classification(_Computed):
     """One text's class.
 
     Args:
@@ -196,11 +202,10 @@ class Classification:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)
-class Tokens:
+class Tokens(_Computed):
     """One text's tokens.
 
     Args:
@@ -213,7 +218,6 @@ class Tokens:
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
-    time_to_first_token_s: ClassVar[None] = None
 
 
 @dataclass(slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from batchclient.simulator.app import EmbeddedServer
 from tests.contract.peers import CAN, REAL_ONLY, Peer
-from tests.live.fixtures import llamacpp_server, transformers_server, vllm_server  # noqa: F401 (fixtures)
+from tests.live.fixtures import booted, llamacpp_server, transformers_server, vllm_server  # noqa: F401 (but for the first, fixtures)
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,16 @@ def simulated(request: pytest.FixtureRequest, guise: str) -> Peer:
 def guise(request: pytest.FixtureRequest) -> str:
     """Each guise that generates text."""
     return str(request.param)
+
+
+SERVERS = ["embedded", pytest.param("vllm", marks=pytest.mark.vllm)]
+
+
+def pooling_server(request: pytest.FixtureRequest, flags: Sequence[str], model_dir: Path) -> Iterator[Server]:
+    """A server that generates nothing: the embedded one, or a vLLM booted with these flags."""
+    if request.param == "vllm":
+        with booted(flags, model_dir) as live:
+            yield Server(live.base_url, live.model, 512, real=True)
+        return
+    with EmbeddedServer(profile="instant", model="tiny", max_model_len_tokens=512) as embedded:
+        yield Server(embedded.base_url, embedded.model, 512, real=False)

@@ -28,6 +28,7 @@ class Can:
         returns_ids: whether it tells token ids; else the error, or ``None``: they are left out.
         wrong_model: the error; ``None``: it takes any name.
         refuses_long: whether it refuses a prompt above its model's length.
+        kinds: what else it can be asked for: ``chat``, ``embed``, ``rerank``, ``tokenize``.
         cuts_stop: whether a stop string is cut from the text; else the text ends with the token that completed it.
     """
 
@@ -42,12 +43,14 @@ class Can:
     returns_ids: bool | type[Exception] | None = None
     wrong_model: type[Exception] | None = None
     refuses_long: bool = True
+    kinds: frozenset[str] = frozenset({"chat"})
     cuts_stop: bool = True
 
 
+ALL = frozenset({"chat", "embed", "rerank", "tokenize"})
 CAN = {
-    "vllm": Can("vllm", counts_plain=True, counts_streamed=True, returns_ids=True, wrong_model=NotFound),
-    "sglang": Can("sglang", counts_plain=True, counts_streamed=True, returns_ids=True),
+    "vllm": Can("vllm", counts_plain=True, counts_streamed=True, returns_ids=True, wrong_model=NotFound, kinds=ALL),
+    "sglang": Can("sglang", counts_plain=True, counts_streamed=True, returns_ids=True, kinds=ALL),
     "tgi": Can(
         "tgi",
         model="tgi",
@@ -58,10 +61,11 @@ CAN = {
         ids=BadRequest,
         returns_ids=BadRequest,
         wrong_model=BadRequest,
+        kinds=frozenset({"chat", "tokenize"}),
     ),
-    "llamacpp": Can("llamacpp", counts_plain=True, counts_streamed=True, returns_ids=True),
+    "llamacpp": Can("llamacpp", counts_plain=True, counts_streamed=True, returns_ids=True, kinds=ALL),
     "trtllm": Can("trtllm", returns_ids=BadRequest),
-    "openai": Can("openai", wrong_model=NotFound),
+    "openai": Can("openai", wrong_model=NotFound, kinds=frozenset({"chat", "embed"})),
     "strict": Can("openai", wrong_model=NotFound, returns_ids=BadRequest),
     "transformers": Can(
         "openai",
@@ -71,9 +75,12 @@ CAN = {
         ids=BadRequest,
         returns_ids=BadRequest,
         wrong_model=BadRequest,
+        kinds=frozenset(),
     ),
 }
 """By guise; those that generate text."""
+TEI = Can("tei", kinds=ALL - {"chat"})
+"""It generates none."""
 
 REAL_ONLY: dict[str, dict[str, Any]] = {
     # The serial one takes a prompt of any length, and generates nonsense after it.

@@ -193,15 +193,16 @@ def test_leaving_a_stream_stops_the_server(server: Server) -> None:
 
 
 def test_rendered_chats_say_what_chats_say(server: Server) -> None:
-    # The template of both servers.
-    def render(messages: Any) -> str:
-        return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant:"
+    # transformers trims the line break after a template's block, so that the toy model's has none.
+    end = "" if server.real else "\n"
 
-    _, statistics = run(together(server, TALKS, {"render_chat": render}, max_tokens=20, temperature=0))
+    def render(messages: Any) -> str:
+        return "".join(f"{message['role']}: {message['content']}{end}" for message in messages) + "assistant:"
+
+    params = {"max_tokens": 12, "temperature": 0}
+    rendered, statistics = run(together(server, TALKS, {"render_chat": render}, **params))
     assert max(statistics.list_sizes) > 8
-    # Few tokens: what shares a step may change a real model's last bit, and so a later token.
-    rendered, _ = run(together(server, TALKS, {"render_chat": render}, max_tokens=5, temperature=0))
-    chats, _ = run(together(server, TALKS, {"max_list": 1}, max_tokens=5, temperature=0))
+    chats, _ = run(together(server, TALKS, {"max_list": 1}, **params))
     assert [answer.message for answer in rendered] == [answer.message for answer in chats]
     assert [answer.usage for answer in rendered] == [answer.usage for answer in chats]
 

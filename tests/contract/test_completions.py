@@ -147,6 +147,38 @@ def test_echo_returns_the_prompt(server: Server) -> None:
     assert all(answer.text.startswith(prompt) for prompt, answer in zip(PROMPTS, answers, strict=False))
 
 
+def test_log_likelihoods_in_a_list_are_those_of_singles(server: Server) -> None:
+    pairs = [(f"prompt number {i} says", f" answer {7 * i}") for i in range(16)]
+
+    async def likelihoods(**settings: Any) -> Any:
+        async with client(server, **settings) as c:
+            answers = await asyncio.gather(*[c.log_likelihood(own, given=given) for given, own in pairs])
+            return answers, c.statistics()
+
+    answers, statistics = run(likelihoods())
+    alone, _ = run(likelihoods(max_list=1))
+    assert max(statistics.list_sizes) == 16
+    for (_, own), one, other in zip(pairs, answers, alone, strict=True):
+        assert one.total == pytest.approx(other.total, abs=0.02)
+        assert "".join(token.text for token in one.tokens) == own
+        assert one.usage.prompt_tokens > len(one.tokens)
+
+
+def test_what_the_model_would_write_is_greedy(server: Server) -> None:
+    async def story() -> None:
+        async with client(server) as c:
+            written = await c.complete("def f(", max_tokens=6, temperature=0)
+            assert (await c.log_likelihood(written.text, given="def f(")).is_greedy
+            ids = await c.tokenize("def f(")
+            by_ids = await c.log_likelihood(await c.tokenize("self, other):"), given=ids)
+            assert by_ids.usage.prompt_tokens == len(ids) + len(by_ids.tokens)
+            if server.real:
+                # The simulated model finds every text likely.
+                assert not by_ids.is_greedy
+
+    run(story())
+
+
 def test_a_stop_string_ends_an_answer(server: Server) -> None:
     (whole,), _ = run(together(server, ["def f("], max_tokens=12, temperature=0))
     stop = whole.text[3:5]

@@ -11,8 +11,13 @@ from batchclient.simulator import EmbeddedServer
 
 FOLDER = Path(__file__).parents[2] / "examples"
 PROMISES = {
+    "chat_service": r"[1-9]\d* questions answered, slowest first piece after [\d.]+ s\n200 summaries in [1-9]\d* requests",
+    "classify_one_token": r"300 messages in [1-9]\d? requests",
+    "embed_corpus": r"1000 vectors of \d+ numbers in [1-9]\d* requests\n0\.\d\d ticket \d+: a reading lamp that flickers at night",
     "complete": r"1000 answers in [1-9]\d requests",
+    "extraction": r"invoice 0: \w+, \d+\ninvoice 1: \w+, \d+\n12 invoices read, 12 with a supplier\ncut off: .*no Invoice.*finish_reason: length",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
+    "replicas": r"(?s)vllm 0.32.0: healthy.*sglang 0.5.23: healthy.*llamacpp b1-0c1e570: healthy, limit 4\n600 different answers",
     "stream_results": r"5000 results, 0 failed",
     "trio_app": r"100 answers in \d requests",
     "with_deadlines": r"timeout ended a call\ndeadline passed: True\ncancelled: True\nanswered: 8",

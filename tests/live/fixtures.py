@@ -1,16 +1,18 @@
 """The fixtures of real servers, shared by tests/live and tests/contract: their conftest.py imports them from here."""
 
+import contextlib
 import functools
 import json
 import os
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.live.other_servers import ContinuousTransformersServer, LlamaServer, TransformersServer
-from tests.live.server_process import NotInstalled, ServerProcess
+from tests.live.server_process import DEFAULT_MODEL_DIR, NotInstalled, ServerProcess
 from tests.live.vllm_server import VllmServer
 
 MODELS_TRY_S = 10.0
@@ -44,11 +46,24 @@ def _attached(url: str) -> LiveServer:
     return LiveServer(base_url, model, None)
 
 
+def skip_without_vllm() -> None:
+    """Skip unless the run is one with a real vLLM."""
+    if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
+        pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+
+
+@contextlib.contextmanager
+def booted(flags: Sequence[str], model_dir: Path = DEFAULT_MODEL_DIR) -> Iterator[LiveServer]:
+    """A real vLLM of its own for some tests, beside the shared one: it computes on the other core."""
+    skip_without_vllm()
+    with VllmServer(flags, model_dir=model_dir, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
+        yield LiveServer(server.base_url, server.model, server)
+
+
 @pytest.fixture(scope="session")
 def vllm_server() -> Iterator[LiveServer]:
     """A real vLLM. A server that does not come up is an error, never a skip."""
-    if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
-        pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
+    skip_without_vllm()
     url = os.environ.get("BATCHCLIENT_VLLM_URL")
     if url:
         yield _attached(url)

@@ -16,6 +16,11 @@ from typing import NoReturn
 from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, ServerProcess
 
 
+CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
+EMBED_FLAGS = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")  # the tiny model as an embedder
+CLASSIFIER_FLAGS = ("--max-model-len", "512", "--dtype", "float32")  # the cross-encoder: vLLM knows what it is
+
+
 class VllmBootError(BootError):
     """The server could not be started; the message holds the end of its log."""
 
@@ -49,7 +54,7 @@ class VllmServer(ServerProcess):
         if not self._program().is_file():
             raise VllmBootError(f"{self._program()} is missing: run scripts/vllm_env.sh")
         if not (self._model_dir / "config.json").is_file():
-            raise VllmBootError(f"{self._model_dir} holds no model: run scripts/make_tiny_model.py with vLLM's python")
+            raise VllmBootError(f"{self._model_dir} holds no model: run scripts/test_vllm.sh, which makes it")
 
     def _command(self) -> list[str]:
         command = [str(self._program()), "serve", self._model_dir.name, "--served-model-name", SERVED_MODEL]

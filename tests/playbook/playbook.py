@@ -67,6 +67,14 @@ def calls(names, of=_COMMON, *, tokens=1, deadline=None):
     return [Request(of, f'"{name}"'.encode(), prompt_tokens=tokens, deadline=deadline, waiter=name) for name in names]
 
 
+def counted(*requests, tokens):
+    """As ``answered``, of a server that tells output tokens and no usage."""
+    event = answered(*requests, tokens=tokens)
+    for _, completion in event.answers:
+        completion.usage, completion.counted_tokens = None, tokens
+    return event
+
+
 def answered(*requests, tokens=1, ended=None):
     """These calls of one batch have their answers; the reply has ended if no other call of it is open."""
     batch = requests[0].batch

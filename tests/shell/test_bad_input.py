@@ -157,17 +157,6 @@ async def test_unusual_prompts_arrive_as_they_are(prompt, wire):
     assert server.sent[0].body["prompt"] == wire
 
 
-async def test_without_a_model_a_call_is_refused():
-    client = BatchClient(URL)
-    client._make_transport = lambda url: ScriptedTransport()
-    async with client:
-        assert (await refusal(client)).field == "model"
-        with pytest.raises(ConfigError) as caught:
-            await client.batch_map(["a"], "{}")
-        assert caught.value.field == "model"
-        assert (await client.complete("p", model="m")).text
-
-
 TOO_LONG = "This model's maximum context length is 8 tokens. However, your request has 10 input tokens."
 
 

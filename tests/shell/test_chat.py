@@ -92,10 +92,11 @@ async def test_chats_of_long_answers_go_by_themselves():
     async with client:
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
         assert client.statistics().alone == {"long output expected, and the list cannot stream": 6}
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=32) for i in range(6)])
-        client.retune(chat_lists_up_to_tokens=100)
-        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33, seed=1) for i in range(6)])
-    assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] * 2
+        # They were seen to end together.
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
+        client.retune(chat_lists_up_to_tokens=0)
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
+    assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] + ["/chat/completions"] * 6
 
 
 async def test_what_was_learnt_of_lengths_brings_lists_back():
@@ -154,6 +155,14 @@ async def test_chats_and_completions_never_share():
     assert sorted(log.paths) == ["/chat/completions/batch", "/completions"]
 
 
+@pytest.mark.parametrize("size", [1, 3])
+async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
+    client, log = make(send_priority=True)
+    async with client:
+        await gather(*[client.chat(user(f"hi {i}"), max_tokens=2, priority=7) for i in range(size)])
+    assert [body["priority"] for _, body in log.sent] == [-7]
+
+
 async def test_a_bad_conversation_fails_alone():
     client, _ = make(SimulatedServer(STEPS, model="m", faults=["bad_prompt=poison"]), retry=Backoff(max_attempts=1))
     texts = [f"hi {i}" for i in range(7)] + ["poison"]
@@ -161,6 +170,36 @@ async def test_a_bad_conversation_fails_alone():
         answers = await gather(*[client.chat(user(text), max_tokens=2, temperature=0) for text in texts])
     assert isinstance(answers.pop(), BadRequest)
     assert [answer.text for answer in answers] == [answer_to(text, 2) for text in texts[:-1]]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop_choice",
+        "cut",
+        "abort",
+        "garbage",
+        "html",
+        "status=503",
+        "first_only",
+        "no_lists",
+        "error_event",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 9])
+async def test_whatever_happens_to_a_reply_everyone_has_its_own_answer(fault, size):
+    server = SimulatedServer(STEPS, model="m", faults=[f"{fault},count=1"])
+    client, _ = make(server, retry=Backoff(base_s=0.05))
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(size)])
+    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
+
+
+async def test_a_choice_that_comes_twice_is_nobodys():
+    client, _ = make(SimulatedServer(STEPS, model="m", faults=["double_choice,count=1"]), retry=Backoff(base_s=0.05))
+    async with client:
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(9)])
+    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(9)]
 
 
 # A server without the list route -----------------------------------------------------------------------------------

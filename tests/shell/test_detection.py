@@ -328,7 +328,8 @@ async def test_an_endpoint_that_joins_is_found_out_too():
 
 async def test_another_server_behind_the_url_after_an_outage_is_noticed():
     refused = ConnectFailed("refused")
-    server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
+    small = {**TGI, "/info": ok(max_concurrent_requests=4, max_total_tokens=4096, max_client_batch_size=4)}
+    server, pages = ScriptedTransport(held=True), Pages(small)
     async with make(server, pages, limit="knee") as client:
         await under_way(client, server, 1.0)
         assert client.statistics().endpoints[0].limit == 4
@@ -338,7 +339,7 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
         await anyio.sleep(1.0)
         (endpoint,) = client.statistics().endpoints
         assert endpoint.server == "vllm 0.32.0"
-        assert pages.asked == ["/models", "/props", "/models", "/version"]
+        assert pages.asked == ["/models", "/info", "/models", "/version"]
         # The bound has gone with the server that had named it.
         assert client._runner.core._by_id[0].limit._bound is None
 
@@ -361,7 +362,7 @@ async def test_an_outage_after_which_nothing_is_said_changes_nothing():
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
 async def test_an_embedded_server_is_recognized(guise):
     engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
-    client = BatchClient("http://server/v1", model="simulated", detect=True, server_metrics=False)
+    client = BatchClient("http://server/v1", detect=True, server_metrics=False)
     client._make_transport = client._make_detection_transport = lambda url: engine
     async with client, anyio.create_task_group() as group:
         for number in range(4):
@@ -370,3 +371,23 @@ async def test_an_embedded_server_is_recognized(guise):
         assert (client.statistics().endpoints[0].server or "").split()[0] == guise
         assert client._calls.lengths.longest("simulated", anyio.current_time()) in (32_768, None)
         group.cancel_scope.cancel()
+
+
+async def test_a_gateway_is_spoken_to_as_before_and_what_was_learnt_of_it_stays():
+    gateway = {"/models": models("m", owned_by="openai")}
+    server, pages = ScriptedTransport(held=True), Pages(gateway)
+    async with make(server, pages) as client:
+        before = client._runner._dialects[0]
+        await under_way(client, server, 1.0)
+        assert pages.asked == ["/models", "/info"]
+        assert client._runner._dialects[0] is before
+        assert shown(client) == [None]
+        # It becomes a vLLM, and then a gateway again.
+        for pages.pages, dialect, name in ((VLLM, "vllm", "vllm 0.32.0"), (gateway, "vllm", None)):
+            server.script = [ConnectFailed("refused")] * 3
+            await client.complete("during the outage")
+            await anyio.sleep(1.0)
+            assert shown(client) == [name]
+            assert client._runner._dialects[0].name == dialect
+            assert client._runner._dialects[0] is not before
+            before = client._runner._dialects[0]

@@ -272,7 +272,7 @@ def test_without_async_with_asyncio_run_ends_without_a_word(backend):
         MAIN
         + f"""
     with answers_in_a_thread() as url:
-        asyncio.run(main(BatchClient(url, model="m", http_backend={backend!r})))
+        asyncio.run(main(BatchClient(url, model="m", detect=False, http_backend={backend!r})))
     """
     )
     assert (status, out, err) == (0, "<p7>\n", "")
@@ -284,7 +284,7 @@ def test_asyncio_run_twice_with_one_client_ends_without_a_word():
         + """
     import gc
     with answers_in_a_thread() as url:
-        client = BatchClient(url, model="m")
+        client = BatchClient(url, model="m", detect=False)
         asyncio.run(main(client))
         gc.collect()
         asyncio.run(main(client))
@@ -299,7 +299,7 @@ def test_a_client_that_is_dropped_in_a_live_loop_closes_its_connections():
         + """
     import gc
     async def use_and_drop(url):
-        await main(BatchClient(url, model="m"))
+        await main(BatchClient(url, model="m", detect=False))
         gc.collect()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -322,7 +322,7 @@ def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
         await asyncio.get_running_loop().run_in_executor(None, arrived.wait)
 
     with answers_in_a_thread(silent=True) as (url, arrived):
-        asyncio.run(main(BatchClient(url, model="m"), arrived))
+        asyncio.run(main(BatchClient(url, model="m", detect=False), arrived))
     print("over")
     """
     )
@@ -365,7 +365,7 @@ def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
         await client.aclose()
 
     with answers_in_a_process() as (url, connections):
-        client = BatchClient(url, model="m", http_backend=BACKEND, read_timeout_s=5)
+        client = BatchClient(url, model="m", detect=False, http_backend=BACKEND, read_timeout_s=5)
         asyncio.run(parent(client))
         print("the server's connections", connections())
     """,

@@ -115,6 +115,20 @@ async def test_streams_go_alone_and_say_so():
     ]
 
 
+async def test_equal_streams_share_no_generation():
+    client, log = make(single_flight=True)
+    seen = []
+
+    async def take():
+        seen.append("".join(await texts(client.stream("once", max_tokens=3, temperature=0))))
+
+    async with client, anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(take)
+    assert seen == [expected_text("once", max_tokens=3, temperature=0)] * 2
+    assert len(log.sent) == 2
+
+
 async def test_a_server_that_answers_whole_gives_one_piece_per_choice():
     body = {"id": "x", "choices": [{"index": i, "text": f"t{i}", "finish_reason": "stop"} for i in (0, 1)]}
     whole = Reply(headers={"content-type": "application/json"}, chunks=[json.dumps(body).encode()])
@@ -248,7 +262,7 @@ async def test_a_break_before_any_piece_was_taken_is_tried_again_from_the_beginn
     transport = ScriptedTransport(broken, reply(piece("new"), piece("er", "stop", 2), DONE))
     async with make_client(transport, retry=Backoff(base_s=0.1)) as client:
         stream = client.stream("a", max_tokens=9)
-        stream._begin()
+        await stream._begin()
         await anyio.sleep(5.0)
         assert await texts(stream) == ["new", "er"]
     assert stream.completion.text == "newer"

@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from batchclient.simulator.pooling import probabilities_of, score_of, vector_of
+from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 
@@ -160,3 +160,5 @@ def test_faults_spoil_these_replies_too(fault, indices):
     server = SimulatedServer("instant", model="m", faults=[fault])
     _, reply = ask("/score", server, text_1=["a", "b", "c"], text_2=["d", "e", "f"])
     assert [item["index"] for item in reply["data"]] == indices
+    # Two tokens a pair, and none of those that were not served.
+    assert reply["usage"]["prompt_tokens"] == (2 if fault == "first_only" else 6)

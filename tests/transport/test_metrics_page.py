@@ -107,7 +107,9 @@ BAD = [says_nothing, closes, resets, garbage, endless, half, bomb, elsewhere, mi
 async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     pages = Server(on_page)
     async with RawServer(pages) as server:
-        async with BatchClient(server.url, model="m", max_list=4, http_backend=backend, limit=16) as client:
+        async with BatchClient(
+            server.url, model="m", detect=False, max_list=4, http_backend=backend, limit=16
+        ) as client:
             answers = await complete(client)
             statistics = client.statistics()
     assert [each.text for each in answers] == [f"<p{number}>" for number in range(8)]
@@ -128,7 +130,7 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
         return await answer(heard, reader, writer, server)
 
     async with RawServer(hold) as server:
-        async with BatchClient(server.url, model="m", http_backend=backend) as client:
+        async with BatchClient(server.url, model="m", detect=False, http_backend=backend) as client:
             await complete(client)
     assert [record.getMessage().partition("(")[2].partition(")")[0] for record in caplog.records] == [
         "it is over 2097152 bytes"
@@ -139,7 +141,7 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
 async def test_a_page_is_understood(on_page, backend, monkeypatch):
     reports = []
     async with RawServer(Server(on_page, asked=3)) as server:
-        async with BatchClient(server.url, model="m", http_backend=backend) as client:
+        async with BatchClient(server.url, model="m", detect=False, http_backend=backend) as client:
             client._start()._feedback._report = lambda endpoint, load: reports.append(
                 (endpoint, load.running, load.waiting)
             )
@@ -151,7 +153,12 @@ async def test_the_questions_use_one_connection_of_their_own_and_the_same_header
     pages = Server(good, asked=5)
     async with RawServer(pages) as server:
         client = BatchClient(
-            f"{server.url}?team=a", model="m", api_key="secret", http_backend=backend, headers={"x-tenant": "t"}
+            f"{server.url}?team=a",
+            model="m",
+            api_key="secret",
+            http_backend=backend,
+            headers={"x-tenant": "t"},
+            detect=False,
         )
         async with client:
             await complete(client)
@@ -197,7 +204,7 @@ async def slow(request):
 async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know():
     with respx.mock(assert_all_called=True, assert_all_mocked=True) as router:
         route = router.post("http://server.test/v1/completions").mock(side_effect=slow)
-        async with BatchClient("http://server.test/v1", model="m") as client:
+        async with BatchClient("http://server.test/v1", model="m", detect=False) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
             assert client._runner._feedback._endpoints[0].failures, "a question was asked"
         assert [call.request.method for call in router.calls] == ["POST"]
@@ -207,6 +214,6 @@ async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know():
 async def test_without_server_metrics_a_catch_all_route_sees_the_calls_alone():
     with respx.mock as router:
         route = router.route(host="server.test").mock(side_effect=slow)
-        async with BatchClient("http://server.test/v1", model="m", server_metrics=False) as client:
+        async with BatchClient("http://server.test/v1", model="m", detect=False, server_metrics=False) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
         assert route.call_count == 1

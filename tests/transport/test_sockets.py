@@ -29,7 +29,9 @@ AT_ONCE = Backoff(base_s=0)
 
 
 def make(server, backend, **arguments):
-    return BatchClient(server.url, **{"model": "m", "http_backend": backend, "retry": NEVER, **arguments})
+    return BatchClient(
+        server.url, **{"model": "m", "http_backend": backend, "retry": NEVER, "detect": False, **arguments}
+    )
 
 
 def chunked(chunks, *, end=True):
@@ -188,7 +190,7 @@ async def nobody_listens():
 
 async def test_a_refused_connection(backend):
     url = await nobody_listens()
-    async with BatchClient(url, model="m", http_backend=backend, retry=NEVER) as client:
+    async with BatchClient(url, model="m", detect=False, http_backend=backend, retry=NEVER) as client:
         with pytest.raises(ConnectFailed) as caught:
             await client.complete("p")
     assert caught.value.retryable
@@ -522,7 +524,7 @@ def test_the_same_on_trio(max_tokens):
     texts, closed = [], []
 
     async def main(url):
-        async with BatchClient(url, model="m", limit=16, max_list=4) as client:
+        async with BatchClient(url, model="m", detect=False, limit=16, max_list=4) as client:
 
             async def call(prompt):
                 texts.append((prompt, (await client.complete(prompt, max_tokens=max_tokens)).text))

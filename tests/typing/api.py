@@ -8,8 +8,10 @@ from typing import Any, assert_type
 
 import httpx
 import tenacity
+from pydantic import BaseModel
 
 from batchclient import (
+    AnswerInvalid,
     Backoff,
     BatchClient,
     BatchClientError,
@@ -17,6 +19,7 @@ from batchclient import (
     Completion,
     ConfigError,
     DeadlineExceeded,
+    Delta,
     EndpointStatistics,
     LocalError,
     MapResult,
@@ -25,6 +28,7 @@ from batchclient import (
     RemoteError,
     RetryPolicy,
     Statistics,
+    Stream,
     TenacityRetry,
     TransportError,
     Usage,
@@ -69,6 +73,35 @@ async def completing(client: BatchClient) -> None:
         assert_type(choice.logprobs, Mapping[str, Any] | None)
         assert_type(choice.token_ids, tuple[int, ...] | None)
     assert_type(await client.complete([1, 2, 3], model="other", timeout_s=1.5), Completion)
+
+
+class Verdict(BaseModel):
+    right: bool
+
+
+async def chatting(client: BatchClient) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    answer = await client.chat(messages, max_tokens=5, response_model=Verdict, priority=1, tenant="t")
+    assert_type(answer, Completion)
+    assert_type(answer.message, Mapping[str, Any] | None)
+    assert_type(answer.output_tokens, int | None)
+    assert_type(answer.parsed, Any)
+    assert_type(await client.complete("a prompt", response_model=Verdict), Completion)
+    await client.batch_map(["a"], lambda text: [{"role": "user", "content": text}], response_model=Verdict)
+    async with client.stream("a prompt", max_tokens=5) as pieces:
+        assert_type(pieces, Stream)
+        async for delta in pieces:
+            assert_type(delta, Delta)
+            assert_type(delta.text, str)
+            assert_type(delta.message, Mapping[str, Any] | None)
+    assert_type(pieces.completion, Completion | None)
+    stream = client.stream_chat(messages, timeout_s=5)
+    assert_type(await stream.__anext__(), Delta)
+    await stream.aclose()
+    try:
+        await client.chat(messages, response_model=Verdict)
+    except AnswerInvalid as error:
+        assert_type(error.retryable, bool)
 
 
 def lines() -> Iterator[str]:

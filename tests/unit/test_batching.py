@@ -230,3 +230,48 @@ def test_a_table_is_clamped_to_what_a_server_takes():
 
 def test_a_table_that_has_no_answer_leaves_the_rule_as_it_is():
     assert longest(SHORT, batch_size=lambda depth: None) == 18
+
+
+@pytest.mark.parametrize(
+    ("most", "reason"),
+    [
+        (32, None),
+        (33, "long output expected, and the list cannot stream"),
+        (None, "long output expected, and the list cannot stream"),
+    ],
+)
+def test_a_list_that_cannot_stream_is_for_short_answers(most, reason):
+    rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)
+    shape = Shape(b"k", b"{}", max_output_tokens=most, lists_plain=True)
+    assert rule.alone(shape, endpoint, 0.0) == reason
+    # Other lists stream, and may be longer.
+    assert rule.alone(Shape(b"k", b"{}", max_output_tokens=most), endpoint, 0.0) is None
+
+
+def test_what_was_learnt_of_answers_counts_more_than_what_they_may_be():
+    lengths = OutputLengths()
+    rule, endpoint = BatchingRule(SchedulerSettings(), lengths), Endpoint(0, FixedLimit(8), 64)
+    shape = Shape(b"k", b"{}", max_output_tokens=2000, lists_plain=True)
+    lengths.learn(b"k", 12.0)
+    assert rule.alone(shape, endpoint, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "most", "listed"),
+    [(75.0, 100, True), (74.0, 100, False), (128.0, 128, True), (129.0, 129, False), (60.0, None, False)],
+)
+def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, listed):
+    lengths = OutputLengths()
+    rule, endpoint = BatchingRule(SchedulerSettings(), lengths), Endpoint(0, FixedLimit(8), 64)
+    shape = Shape(b"k", b"{}", max_output_tokens=most, lists_plain=True)
+    assert rule.alone(shape, endpoint, 0.0), "nothing was seen yet"
+    lengths.learn(b"k", seen)
+    assert (rule.alone(shape, endpoint, 0.0) is None) is listed
+
+
+@pytest.mark.parametrize("most", [1, 4, 500, None])
+def test_a_caller_who_waits_for_every_piece_is_streamed_to(most):
+    rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)
+    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)
+    endpoint.can().refuse_streams(0.0)
+    assert not rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)

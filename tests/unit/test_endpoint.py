@@ -55,6 +55,14 @@ def test_refused_streams_are_tried_again_after_300_s():
     assert not one.can().streams_refused
 
 
+def test_refused_base64_is_tried_again_after_300_s():
+    one = endpoint()
+    assert one.can().packs(0.0)
+    one.can().refuse_packing(10.0)
+    assert not one.can().packs(309.9)
+    assert one.can().packs(310.0)
+
+
 @pytest.mark.parametrize(
     ("failed", "stated", "cap"),
     [(32, None, 16), (3, None, 1), (1, None, 1), (32, 5, 5), (32, 31, 31), (32, 32, 16), (32, 0, 16), (32, -4, 16)],

@@ -1,8 +1,13 @@
 """Length buckets and learnt output lengths."""
 
+import json
+
 import pytest
 
-from batchclient._core.lengths import OutputLengths, bucket_of
+from batchclient._core.kinds import Kind
+from batchclient._core.lengths import OutputLengths, PromptLengths, bucket_of
+from batchclient._core.requests import Batch, Request, Shape
+from batchclient.types import Choice, Completion, Usage
 
 
 @pytest.mark.parametrize(
@@ -39,3 +44,80 @@ def test_it_remembers_4096_keys_and_forgets_the_first():
         lengths.learn(b"%d" % n, 1.0)
     assert lengths.expected(b"0", None) == 256
     assert lengths.expected(b"1", None) == lengths.expected(b"4096", None) == 1
+
+
+# Prompts ------------------------------------------------------------------------------------------------------------
+
+
+def text(prompt, model="m", kind=Kind.COMPLETION, **fields):
+    shape = Shape(key=b"k", body=b"{}", model=model, kind=kind, **fields)
+    wire = json.dumps(prompt, ensure_ascii=False).encode()
+    return Request(shape, wire, prompt_tokens=len(wire) // 4 + 1)
+
+
+def counted(request, tokens, number=0):
+    """An answer to it, of which the server counted so many prompt tokens."""
+    batch = Batch(number, 0, request.shape, [request], False, 0, 0.0, 0.0)
+    usage = None if tokens is None else Usage(tokens, 1)
+    return batch, [(0, Completion((Choice(0, "x", "stop"),), usage, 1))]
+
+
+def estimate(lengths, request):
+    lengths.estimate(request)
+    return request.prompt_tokens
+
+
+def test_the_first_guess_stays_until_something_was_counted():
+    assert estimate(PromptLengths(), text("x" * 398)) == 101
+
+
+def test_what_was_counted_is_expected_of_the_like():
+    lengths = PromptLengths()
+    for _ in range(100):
+        lengths.learn(*counted(text("x" * 398), 200))
+    assert estimate(lengths, text("x" * 3998)) == pytest.approx(2000, rel=0.02)
+    assert estimate(lengths, text("x" * 3998, model="another")) == 1001
+    assert estimate(lengths, text("x" * 3998, kind=Kind.CHAT)) == 1001
+    assert estimate(lengths, text("é" + "x" * 3996)) == 1001, "another script has another ratio"
+
+
+def test_a_change_of_texts_is_followed_within_some_tens_of_thousands_of_tokens():
+    lengths = PromptLengths()
+    for _ in range(10_000):
+        lengths.learn(*counted(text("x" * 398), 100))
+    for _ in range(400):
+        lengths.learn(*counted(text("x" * 398), 300))
+    assert estimate(lengths, text("x" * 398)) == pytest.approx(300, rel=0.1)
+
+
+def test_token_ids_are_counted_not_estimated():
+    lengths = PromptLengths()
+    request = text([1, 2, 3], counted=True)
+    request.prompt_tokens = 3
+    for _ in range(10):
+        lengths.learn(*counted(request, 100))
+        lengths.learn(*counted(text("x"), 2))
+    assert estimate(lengths, request) == 3
+
+
+@pytest.mark.parametrize("tokens", [None, 0, 1, 10**12])
+def test_counts_that_cannot_be_do_no_harm(tokens):
+    lengths = PromptLengths()
+    for _ in range(100):
+        lengths.learn(*counted(text("x" * 998), tokens))
+    assert 1 <= estimate(lengths, text("x" * 998)) <= 2001
+
+
+def test_an_image_in_a_conversation_says_nothing_of_texts():
+    lengths = PromptLengths()
+    for _ in range(100):
+        lengths.learn(*counted(text("x" * 398, kind=Kind.CHAT), 150))
+        lengths.learn(*counted(text("A" * 100_000, kind=Kind.CHAT), 700))
+    assert estimate(lengths, text("x" * 398, kind=Kind.CHAT)) == pytest.approx(150, rel=0.1)
+
+
+def test_many_models_are_not_remembered_for_ever():
+    lengths = PromptLengths()
+    for number in range(5000):
+        lengths.learn(*counted(text("hello", model=f"m{number}"), 2))
+    assert len(lengths._sums) <= 512 and len(lengths._ratios) <= 512

@@ -1,6 +1,7 @@
 """The dialects of other servers than vLLM: what they send, how they read what comes, and what is refused before it is sent."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -392,7 +393,9 @@ def test_an_empty_finish_reason_is_none():
     assert shown(answers) == {0: ("yw", "length", Usage(3, 2)), 1: ("xz", "stop", Usage(4, 2))}
 
 
-@pytest.mark.parametrize("pieces", [["a", "b##", "#"], ["ab#", "##"], ["ab###"], ["a", "b#", "#", "#"]])
+@pytest.mark.parametrize(
+    "pieces", [["a", "b##", "#"], ["ab#", "##"], ["ab###"], ["a", "b#", "#", "#"], ["ab###x"], ["ab#", "##x", ""]]
+)
 def test_the_stop_string_that_ended_an_answer_of_tgis_is_not_in_it(pieces):
     batch = batch_of("p", streamed=True, max_tokens=20, stop=["###"])
     made = [piece(0, text, "") for text in pieces[:-1]] + [piece(0, pieces[-1], "stop_sequence", **tokens(3, 4))]
@@ -446,7 +449,7 @@ def test_llamacpp_is_always_told_how_long():
     assert sent("llamacpp", batch_of("a", no_such=1))[1]["max_tokens"] == 16
 
 
-@pytest.mark.parametrize("params", [{"n": 2}, {"no_such": 1}, {"repeat_penalty": 1, "repetition_penalty": 2}])
+@pytest.mark.parametrize("params", [{"no_such": 1}, {"repeat_penalty": 1, "repetition_penalty": 2}])
 def test_llamacpp_calls_without_a_translation_go_the_other_way(params):
     assert sent("llamacpp", batch_of("a", "b", **params))[0] == "/v1/completions"
 
@@ -531,3 +534,107 @@ def test_a_400_of_trtllms_engine_is_tried_once_more():
     assert (failure.kind, failure.error, failure.once) == (FailureKind.MAYBE_PROCESSED, ServerFault, True)
     failure = dialect.failure(batch_of("a"), 400, {}, b'{"message":"max_tokens must be positive","code":400}', 0.0)
     assert (failure.kind, failure.error) == (FailureKind.BAD_CALL, BadRequest)
+
+
+# What real ones answered --------------------------------------------------------------------------------------------
+
+WIRE = Path(__file__).parent.parent / "wire"
+
+
+def record(server, name):
+    """The prompts and other fields of a recorded request, and the reply's bytes."""
+    found = json.loads((WIRE / server / f"{name}.json").read_text("utf-8"))
+    fields = dict(found["request"]["json"])
+    prompt = fields.pop("prompt")
+    several = isinstance(prompt, list) and not isinstance(prompt[0], int)
+    for name in ("stream", "stream_options", "model"):
+        fields.pop(name, None)
+    return prompt if several else [prompt], fields, found["body_text"].encode()
+
+
+def read_record(server, name, dialect, streamed=False):
+    prompts, fields, body = record(server, name)
+    renamed = {"n_predict": "max_tokens", "n_probs": "logprobs", "return_tokens": "return_token_ids"}
+    params = {renamed.get(field, field): value for field, value in fields.items()}
+    answers, failure = read(dialect, batch_of(*prompts, streamed=streamed, **params), body)
+    assert failure is None
+    assert len(answers) == len(prompts)
+    return [answers[place] for place in range(len(prompts))]
+
+
+@pytest.mark.parametrize("name", ["native_list", "native_stream_list", "native_list_return_tokens"])
+def test_a_real_llama_servers_lists_are_read_each_with_its_usage(name):
+    answers = read_record("llamacpp", name, "llamacpp", streamed="stream" in name)
+    _, _, body = record("llamacpp", "plain_list")
+    assert [answer.text for answer in answers] == [choice["text"] for choice in json.loads(body)["choices"]]
+    assert [answer.usage for answer in answers] == [Usage(3, 6), Usage(2, 6), Usage(3, 6)]
+    assert {answer.finish_reason for answer in answers} == {"length"}
+    if name == "native_list_return_tokens":
+        assert answers[0].choices[0].token_ids == (443, 443, 741, 1448, 741, 815)
+    else:
+        assert answers[0].choices[0].token_ids is None
+
+
+def test_a_real_llama_servers_choices_belong_to_their_prompts():
+    answers = read_record("llamacpp", "native_list_n2", "llamacpp")
+    _, _, body = record("llamacpp", "plain_list_n2")
+    texts = [choice["text"] for choice in json.loads(body)["choices"]]
+    assert [choice.text for answer in answers for choice in answer.choices] == texts
+    assert [answer.usage for answer in answers] == [Usage(3, 12), Usage(2, 12), Usage(3, 12)]
+
+
+def test_a_real_llama_servers_stop_strings_and_single_answers():
+    answers = read_record("llamacpp", "native_list_stop_string", "llamacpp")
+    assert [(answer.text[:5], answer.finish_reason) for answer in answers] == [
+        (" nam", "stop"),
+        (" butL", "length"),
+        ("th", "stop"),
+    ]
+    for name in ("native_single", "native_stream_single"):
+        (answer,) = read_record("llamacpp", name, "llamacpp", streamed="stream" in name)
+        assert (answer.text, answer.usage) == (" name nameval64valiter", Usage(3, 6))
+
+
+def test_a_real_llama_servers_probabilities_are_those_of_its_other_route():
+    native = read_record("llamacpp", "native_list_n_probs", "llamacpp")
+    prompts, fields, body = record("llamacpp", "plain_list_logprobs")
+    other, _ = read("llamacpp", batch_of(*prompts, no_such=1, **fields), body)
+    for place, answer in enumerate(native):
+        ours, theirs = answer.choices[0].logprobs, other[place].choices[0].logprobs
+        assert ours["tokens"] == theirs["tokens"]
+        assert ours["text_offset"] == theirs["text_offset"]
+        assert ours["token_logprobs"] == pytest.approx(theirs["token_logprobs"], abs=1e-3)
+        assert "".join(ours["tokens"]) == answer.text
+
+
+@pytest.mark.parametrize("name", ["stream_single", "stream_single_usage", "plain_single"])
+def test_transformers_serve_is_read_with_its_usage(name):
+    (answer,) = read_record("transformers", name, "openai", streamed="stream" in name)
+    assert (answer.text, answer.finish_reason, answer.usage) == (" name nameval64valiter", "length", Usage(3, 6))
+
+
+@pytest.mark.parametrize("name", ["plain_single_stop_string", "plain_single_stop_string_alone"])
+def test_transformers_serves_stop_string_is_not_in_the_answer(name):
+    (answer,) = read_record("transformers", name, "openai")
+    assert (answer.text, answer.finish_reason) == (" nam", "stop")
+
+
+def test_transformers_serves_refusal_of_a_field_of_ours_is_known_for_one():
+    found = json.loads((WIRE / "transformers" / "error_stream_interval.json").read_text("utf-8"))
+    dialect = make_dialect(None, ())
+    batch = batch_of("a", streamed=True)
+    dialect.encode(batch)
+    failure = dialect.failure(batch, found["status"], {}, found["body_text"].encode(), 0.0)
+    assert failure.kind is FailureKind.FIELDS_REFUSED
+    found = json.loads((WIRE / "transformers" / "error_unknown_field.json").read_text("utf-8"))
+    failure = dialect.failure(batch_of("a", no_such_field=1), found["status"], {}, found["body_text"].encode(), 0.0)
+    assert failure.kind is FailureKind.BAD_CALL
+
+
+def test_a_real_llama_servers_faults_of_the_caller_are_the_callers():
+    for name in ("error_bad_json", "native_error_too_long_in_list", "embed_too_long"):
+        found = json.loads((WIRE / "llamacpp" / f"{name}.json").read_text("utf-8"))
+        failure = make_dialect("llamacpp", ()).failure(
+            batch_of("a", "b"), found["status"], {}, found["body_text"].encode(), 0.0
+        )
+        assert (failure.kind, failure.error) == (FailureKind.BAD_CALL, BadRequest)

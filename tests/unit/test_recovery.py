@@ -142,6 +142,15 @@ def test_a_plain_request_cannot_be_refused_as_a_stream():
     assert not scene.endpoint.can().streams_refused
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_is_refused_as_base64_comes_back_whole_if_it_was(packed):
+    scene = Scene(3, failures=1)
+    scene.batch.packed = packed
+    assert scene.fail(FailureKind.PACKING_REFUSED) is packed
+    assert [seqs for seqs, _ in scene.groups()] == ([[0, 1, 2]] if packed else [])
+    assert scene.endpoint.can().packing_refused is packed
+
+
 def test_a_list_too_long_comes_back_in_halves_that_are_no_search():
     scene = Scene(4)
     scene.fail(FailureKind.LIST_TOO_LONG, list_cap=3)

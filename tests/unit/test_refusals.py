@@ -2,13 +2,17 @@
 
 import pytest
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, Request, Shape
 from batchclient._core.refusals import Refusals, is_refusal
 from batchclient.errors import BadRequest
 
 
-def batch(number=1, model="m", sent_at=0.0):
-    shape = Shape(model.encode(), b"{}", model=model)
+M = ("m", Kind.COMPLETION)
+
+
+def batch(number=1, model="m", sent_at=0.0, kind=Kind.COMPLETION):
+    shape = Shape(model.encode(), b"{}", model=model, kind=kind)
     return Batch(number, 0, shape, [Request(shape, b'"p"')], True, 0, sent_at, sent_at)
 
 
@@ -30,25 +34,25 @@ def test_what_concerns_every_call_for_a_model(kind, status, expected):
 def test_one_call_at_a_time_may_ask():
     refusals = Refusals()
     refusals.doubt(batch(), 1.0)
-    assert refusals.may_probe("m", 1.0, elsewhere=False)
+    assert refusals.may_probe(M, 1.0, elsewhere=False)
     probe = batch(2, sent_at=1.0)
     refusals.begin_probe(probe)
-    assert not refusals.may_probe("m", 1.0, elsewhere=False)
+    assert not refusals.may_probe(M, 1.0, elsewhere=False)
     assert not refusals.end_probe(batch(3))
     assert refusals.end_probe(probe)
-    assert refusals.may_probe("m", 1.0, elsewhere=False)
+    assert refusals.may_probe(M, 1.0, elsewhere=False)
 
 
 def test_where_another_takes_the_calls_it_is_asked_again_every_half_minute():
     refusals = Refusals()
     refusals.doubt(batch(), 1.0)
-    assert not refusals.may_probe("m", 30.9, elsewhere=True)
-    assert refusals.may_probe("m", 31.0, elsewhere=True)
+    assert not refusals.may_probe(M, 30.9, elsewhere=True)
+    assert refusals.may_probe(M, 31.0, elsewhere=True)
     probe = batch(2, sent_at=31.0)
     refusals.begin_probe(probe)
     refusals.end_probe(probe)
     refusals.doubt(probe, 32.0)
-    assert not refusals.may_probe("m", 61.9, elsewhere=True)
+    assert not refusals.may_probe(M, 61.9, elsewhere=True)
 
 
 @pytest.mark.parametrize(("answered", "left"), [(batch(1, sent_at=0.5), 1), (batch(3, sent_at=1.5), 0)])
@@ -72,3 +76,13 @@ def test_models_by_the_thousand_are_not_remembered():
     for number in range(3000):
         refusals.doubt(batch(model=str(number)), 0.0)
     assert len(refusals.models) <= 1024
+
+
+def test_a_doubt_about_one_kind_of_call_is_none_about_another():
+    refusals = Refusals()
+    refusals.doubt(batch(kind=Kind.EMBEDDING), 1.0)
+    assert M not in refusals.models
+    refusals.begin_probe(batch(2, kind=Kind.EMBEDDING))
+    assert not refusals.end_probe(batch(2))
+    refusals.answered(batch(3, sent_at=2.0))
+    assert set(refusals.models) == {("m", Kind.EMBEDDING)}

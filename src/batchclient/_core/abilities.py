@@ -7,6 +7,8 @@ Rules:
 
 from __future__ import annotations
 
+from batchclient._core.list_trial import ListTrial
+
 __all__ = ["Abilities"]
 
 _FORGET_AFTER_S = 300.0
@@ -32,6 +34,7 @@ class Abilities:
         "longest_list",
         "packing_refused",
         "streams_refused",
+        "trial",
     )
 
     def __init__(self, known_cap: int | None = None) -> None:
@@ -42,6 +45,8 @@ class Abilities:
         """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
         self.lists_refused = False
         self.streams_refused = False
+        self.trial = ListTrial()
+        """Whether it serves a list's prompts at once."""
         self.packing_refused = False
         self._packs_again_at = 0.0
         self._lists_again_at = 0.0

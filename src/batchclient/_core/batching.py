@@ -14,6 +14,8 @@ from batchclient._core.settings import SchedulerSettings
 __all__ = ["BatchingRule"]
 
 _ANY = 1 << 30
+_TOGETHER = 4
+"""How many times as long the answers of a list that cannot be streamed may be where all have been seen to end together."""
 
 
 class BatchingRule:
@@ -105,12 +107,17 @@ class BatchingRule:
             if abilities.lists_refused:
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
+        if endpoint.can(shape.kind).trial.singles(shape.key, now) and self._settings.batch_size is None:
+            return "lists are served one prompt after another"
         expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         if expected > self._settings.singles_above_tokens:
             return "long output expected"
-        if shape.lists_plain and expected > self._settings.plain_lists_up_to_tokens:
-            # All of such a list comes when its last member ends.
-            return "long output expected, and the list cannot stream"
+        short = self._settings.plain_lists_up_to_tokens
+        if shape.lists_plain and expected > short:
+            # All of such a list comes when its last member ends: that is no matter only where all end together.
+            ends_together = self._lengths.fills(shape.answer_key, shape.max_output_tokens)
+            if not ends_together or expected > _TOGETHER * short:
+                return "long output expected, and the list cannot stream"
         return None
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:

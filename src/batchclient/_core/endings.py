@@ -116,6 +116,14 @@ class Endings:
         self._counters.failed += len(requests)
         self._command(Reject(errors))
 
+    def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
+        """Fail those whose callers have a part of the answer, which cannot be begun anew; return the others."""
+        begun = [request for request in requests if request.begun]
+        if not begun:
+            return requests
+        self.fail(begun, event)
+        return [request for request in requests if not request.begun]
+
     def end_all(self, error: BatchClientError) -> None:
         requests = self._outside.requests()
         requests += self._recovery.requests()

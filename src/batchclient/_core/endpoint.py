@@ -18,6 +18,7 @@ from batchclient._core.health import Health
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_cost import ListCosts
+from batchclient._core.list_trial import ListTrial
 from batchclient._core.rates import Rates, RateWindow
 from batchclient._core.refusals import Refusals
 from batchclient._core.settings import SchedulerSettings
@@ -63,6 +64,7 @@ class Endpoint:
         "pace",
         "rates",
         "refusals",
+        "served",
         "server",
         "stillness",
     )
@@ -81,6 +83,8 @@ class Endpoint:
         self._known_caps = known_caps
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
+        self.served = 0
+        """Sequences that it has answered."""
         self.pace = Pace()
         self._area = 0.0
         self._area_at = 0.0
@@ -156,6 +160,7 @@ class Endpoint:
             self.list_costs.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
+                abilities.trial = ListTrial()
             restart = getattr(self.limit, "on_restart", None)
             change = restart(now) if restart is not None else None
         health.answered_once = True

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.health import HealthState, Sign
+from batchclient._core.refusals import subject_of
+from batchclient._core.requests import Shape
 
 __all__ = ["Endpoints"]
 
@@ -43,10 +45,11 @@ class Endpoints:
         """Whether any that serves has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
 
-    def others_take(self, model: str, endpoint: Endpoint) -> bool:
-        """Whether another endpoint is in use that has not refused the model."""
+    def others_take(self, shape: Shape, endpoint: Endpoint) -> bool:
+        """Whether another endpoint is in use that has not refused such calls."""
+        subject = subject_of(shape)
         return any(
-            other is not endpoint and other.health.in_use and model not in other.refusals.models
+            other is not endpoint and other.health.in_use and subject not in other.refusals.models
             for other in self.serving
         )
 

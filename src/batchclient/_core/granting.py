@@ -28,6 +28,7 @@ from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import FamilyGroup, Group, Queue
+from batchclient._core.refusals import subject_of
 from batchclient._core.service import ServiceTimes, is_fresh
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
@@ -210,10 +211,10 @@ class Granting:
             if sheltered >= 0 and oldest.failed_on == sheltered:
                 passed_over.append(group)
                 continue
-            doubtful = bool(doubts) and group.shape.model in doubts
+            doubtful = bool(doubts) and subject_of(group.shape) in doubts
             if doubtful:
-                elsewhere = not lone and self._endpoints.others_take(group.shape.model, endpoint)
-                if not endpoint.refusals.may_probe(group.shape.model, now, elsewhere=elsewhere):
+                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint)
+                if not endpoint.refusals.may_probe(subject_of(group.shape), now, elsewhere=elsewhere):
                     passed_over.append(group)
                     continue
             self._queue.lanes.see(group.shape.priority, now)
@@ -329,6 +330,7 @@ class Granting:
         size = len(requests)
         if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
+            endpoint.can(shape.kind).trial.sent_single(shape.key)
         for request in requests:
             request.state = RequestState.IN_FLIGHT
             request.attempts += 1
@@ -348,6 +350,7 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
+            served_at_sent=endpoint.served,
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,
             lane=lane,

@@ -1,4 +1,8 @@
-"""Length groups: how long a call is expected to be, in tokens, and which bucket that is.
+"""How long a call is expected to be, in tokens: its prompt, its output, and the length group of both together.
+
+A text's tokens are not counted here: that would cost more than the rest of a call. They follow from its bytes, at the ratio that the
+servers' own counts (``usage``) had lately, for each model, each kind of call, and texts with and without characters beyond ASCII: Chinese,
+Greek or emoji have another ratio than English or code. Before anything was counted a token has 4 bytes.
 
 Buckets are geometric (a factor of 2), as in the textbook remedy for padding. On servers that batch continuously they
 change nothing that was measured, so that the dialect says how far from the oldest call's bucket a batch may reach.
@@ -7,11 +11,29 @@ change nothing that was measured, so that the dialect says how far from the olde
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["OutputLengths", "bucket_of", "weighted_tokens"]
+if TYPE_CHECKING:
+    from batchclient._core.kinds import Kind
+    from batchclient._core.requests import Batch, Request
+    from batchclient.types import Completion
+
+__all__ = ["OutputLengths", "PromptLengths", "bucket_of", "weighted_tokens"]
+
+_BYTES_PER_TOKEN = 4.0
+"""A rough mean for English text."""
+_GUESS_WEIGHS_TOKENS = 16.0
+_REMEMBERED_TOKENS = 16_384.0
+_MOST_TOKENS_PER_BYTE = 2.0
+"""A byte-level tokenizer has one; more is a template's own tokens, around a text of few bytes."""
+_MOST_BYTES_PER_TOKEN = 32
+"""No text has more; an image in a conversation has, and a prompt that the server has cut."""
+_REMEMBERED_MODELS = 256
 
 _REMEMBERED_KEYS = 4096
 _EWMA_WEIGHT = 0.1
+_FILLED_RATIO = 0.75
 _FIRST_GUESS_TOKENS = 256
 """Before anything was seen: the smaller of this and the call's ``max_tokens``."""
 
@@ -47,6 +69,11 @@ class OutputLengths:
             return _FIRST_GUESS_TOKENS
         return min(max_output_tokens, _FIRST_GUESS_TOKENS)
 
+    def fills(self, key: bytes, max_output_tokens: int | None) -> bool:
+        """Whether most answers with this key were seen to run into their ``max_tokens``, and so end together."""
+        seen = self._mean.get(key)
+        return seen is not None and max_output_tokens is not None and seen >= _FILLED_RATIO * max_output_tokens
+
     def learn(self, key: bytes, tokens: float) -> None:
         """Take in the mean output tokens of some finished prompts."""
         seen = self._mean.get(key)
@@ -56,3 +83,52 @@ class OutputLengths:
                 self._mean.popitem(last=False)
         else:
             self._mean[key] = seen + _EWMA_WEIGHT * (tokens - seen)
+
+
+class PromptLengths:
+    """Tokens per byte of prompts, learnt from what servers counted.
+
+    It is a ratio of two sums, of tokens and of bytes, which are halved when they have grown: so it is that of the last tens of
+    thousands of tokens, and a long prompt counts for more than a short one.
+    """
+
+    __slots__ = ("_ratios", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
+        self._ratios: dict[tuple[str, Kind, bool], float] = {}
+
+    def estimate(self, request: Request) -> None:
+        """Set a request's prompt tokens, if anything was learnt about its like. A microsecond's fraction: it runs for each call."""
+        shape = request.shape
+        if not shape.counted:
+            prompt = request.prompt
+            ratio = self._ratios.get((shape.model, shape.kind, prompt.isascii()))
+            if ratio is not None:
+                request.prompt_tokens = int(len(prompt) * ratio) + 1
+
+    def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]]) -> None:
+        """Take in what the server counted for one of some answers; which one has nothing to do with its length."""
+        shape = batch.shape
+        if shape.counted:
+            return
+        position, completion = answers[batch.id % len(answers)]
+        usage = completion.usage
+        prompt = batch.requests[position].prompt
+        if usage is None or usage.prompt_tokens * _MOST_BYTES_PER_TOKEN < len(prompt):
+            return
+        key = shape.model, shape.kind, prompt.isascii()
+        sums = self._sums.get(key)
+        if sums is None:
+            if len(self._sums) >= 2 * _REMEMBERED_MODELS:
+                self._sums.clear()
+                self._ratios.clear()
+            self._sums[key] = sums = [_GUESS_WEIGHS_TOKENS, _GUESS_WEIGHS_TOKENS * _BYTES_PER_TOKEN]
+        size = len(prompt)
+        # A count that cannot be is some other thing's.
+        sums[0] += min(usage.prompt_tokens, _MOST_TOKENS_PER_BYTE * size)
+        sums[1] += size
+        self._ratios[key] = sums[0] / sums[1]
+        if sums[0] > _REMEMBERED_TOKENS:
+            sums[0] /= 2
+            sums[1] /= 2

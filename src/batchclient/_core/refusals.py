@@ -4,9 +4,10 @@
                                      ▲──────────the same again: all that is queued for the model fails──┘
 
 Rules:
-- Doubts are kept by model: gateways give keys for some models only, and servers lose single adapters.
-- While a model is in doubt, one of its calls at a time is sent, by itself. If that one is refused as well, every call that waits for
-  the model fails with the same error. Calls made later find out anew, with one call again.
+- Doubts are kept by model and kind of call: gateways give keys for some models only, servers lose single adapters, and one that serves
+  embeddings does not find the path of completions.
+- While a model is in doubt, one of its calls at a time is sent, by itself. If that one is refused as well, every call of the kind that
+  waits for the model fails with the same error. Calls made later find out anew, with one call again.
 - Where another endpoint is in use that has not refused the model, its calls go there, and the doubtful one is asked again every 30 s.
 - An answer to what was sent before the refusal removes no doubt: a key may have been taken away meanwhile.
 """
@@ -16,9 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.messages import Batch
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Shape
 
-__all__ = ["Refusals", "is_refusal"]
+__all__ = ["Refusals", "Subject", "is_refusal", "subject_of"]
+
+Subject = tuple[str, Kind]
+"""What is in doubt: calls of a kind for a model."""
 
 _ASK_AGAIN_AFTER_S = 30.0
 _MOST_MODELS = 1024
@@ -28,6 +33,11 @@ _STATUSES = (401, 403, 404)
 def is_refusal(failure: Failure) -> bool:
     """Whether a failure concerns every call for its model alike."""
     return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
+
+
+def subject_of(shape: Shape) -> Subject:
+    """What a call's refusal would put in doubt."""
+    return shape.model, shape.kind
 
 
 @dataclass(slots=True)
@@ -44,7 +54,7 @@ class Refusals:
     __slots__ = ("models",)
 
     def __init__(self) -> None:
-        self.models: dict[str, _Doubt] = {}
+        self.models: dict[Subject, _Doubt] = {}
         """The models in doubt; empty as a rule, which is all that a call looks at."""
 
     def __repr__(self) -> str:
@@ -52,33 +62,33 @@ class Refusals:
 
     def doubt(self, batch: Batch, now: float) -> None:
         """A batch was refused."""
-        model = batch.shape.model
-        doubt = self.models.get(model)
+        subject = subject_of(batch.shape)
+        doubt = self.models.get(subject)
         if doubt is None:
             if len(self.models) >= _MOST_MODELS:
                 self.models.clear()
-            self.models[model] = _Doubt(now, now + _ASK_AGAIN_AFTER_S)
+            self.models[subject] = _Doubt(now, now + _ASK_AGAIN_AFTER_S)
         elif doubt.probe is None:
             doubt.ask_again_at = now + _ASK_AGAIN_AFTER_S
 
-    def may_probe(self, model: str, now: float, *, elsewhere: bool) -> bool:
+    def may_probe(self, subject: Subject, now: float, *, elsewhere: bool) -> bool:
         """Whether a call for a model in doubt may be sent to find out.
 
         Args:
-            model: which.
+            subject: of which model and kind.
             now: the time.
             elsewhere: whether another endpoint takes such calls.
         """
-        doubt = self.models[model]
+        doubt = self.models[subject]
         return doubt.probe is None and not (elsewhere and now < doubt.ask_again_at)
 
     def begin_probe(self, batch: Batch) -> None:
         """One call is sent to find out."""
-        self.models[batch.shape.model].probe = batch.id
+        self.models[subject_of(batch.shape)].probe = batch.id
 
     def end_probe(self, batch: Batch) -> bool:
         """A batch has failed; return whether it was to find out. If it was and said nothing, another may be sent."""
-        doubt = self.models.get(batch.shape.model)
+        doubt = self.models.get(subject_of(batch.shape))
         if doubt is None or doubt.probe != batch.id:
             return False
         doubt.probe = None
@@ -86,6 +96,6 @@ class Refusals:
 
     def answered(self, batch: Batch) -> None:
         """A batch has an answer."""
-        doubt = self.models.get(batch.shape.model)
+        doubt = self.models.get(subject_of(batch.shape))
         if doubt is not None and (batch.id == doubt.probe or batch.sent_at > doubt.since):
-            del self.models[batch.shape.model]
+            del self.models[subject_of(batch.shape)]

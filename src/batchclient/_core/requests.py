@@ -41,6 +41,7 @@ class Shape:
         kind: what the calls ask for.
         lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
+        counted: the prompts are token ids, so that their number is no estimate.
         to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
         packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
@@ -62,6 +63,7 @@ class Shape:
     kind: Kind = Kind.COMPLETION
     lists_plain: bool = False
     tells_priority: bool = False
+    counted: bool = False
     to_caller: bool = False
     packable: bool = False
 
@@ -92,7 +94,7 @@ class Request:
     Args:
         shape: what it may travel with.
         prompt: the prompt as JSON bytes.
-        prompt_tokens: an estimate, for length groups.
+        prompt_tokens: how many they are, or an estimate that the scheduler puts a better one in the place of (``PromptLengths``).
         deadline: absolute time, or ``None``.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
         waiter: the shell's way back to the caller; opaque here.
@@ -203,7 +205,6 @@ class Batch:
         failures: failed attempts of these requests before this one (splits not counted).
         sent_at: when it was granted.
         oldest_at: when its oldest request was submitted.
-        packed: whether numbers are asked for as base64.
     """
 
     id: int
@@ -215,7 +216,6 @@ class Batch:
     sent_at: float
     oldest_at: float
     isolation: Isolation | None = None
-    packed: bool = False
     unanswered: int = 0
     """Requests without an answer yet, abandoned ones too."""
     callers: int = 0
@@ -231,6 +231,8 @@ class Batch:
     """Whether prompts long enough to have a prefix family may be among its requests."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
+    served_at_sent: int = 0
+    """The sequences that the endpoint had answered when it was granted."""
     area_at_sent: float = 0.0
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
     in_flight_at_sent: int = 0
@@ -251,6 +253,9 @@ class Batch:
     """The dialect's, set likewise."""
     verdict: Failure | None = None
     """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
+
+    packed: bool = False
+    """Whether numbers are asked for as base64."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

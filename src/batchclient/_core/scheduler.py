@@ -38,7 +38,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.lanes import Lanes
-from batchclient._core.lengths import OutputLengths, bucket_of
+from batchclient._core.lengths import OutputLengths, PromptLengths, bucket_of
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
@@ -73,7 +73,7 @@ from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
-from batchclient._core.refusals import is_refusal
+from batchclient._core.refusals import is_refusal, subject_of
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
@@ -111,6 +111,7 @@ class Scheduler:
         for endpoint in self._endpoints:
             endpoint.set_rates(settings)
         self._lengths = OutputLengths()
+        self._prompts = PromptLengths()
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights)
         families = settings.group_prefixes and settings.length_reach is None
@@ -256,6 +257,7 @@ class Scheduler:
 
     def _enqueue(self, request: Request) -> None:
         shape = request.shape
+        self._prompts.estimate(request)
         expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
         request.bucket = bucket_of(request.prompt_tokens + expected)
         self._queue.add(request)
@@ -303,6 +305,7 @@ class Scheduler:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally)
         if event.ended:
+            self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
             if endpoint.leaving:
@@ -320,6 +323,7 @@ class Scheduler:
         batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
         if batch.expected_tokens:
             self._lanes.settle(batch, event.answers)
+        self._prompts.learn(batch, event.answers)
         if tally.made_tokens:
             self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
         self._steering.answered(event, in_flight, tally, now)
@@ -364,12 +368,7 @@ class Scheduler:
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        if batch.shape.to_caller:
-            # What a caller has a part of cannot be begun anew.
-            begun = [request for request in alive if request.begun]
-            if begun:
-                self._endings.fail(begun, event)
-                alive = []
+        alive = self._endings.fail_begun(alive, event)
         elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)
@@ -388,9 +387,9 @@ class Scheduler:
 
     def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
-        model = event.batch.shape.model
+        shape = event.batch.shape
         endpoint.refusals.doubt(event.batch, self._now)
-        if self._endpoints.others_take(model, endpoint):
+        if self._endpoints.others_take(shape, endpoint):
             for request in alive:
                 request.failed_on = endpoint.id
             if alive:
@@ -401,7 +400,8 @@ class Scheduler:
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
             failure = replace(event.failure, message=message)
-            waiting = [request for request in self._endings.waiting() if request.shape.model == model]
+            subject = subject_of(shape)
+            waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
             self._endings.end(waiting, lambda request: failure.to_error(request.attempts))
 
     def _on_load(self, event: LoadReported) -> None:

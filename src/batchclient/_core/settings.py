@@ -24,8 +24,8 @@ class SchedulerSettings:
         raise_when_full: reject calls over ``max_queued`` instead.
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly.
-        plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; see
-            ``docs/explanation/chat.md`` for what was measured.
+        plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; four times as much if
+            their answers were seen to end together, at ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         requests_per_minute: per endpoint; ``None``: any number.
         tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.

@@ -53,6 +53,7 @@ class Steering:
         """Some requests of a batch have their answers; ``in_flight`` is the load before."""
         batch = event.batch
         endpoint = self._endpoints.by_id[batch.endpoint]
+        endpoint.served += tally.count * batch.shape.weight
         whole = not batch.streamed and tally.count == len(batch.requests)
         if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
             endpoint.list_costs.learn(batch.shape.key, tally.count, now - batch.sent_at)
@@ -78,6 +79,20 @@ class Steering:
             first_tokens_s,
             shared_tokens,
         )
+
+    def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
+        """A batch was answered whole: learn whether the prompts of lists are served at once."""
+        seconds = now - batch.sent_at
+        if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
+            return
+        shape, prompts = batch.shape, len(batch.requests)
+        trial = endpoint.can(shape.kind).trial
+        per_s = (endpoint.served - batch.served_at_sent) / seconds
+        load = (endpoint.area(now) - batch.area_at_sent) / seconds
+        before = endpoint.list_cap(now, shape.kind)
+        if trial.ended(shape.key, prompts, batch.sent_at, per_s, load, now):
+            reason = "lists are served one prompt after another, requests at once"
+            self.adjusted(endpoint.id, "max_list", before, 1, reason, now)
 
     def failed(
         self, batch: Batch, in_flight: int, left: list[Request], alive: int, *, dropped: bool, now: float

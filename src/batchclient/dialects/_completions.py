@@ -294,7 +294,7 @@ class PlainDecoder(_Reply):
             return _together([_usage(choice.pop("usage", None)) for choice in own])
         if len(self._batch.requests) == 1:
             return _usage(reply.get("usage"))
-        return _count_ids(own) if "return_token_ids" not in self._batch.without else None
+        return _count_ids(own)
 
 
 def _together(usages: list[Usage | None]) -> Usage | None:

@@ -81,7 +81,8 @@ class ServerFacts:
     """What a server's pages say together.
 
     Args:
-        dialect: the name of the dialect it speaks; ``None``: nothing was understood.
+        dialect: the name of the dialect it speaks; ``"openai"``: it lists models as OpenAI does, and names nobody that is known;
+            ``None``: nothing was understood.
         version: as the server says it.
         models: those that it names.
         max_len: of any model it serves under whatever name, tokens (llama.cpp, TGI).
@@ -108,11 +109,14 @@ class ServerFacts:
         return "; ".join([self.server or "none of the servers that are known", *more])
 
     @property
+    def known(self) -> str | None:
+        """The dialect's name if it is one of the servers that are known by name."""
+        return self.dialect if self.dialect != "openai" else None
+
+    @property
     def server(self) -> str | None:
         """Its name as it may be shown, such as ``"vllm 0.32.0"``; ``None``: it is none of those that are known."""
-        if self.dialect in (None, "openai"):
-            return None
-        return f"{self.dialect} {self.version}" if self.version else self.dialect
+        return f"{self.known} {self.version}" if self.known and self.version else self.known
 
     def length_of(self, model: str) -> int | None:
         """The length of a model, tokens; ``None``: not said."""
@@ -219,7 +223,6 @@ class Fingerprint:
         if owner is None and info:
             owner = _owner_of(info)
         if owner is None:
-            # A list of models as OpenAI's, and nothing else that is known: nothing more is taken for granted of it.
             return ServerFacts("openai" if models is not None else None, models=models or ())
         read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
         said = read(info) if read is not None else {}

@@ -6,12 +6,14 @@ A reader stands between a reply and its decoder, one per reply: what the decoder
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from batchclient._core.messages import Batch
+from batchclient.dialects._bodies import Bodies
 from batchclient.types import Usage
 
-__all__ = ["OpenAIReader", "Reader", "UsageWatch", "legacy_logprobs"]
+__all__ = ["OpenAIReader", "Reader", "StopReader", "UsageWatch", "legacy_logprobs"]
 
 
 class Reader(Protocol):
@@ -44,6 +46,72 @@ class OpenAIReader:
     def event(self, event: Any) -> Any:
         """As it is."""
         return event
+
+
+class StopReader:
+    """Of servers that leave the stop string that ended an answer in its text. What may be the beginning of one is held back until it is known.
+
+    A text that holds a stop string was ended by it, so that there is nothing to lose where a server cuts it off itself.
+    """
+
+    counts_each = False
+    reasons: Mapping[str, str] = {}
+    """The server's words for why an answer ended, where they are not OpenAI's."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._stops = _STOPS.of(batch.shape)
+        self._held: dict[int, str] = {}
+
+    def reply(self, reply: Any) -> Any:
+        """A plain reply."""
+        for choice in reply["choices"]:
+            self._translate(choice)
+        return reply
+
+    def event(self, event: Any) -> Any:
+        """One event."""
+        for choice in event["choices"]:
+            index = choice["index"]
+            if self._stops and type(index) is int:
+                choice["text"] = self._held.pop(index, "") + choice["text"]
+                self._translate(choice)
+                if not choice["finish_reason"]:
+                    self._hold(index, choice)
+            else:
+                self._translate(choice)
+        return event
+
+    def _translate(self, choice: dict[str, Any]) -> None:
+        reason = choice.get("finish_reason")
+        choice["finish_reason"] = self.reasons.get(str(reason), reason) or None
+        if choice["finish_reason"] == "stop":
+            choice["text"] = choice["text"][: self._stop_at(choice["text"])]
+
+    def _stop_at(self, text: str) -> int | None:
+        """Where the first stop string begins in a text; ``None``: nowhere."""
+        return min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
+
+    def _hold(self, index: int, choice: dict[str, Any]) -> None:
+        text = choice["text"]
+        at = self._stop_at(text)
+        if at is None:
+            longest = max(map(len, self._stops)) - 1
+            sizes = range(min(longest, len(text)), 0, -1)
+            ends = (text[-size:] for size in sizes)
+            held = next((end for end in ends if any(stop.startswith(end) for stop in self._stops)), "")
+            at = len(text) - len(held)
+        if at < len(text):
+            choice["text"], self._held[index] = text[:at], text[at:]
+
+
+def _stops_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    stop = fields.get("stop")
+    if fields.get("include_stop_str_in_output"):
+        return ()
+    return tuple(each for each in ([stop] if isinstance(stop, str) else stop or ()) if isinstance(each, str) and each)
+
+
+_STOPS: Bodies[tuple[str, ...]] = Bodies(_stops_of)
 
 
 class UsageWatch:

@@ -94,6 +94,8 @@ class ServerDialect:
         message, code = error_in(body)
         prompts = [request.prompt for request in batch.requests]
         clean = redact(message, prompts, self._secrets)
+        if status == 404 and clean == "Not Found" and batch.shape.kind is not Kind.COMPLETION:
+            clean = f"Not Found; the server has no {batch.shape.kind.value} calls, or base_url does not end in /v1"
         if code is not None:
             code = redact(code, prompts, self._secrets)
         refused = refused_fields(batch, status, clean)

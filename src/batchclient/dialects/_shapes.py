@@ -105,7 +105,7 @@ class Shapes:
                 # Seeds that differ per call make a key per call: forget, rather than grow.
                 self._shapes.clear()
                 known.clear()
-            shape = _make_shape(kind, joining, key, body, reason, to_caller=to_caller)
+            shape = _make_shape(kind, joining, key, body, reason, counted=token_ids, to_caller=to_caller)
             if key is not answer_key:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
@@ -121,7 +121,14 @@ class Shapes:
 
 
 def _make_shape(
-    kind: Kind, fields: Mapping[str, Any], key: bytes, body: bytes, alone: str | None, *, to_caller: bool = False
+    kind: Kind,
+    fields: Mapping[str, Any],
+    key: bytes,
+    body: bytes,
+    alone: str | None,
+    *,
+    counted: bool,
+    to_caller: bool = False,
 ) -> Shape:
     if not isinstance(fields["model"], str) or not fields["model"]:
         raise ConfigError("model is the name the server knows the model by, a string", field="model")
@@ -138,6 +145,7 @@ def _make_shape(
             alone_reason=alone,
             plain_only=True,
             kind=kind,
+            counted=counted,
             packable=kind is Kind.EMBEDDING and "encoding_format" not in fields,
         )
     n = _count(fields, "n", 1)
@@ -168,6 +176,7 @@ def _make_shape(
         greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
         kind=kind,
         lists_plain=is_chat,
+        counted=counted,
     )
 
 

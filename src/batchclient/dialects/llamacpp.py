@@ -2,11 +2,12 @@
 
 What it rests on (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, seen running):
 - ``/completion`` takes lists of texts or ids of any length and answers with an array of results, each with ``index``, ``tokens_evaluated`` and
-  ``tokens_predicted``; one prompt's is an object. Sequences without a slot wait.
+  ``tokens_predicted``; one prompt's is an object, unless it has several choices. Sequences without a slot wait. ``n`` counts prompt by prompt, and a seed
+  gives each choice its own text.
 - ``n_predict`` is endless unless it is given: it always is, 16 where a call says nothing, as in OpenAI's API. Other defaults are the server's own
   (temperature 0.8, top_k 40, …), as they are on its ``/v1/completions``: its operator may have set them.
 - Probabilities are told per token, in the form of neither of OpenAI's APIs: they are written as ``/v1/completions`` has them.
-- ``n`` above 1 and fields without a translation go to ``/v1/completions``. Its usage is that of the first prompt's first choice: it is handed out for a
+- Fields without a translation go to ``/v1/completions``. Its usage is that of the first prompt's first choice: it is handed out for a
   lone call with one choice only. Its logprobs have chat's form.
 - A stream's first event is ``data: null``; an event comes per token. ``/completion`` ends without ``[DONE]``.
 - ``echo`` is ignored: such calls are refused here. So are the names of models.
@@ -24,10 +25,14 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies, refuse
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder
+from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import legacy_logprobs
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._scores import RerankScores
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import LlamaCppTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
@@ -56,10 +61,11 @@ _SAME_NAME = frozenset(
         "mirostat",
         "samplers",
         "n_predict",
+        "n",
     }
 )
 _RENAMED = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty"}
-_AROUND = frozenset({"model", "logprobs", "return_token_ids", "n", "echo"})
+_AROUND = frozenset({"model", "logprobs", "return_token_ids", "echo"})
 _DEFAULT_MAX_TOKENS = 16
 _REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 _CALLS_FAULT = re.compile(r"too large to process|parse_error|parse error|type_error|json\.exception", re.IGNORECASE)
@@ -68,7 +74,7 @@ _CALLS_FAULT = re.compile(r"too large to process|parse_error|parse error|type_er
 
 def _native(fields: dict[str, Any]) -> bytes | None:
     """The fields in llama.cpp's own names; ``None`` where one has no translation."""
-    if fields.get("n", 1) != 1 or not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
+    if not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
         return None
     body = {_RENAMED.get(name, name): value for name, value in fields.items() if name not in _AROUND}
     if len(body) < sum(name not in _AROUND for name in fields):
@@ -135,7 +141,7 @@ class _NativeReader:
 
     def __init__(self, batch: Batch) -> None:
         self._logprobs = _LOGPROBS.of(batch.shape)
-        self._size = len(batch.requests)
+        self._size = len(batch.requests) * batch.shape.weight
         self._length: dict[int, int] = {}
         """Characters of each prompt's answer so far, where its logprobs say where tokens begin."""
 
@@ -221,7 +227,15 @@ class LlamacppDialect(ServerDialect):
 
     name = "llamacpp"
     without = VLLM_ONLY
-    forms = {Kind.COMPLETION: _Completion()}  # noqa: RUF012
+    caps = {Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: _Completion(),
+        Kind.CHAT: Chat(priority_sign=0),
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: RerankScores(),
+        Kind.RERANK: RerankScores(),
+        Kind.TOKENS: LlamaCppTokens(),
+    }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

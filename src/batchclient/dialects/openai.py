@@ -5,14 +5,22 @@ What it rests on:
   belongs to nobody, and is left out.
 - Lists are tried, and given up where they are refused (``transformers serve`` 5.23: "prompt must be a string.") or where prompts are left
   unanswered. So are streams.
-- ``transformers serve`` ends a stream without ``[DONE]``, and ignores ``n``: a reply with too few choices is no answer.
+- Chats go one by one: no list of conversations is OpenAI's. ``/rerank`` is not OpenAI's either, and many gateways have it.
+- ``transformers serve`` (seen running) ends a stream without ``[DONE]``, leaves the stop string that ended an answer in it, and ignores ``n``: a reply
+  with too few choices is no answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batchclient._core.kinds import Kind
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._embeddings import Embeddings
+from batchclient.dialects._reader import StopReader
+from batchclient.dialects._scores import RerankScores
+from batchclient.dialects._server import Form, ServerDialect
 
 __all__ = ["VLLM_ONLY", "OpenaiDialect"]
 
@@ -25,4 +33,11 @@ class OpenaiDialect(ServerDialect):
 
     name = "openai"
     without = VLLM_ONLY
-    forms = {Kind.COMPLETION: Completions(priority_sign=0)}  # noqa: RUF012
+    caps = {Kind.CHAT: 1}  # noqa: RUF012
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: Completions(priority_sign=0, reader=StopReader),
+        Kind.CHAT: Chat(priority_sign=0),
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: RerankScores(),
+        Kind.RERANK: RerankScores(),
+    }

@@ -22,10 +22,14 @@ from batchclient._core.messages import Batch, Failure
 from batchclient._core.requests import Shape
 from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder, stream_interval
+from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import legacy_logprobs
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._scores import RerankScores
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import SglangTokens
 from batchclient.transport import WireRequest
 
 __all__ = ["SglangDialect"]
@@ -123,7 +127,7 @@ class _Generate:
     @staticmethod
     def _around(batch: Batch, params: dict[str, Any], prompts: int) -> dict[str, Any]:
         asked = _asked(batch.shape)
-        if batch.streamed:
+        if batch.streamed and not batch.shape.to_caller:
             params = params | {"stream_interval": stream_interval(batch.shape)}
         seed, n = asked.get("seed"), batch.shape.weight
         fields: dict[str, Any] = {"sampling_params": params, "stream": batch.streamed}
@@ -250,4 +254,12 @@ class SglangDialect(ServerDialect):
     name = "sglang"
     # Of /v1/completions: it gives no ids as vLLM does.
     without = frozenset({"return_token_ids"})
-    forms = {Kind.COMPLETION: _Generate()}  # noqa: RUF012
+    caps = {Kind.CHAT: 1}  # noqa: RUF012
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: _Generate(),
+        Kind.CHAT: Chat(priority_sign=1),
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: RerankScores(),
+        Kind.RERANK: RerankScores(),
+        Kind.TOKENS: SglangTokens(),
+    }

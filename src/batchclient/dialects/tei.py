@@ -3,6 +3,8 @@
 What it rests on (TEI 1.9, ``router/src/http/server.rs``, ``core/src/infer.rs``; not yet seen running):
 - A request may hold ``max_client_batch_size`` inputs, 32 unless the server was started with more (``/info`` says so); above it 422 says the number.
 - Each input takes one of ``max_concurrent_requests`` (512) permits at once; where one is missing the whole request is a 429.
+- ``/rerank`` calls the documents ``texts``. ``/predict`` tells a text's classes by their scores and not in the model's order, which is
+  what a classification here has: it is not asked.
 - By default longer inputs are cut silently (``auto_truncate``).
 """
 
@@ -11,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchclient._core.kinds import Kind
+from batchclient.dialects._embeddings import Embeddings
+from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import TeiTokens
 from batchclient.dialects.openai import VLLM_ONLY
 
 __all__ = ["TeiDialect"]
@@ -28,4 +33,9 @@ class TeiDialect(ServerDialect):
     )
     length_reach = 0
     without = VLLM_ONLY
-    forms: Mapping[Kind, Form] = {}
+    forms: Mapping[Kind, Form] = {
+        Kind.EMBEDDING: Embeddings(),
+        Kind.SCORE: RerankScores(from_root=True, documents="texts"),
+        Kind.RERANK: RerankScores(from_root=True, documents="texts"),
+        Kind.TOKENS: TeiTokens(),
+    }

@@ -20,9 +20,12 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._bodies import Bodies, refuse
+from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._reader import StopReader
+from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._tokens import TgiTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.transport import WireRequest
 
@@ -30,12 +33,6 @@ __all__ = ["TgiDialect"]
 
 _LACKING = {"logprobs": "tells no logprobs of completions", "suffix": "takes no suffix"}
 _REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
-_STOPS: Bodies[tuple[str, ...]] = Bodies(lambda fields: _stops_of(fields.get("stop")))
-
-
-def _stops_of(stop: Any) -> tuple[str, ...]:
-    stops = [stop] if isinstance(stop, str) else stop
-    return tuple(each for each in stops or () if isinstance(each, str) and each)
 
 
 def _body(fields: dict[str, Any]) -> bytes | Failure:
@@ -64,60 +61,32 @@ class _Completions(Completions):
         return super().encode(batch)
 
 
-class _Reader:
+class _Reader(StopReader):
     """One reply: its reasons in OpenAI's words, and texts without the stop string that ended them."""
 
+    reasons = _REASONS
+
     def __init__(self, batch: Batch) -> None:
-        # A plain reply has one usage for all.
+        super().__init__(batch)
         self.counts_each = batch.streamed
-        self._stops = _STOPS.of(batch.shape)
-        self._held: dict[int, str] = {}
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply."""
-        for choice in reply["choices"]:
-            self._translate(choice)
-        # Of one prompt its usage is its own; the decoder asks for that of each choice only where there is one.
+        """A plain reply has one usage for all."""
         self.counts_each = False
-        return reply
-
-    def event(self, event: Any) -> Any:
-        """One event. What may be the beginning of a stop string is held back until it is known."""
-        for choice in event["choices"]:
-            index = choice["index"]
-            if self._stops and type(index) is int:
-                choice["text"] = self._held.pop(index, "") + choice["text"]
-            self._translate(choice)
-            if self._stops and type(index) is int and not choice["finish_reason"]:
-                self._hold(index, choice)
-        return event
-
-    def _translate(self, choice: dict[str, Any]) -> None:
-        reason = choice.get("finish_reason")
-        if reason == "stop_sequence":
-            ended_by = max((stop for stop in self._stops if choice["text"].endswith(stop)), key=len, default=None)
-            if ended_by is not None:
-                choice["text"] = choice["text"][: -len(ended_by)]
-                choice["stop_reason"] = ended_by
-        choice["finish_reason"] = _REASONS.get(str(reason), reason) or None
-
-    def _hold(self, index: int, choice: dict[str, Any]) -> None:
-        text = choice["text"]
-        longest = max(map(len, self._stops)) - 1
-        for size in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-size:]) for stop in self._stops):
-                choice["text"], self._held[index] = text[:-size], text[-size:]
-                return
+        return super().reply(reply)
 
 
 class TgiDialect(ServerDialect):
     """See the top of this file."""
 
     name = "tgi"
-    caps = {Kind.COMPLETION: 4}  # noqa: RUF012
-    # Its streams tell the usage unasked.
-    without = VLLM_ONLY | {"stream_options"}
-    forms = {Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body))}  # noqa: RUF012
+    caps = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
+    without = VLLM_ONLY
+    forms: Mapping[Kind, Form] = {
+        Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body)),
+        Kind.CHAT: Chat(priority_sign=0),
+        Kind.TOKENS: TgiTokens(),
+    }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

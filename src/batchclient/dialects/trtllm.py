@@ -11,7 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient.dialects._server import Form
 from batchclient.dialects.openai import OpenaiDialect
 from batchclient.errors import ServerFault
 
@@ -24,6 +26,7 @@ class TrtllmDialect(OpenaiDialect):
     """See the top of this file."""
 
     name = "trtllm"
+    forms: Mapping[Kind, Form] = {kind: OpenaiDialect.forms[kind] for kind in (Kind.COMPLETION, Kind.CHAT)}
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

@@ -14,18 +14,26 @@ from typing import Any
 
 import pydantic_core
 
+from batchclient.simulator.chat import ChatWriter
+from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise_parts import (
     OpenAIWriter,
+    any_chat,
+    any_embedding,
     any_model,
+    any_rerank,
     check_prompts,
     json_page,
     metrics_page,
     openai_models,
     read_object,
     restated,
+    texts_of,
     to_json,
+    token_ids,
 )
 from batchclient.simulator.guises import Guise, Route
+from batchclient.simulator.pooling import EmbeddingWriter, RankWriter
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
@@ -148,7 +156,7 @@ class _NativeWriter:
             "stop": False,
             "id_slot": index % _SLOTS,
             "tokens_predicted": after,
-            "tokens_evaluated": self._call.prompt_tokens[index],
+            "tokens_evaluated": self._call.prompt_tokens[index // self._call.n],
             **self._tokens(generation, before, after),
         }
         events = f"data: {to_json(item)}\n\n"
@@ -190,7 +198,7 @@ class _NativeWriter:
             "stop": True,
             "model": self._model,
             "tokens_predicted": generation.tokens,
-            "tokens_evaluated": self._call.prompt_tokens[index],
+            "tokens_evaluated": self._call.prompt_tokens[index // self._call.n],
             "generation_settings": {},
             "prompt": "",
             "truncated": False,
@@ -242,6 +250,11 @@ class _OpenAIWriter(OpenAIWriter):
         return b""
 
 
+def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    (text, *_), _ = texts_of(body, "content", _words)
+    return 200, JSON_HEADERS, pydantic_core.to_json({"tokens": token_ids(text)})
+
+
 def _props(server: SimulatedServer) -> dict[str, object]:
     return {
         "default_generation_settings": {
@@ -277,9 +290,14 @@ LLAMACPP = Guise(
     {
         "/completion": Route(_parse_native, _NativeWriter, id_prefix="", done=b"", opening=b"data: null\n\n"),
         "/v1/completions": Route(_parse_openai, _OpenAIWriter, id_prefix="chatcmpl-", opening=b"data: null\n\n"),
+        "/v1/chat/completions": Route(restated(any_chat, _words), ChatWriter, id_prefix="chatcmpl-"),
+        "/v1/embeddings": Route(restated(any_embedding, _words), EmbeddingWriter, id_prefix=""),
+        "/v1/rerank": Route(restated(any_rerank, _words), RankWriter, id_prefix=""),
+        "/rerank": Route(restated(any_rerank, _words), RankWriter, id_prefix=""),
     },
     {
         ("GET", "/health"): json_page(lambda _: {"status": "ok"}),
+        ("POST", "/tokenize"): _tokenize,
         ("GET", "/v1/health"): json_page(lambda _: {"status": "ok"}),
         ("GET", "/v1/models"): openai_models(
             "llamacpp", meta=lambda server: {"n_ctx": server.limits.max_model_len_tokens, "n_ctx_train": 131_072}

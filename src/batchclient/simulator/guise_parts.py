@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
+from batchclient.simulator.chat import parse_chat
 from batchclient.simulator.exchange import JSON_HEADERS
-from batchclient.simulator.text import Generation, Prompt, count_tokens
+from batchclient.simulator.pooling import RankWriter, parse_embedding, parse_rerank, score_of
+from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
 from batchclient.simulator.wire import ReplyWriter
 
@@ -24,8 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPENAI_FIELDS",
+    "BareRanks",
     "OpenAIWriter",
+    "Parse",
+    "any_chat",
+    "any_embedding",
     "any_model",
+    "any_rerank",
     "check_prompts",
     "empty_page",
     "flat_error",
@@ -34,7 +41,10 @@ __all__ = [
     "openai_models",
     "read_object",
     "restated",
+    "texts_of",
     "to_json",
+    "token_ids",
+    "whatever_model",
 ]
 
 _OPENAI_FIELDS = (
@@ -43,6 +53,7 @@ _OPENAI_FIELDS = (
 )
 OPENAI_FIELDS = frozenset(_OPENAI_FIELDS.split())
 """OpenAI's own for ``/v1/completions`` (its API reference); ``stream_options`` has ``include_usage``."""
+Parse = Callable[[bytes, Limits], CompletionCall]
 Words = Callable[[int, str], HttpError]
 """(status, message) to a refusal in a server's own form."""
 _PLAIN_TEXT = (("content-type", "text/plain; version=0.0.4; charset=utf-8"),)
@@ -98,9 +109,7 @@ def flat_error(status: int, message: str) -> HttpError:
     return HttpError(status, pydantic_core.to_json(body))
 
 
-def restated(
-    parse: Callable[[bytes, Limits], CompletionCall], words: Words
-) -> Callable[[bytes, Limits], CompletionCall]:
+def restated(parse: Parse, words: Words) -> Parse:
     """The same checks as vLLM's, told in a server's own form."""
 
     def parse_as(body: bytes, limits: Limits) -> CompletionCall:
@@ -112,13 +121,24 @@ def restated(
     return parse_as
 
 
-def any_model(body: bytes, limits: Limits) -> CompletionCall:
-    """Read a completion whatever model it names."""
-    try:
-        model = pydantic_core.from_json(body)["model"]
-    except (ValueError, KeyError, TypeError):
-        model = limits.model
-    return parse_completion(body, replace(limits, model=model))
+def whatever_model(parse: Parse) -> Parse:
+    """The same checks but for the model's name."""
+
+    def parse_any(body: bytes, limits: Limits) -> CompletionCall:
+        try:
+            model = pydantic_core.from_json(body)["model"]
+        except (ValueError, KeyError, TypeError):
+            model = limits.model
+        return parse(body, replace(limits, model=model))
+
+    return parse_any
+
+
+any_model = whatever_model(parse_completion)
+"""Reads a completion whatever model it names."""
+any_chat = whatever_model(parse_chat)
+any_embedding = whatever_model(parse_embedding)
+any_rerank = whatever_model(parse_rerank)
 
 
 def read_object(body: bytes, words: Words) -> dict[str, Any]:
@@ -155,6 +175,24 @@ def check_prompts(call: CompletionCall, asked: list[int], longest: int, too_long
         room = longest - tokens
         call.prompt_tokens.append(tokens)
         call.max_tokens.append(max(1, room if tokens_asked < 0 else min(tokens_asked, room)))
+
+
+def texts_of(body: bytes, name: str, words: Words) -> tuple[list[str], bool]:
+    """The texts of a field that holds one or a list, and whether it is a list.
+
+    Raises:
+        HttpError: it holds neither.
+    """
+    given = read_object(body, words).get(name)
+    texts: list[Any] = given if isinstance(given, list) else [given]
+    if not texts or not all(isinstance(each, str) for each in texts):
+        raise words(422, f"{name} is a text or a list of them")
+    return texts, isinstance(given, list)
+
+
+def token_ids(text: str) -> list[int]:
+    """A text's token ids."""
+    return [token_id(each) for each in pieces(text)]
 
 
 # Writing -----------------------------------------------------------------------------------------------------------
@@ -217,3 +255,14 @@ class OpenAIWriter(ReplyWriter):
 def shown(prompt: Prompt) -> str:
     """A prompt as text."""
     return prompt if isinstance(prompt, str) else "".join(f" {each}" for each in prompt)
+
+
+class BareRanks(RankWriter):
+    """A reranking as an array, as SGLang and TEI write it: the best first."""
+
+    def _item(self, index: int) -> dict[str, Any]:
+        return {"index": index, "score": score_of(*self._call.pairs[index])}
+
+    def body(self, choices: list[str], completion_tokens: int) -> bytes:
+        """A whole reply."""
+        return f"[{','.join(self.ranked(choices))}]".encode()

@@ -13,9 +13,15 @@ from typing import Any
 
 import pydantic_core
 
+from batchclient.simulator.chat import ChatWriter
+from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise_parts import (
+    BareRanks,
     OpenAIWriter,
+    any_chat,
+    any_embedding,
     any_model,
+    any_rerank,
     check_prompts,
     empty_page,
     flat_error,
@@ -24,9 +30,12 @@ from batchclient.simulator.guise_parts import (
     openai_models,
     read_object,
     restated,
+    texts_of,
     to_json,
+    token_ids,
 )
 from batchclient.simulator.guises import Guise, Route
+from batchclient.simulator.pooling import EmbeddingWriter
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
@@ -174,6 +183,16 @@ class _CompletionsWriter(OpenAIWriter):
         return f',"usage":{to_json(self.usage(call.prompt_tokens[index // call.n], after))}'
 
 
+def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    texts, is_list = texts_of(body, "prompt", flat_error)
+    tokens = [token_ids(text) for text in texts]
+    reply = {
+        "tokens": tokens if is_list else tokens[0],
+        "count": [len(ids) for ids in tokens] if is_list else len(tokens[0]),
+    }
+    return 200, JSON_HEADERS, pydantic_core.to_json(reply)
+
+
 def _server_info(server: SimulatedServer) -> dict[str, object]:
     return {
         "model_path": server.model,
@@ -225,6 +244,9 @@ SGLANG = Guise(
     {
         "/generate": Route(_parse_generate, _GenerateWriter, id_prefix=""),
         "/v1/completions": Route(restated(any_model, flat_error), _CompletionsWriter, id_prefix=""),
+        "/v1/chat/completions": Route(restated(any_chat, flat_error), ChatWriter, id_prefix=""),
+        "/v1/embeddings": Route(restated(any_embedding, flat_error), EmbeddingWriter, id_prefix=""),
+        "/v1/rerank": Route(restated(any_rerank, flat_error), BareRanks, id_prefix=""),
     },
     {
         ("GET", "/v1/models"): openai_models(
@@ -234,6 +256,7 @@ SGLANG = Guise(
             max_model_len=lambda server: server.limits.max_model_len_tokens,
         ),
         ("GET", "/health"): empty_page,
+        ("POST", "/v1/tokenize"): _tokenize,
         ("GET", "/server_info"): json_page(_server_info),
         ("GET", "/get_server_info"): json_page(_server_info),
         ("GET", "/model_info"): json_page(

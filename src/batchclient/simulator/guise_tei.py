@@ -7,12 +7,27 @@ Rules (``router/src/http/server.rs``, ``router/src/http/types.rs``, ``core/src/i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pydantic_core
 
-from batchclient.simulator.guise_parts import empty_page, json_page, metrics_page
-from batchclient.simulator.guises import Guise
+from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise_parts import (
+    BareRanks,
+    Parse,
+    any_embedding,
+    empty_page,
+    json_page,
+    metrics_page,
+    restated,
+    texts_of,
+    token_ids,
+    whatever_model,
+)
+from batchclient.simulator.guises import Guise, Route
+from batchclient.simulator.pooling import EmbeddingWriter, parse_rerank
 from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.validation import HttpError
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
 __all__ = ["MAX_CLIENT_BATCH_SIZE", "TEI"]
 
@@ -44,13 +59,46 @@ def _metrics(server: SimulatedServer) -> dict[str, float]:
     return {"te_queue_size": server.engine.waiting, "te_request_count": server.counters.requests}
 
 
+def _words(status: int, message: str) -> HttpError:
+    kind = "Empty" if status == 400 and "empty" in message else "Validation"
+    status = 400 if kind == "Empty" else 422
+    body = {"message": message, "code": status, "type": kind, "error": message, "error_type": kind}
+    return HttpError(status, pydantic_core.to_json(body))
+
+
+def _bounded(parse: Parse) -> Parse:
+    """The same checks with TEI's cap. What is too long is cut silently."""
+
+    def parse_bounded(body: bytes, limits: Limits) -> CompletionCall:
+        call = restated(parse, _words)(body, replace(limits, max_model_len_tokens=1 << 40))
+        if len(call.prompts) > MAX_CLIENT_BATCH_SIZE:
+            raise _words(422, f"batch size {len(call.prompts)} > maximum allowed batch size {MAX_CLIENT_BATCH_SIZE}")
+        return call
+
+    return parse_bounded
+
+
+def _parse_texts(body: bytes, limits: Limits) -> CompletionCall:
+    return parse_rerank(body, limits, "texts")
+
+
+def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    texts, _ = texts_of(body, "inputs", _words)
+    tokens = [[{"id": each, "text": "", "special": False} for each in token_ids(text)] for text in texts]
+    return 200, JSON_HEADERS, pydantic_core.to_json(tokens)
+
+
 TEI = Guise(
     "tei",
-    {},
+    {
+        "/v1/embeddings": Route(_bounded(any_embedding), EmbeddingWriter, id_prefix=""),
+        "/rerank": Route(_bounded(whatever_model(_parse_texts)), BareRanks, id_prefix=""),
+    },
     {
         ("GET", "/info"): json_page(_info),
         ("GET", "/health"): empty_page,
         ("GET", "/ping"): empty_page,
+        ("POST", "/tokenize"): _tokenize,
         ("GET", "/metrics"): metrics_page(_metrics),
     },
     busy=HttpError(429, pydantic_core.to_json({"message": "Model is overloaded", "code": 429, "type": "overloaded"})),

@@ -15,15 +15,21 @@ from typing import Any
 
 import pydantic_core
 
+from batchclient.simulator.chat import ChatWriter
+from batchclient.simulator.exchange import JSON_HEADERS
 from batchclient.simulator.guise_parts import (
     OpenAIWriter,
+    any_chat,
     check_prompts,
     empty_page,
     json_page,
     metrics_page,
     openai_models,
     read_object,
+    restated,
+    texts_of,
     to_json,
+    token_ids,
 )
 from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.server import SimulatedServer
@@ -143,6 +149,15 @@ def _info(server: SimulatedServer) -> dict[str, object]:
     }
 
 
+def _chat_words(_status: int, message: str) -> HttpError:
+    return _refusal(422, f"Input validation error: {message}")
+
+
+def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    (text, *_), _ = texts_of(body, "inputs", _chat_words)
+    return 200, JSON_HEADERS, pydantic_core.to_json([{"id": each, "text": ""} for each in token_ids(text)])
+
+
 def _metrics(server: SimulatedServer) -> dict[str, float]:
     engine = server.engine
     return {
@@ -162,11 +177,15 @@ def _parse_stepwise(body: bytes, limits: Limits) -> CompletionCall:
 
 TGI = Guise(
     "tgi",
-    {"/v1/completions": Route(_parse_stepwise, _Writer, id_prefix="", in_completion_order=True)},
+    {
+        "/v1/completions": Route(_parse_stepwise, _Writer, id_prefix="", in_completion_order=True),
+        "/v1/chat/completions": Route(restated(any_chat, _chat_words), ChatWriter, id_prefix=""),
+    },
     {
         ("GET", "/info"): json_page(_info),
         ("GET", "/health"): empty_page,
         ("GET", "/ping"): empty_page,
+        ("POST", "/tokenize"): _tokenize,
         ("GET", "/v1/models"): lambda server, body: openai_models(server.model)(server, body),
         ("GET", "/metrics"): metrics_page(_metrics),
     },

@@ -8,10 +8,15 @@ Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``, ``postpr
 
 from __future__ import annotations
 
+from functools import partial
+
+from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.exchange import BUSY
 from batchclient.simulator.guise_parts import (
     OPENAI_FIELDS,
     OpenAIWriter,
+    Parse,
+    any_chat,
     any_model,
     empty_page,
     flat_error,
@@ -30,7 +35,7 @@ _VERSION = "1.2.0"
 _MORE_FIELDS = (
     "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos"
     " min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens use_beam_search return_perf_metrics"
-    " add_special_tokens response_format detokenize disaggregated_params lora_request"
+    " add_special_tokens response_format messages max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
 )
 _FIELDS = OPENAI_FIELDS | frozenset(_MORE_FIELDS.split())
 _STREAM_OPTIONS = frozenset(("include_usage", "continuous_usage_stats"))
@@ -40,7 +45,7 @@ def _words(_status: int, message: str) -> HttpError:
     return flat_error(400, message)
 
 
-def _parse(body: bytes, limits: Limits) -> CompletionCall:
+def _parse(body: bytes, limits: Limits, parse: Parse = any_model) -> CompletionCall:
     fields = read_object(body, _words)
     unknown: list[tuple[str, ...]] = [("body", name) for name in fields if name not in _FIELDS]
     unknown += [
@@ -49,7 +54,7 @@ def _parse(body: bytes, limits: Limits) -> CompletionCall:
     if unknown:
         lines = [{"type": "extra_forbidden", "loc": loc, "msg": "Extra inputs are not permitted"} for loc in unknown]
         raise flat_error(400, str(lines))
-    call = restated(any_model, _words)(body, limits)
+    call = restated(parse, _words)(body, limits)
     call.continuous_usage = False
     return call
 
@@ -67,7 +72,10 @@ class _Writer(OpenAIWriter):
 
 TRTLLM = Guise(
     "trtllm",
-    {"/v1/completions": Route(_parse, _Writer)},
+    {
+        "/v1/completions": Route(_parse, _Writer),
+        "/v1/chat/completions": Route(partial(_parse, parse=any_chat), ChatWriter, "chatcmpl-"),
+    },
     {
         ("GET", "/v1/models"): openai_models("tensorrt_llm"),
         ("GET", "/health"): empty_page,

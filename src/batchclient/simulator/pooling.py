@@ -4,20 +4,15 @@ Rules:
 - A pooled prompt goes through the engine as a sequence of one output token: what it costs a server is its prefill, and a sequence ends in
   the step in which its last prompt token was computed. The output token is neither counted nor shown.
 - A real vLLM serves either generation or pooling; this one serves both, so that one server is enough for a test.
-- Vectors are made of a text's words (``vector_of``): texts with the same words lie near each other, and no two texts have the same vector.
-  Scores are the cosine of two vectors, moved into 0 to 1; classes are decided by the text's digest.
+- What is answered comes from ``vectors``.
 - One bad input fails the whole request, and the message does not say which it was. There is no cap on lists.
 - ``/tokenize`` and ``/detokenize`` are pages: they cost the API server a request and the engine nothing.
 """
 
 from __future__ import annotations
 
-import math
-from array import array
 from base64 import b64encode
-from hashlib import shake_128
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import pydantic_core
 
@@ -34,13 +29,12 @@ from batchclient.simulator.validation import (
     parse_json,
     problem,
 )
+from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
 
 if TYPE_CHECKING:
     from batchclient.simulator.server import SimulatedServer
 
 __all__ = [
-    "CLASSES",
-    "DIMENSIONS",
     "ClassWriter",
     "EmbeddingWriter",
     "PoolingCall",
@@ -58,45 +52,7 @@ __all__ = [
     "vector_of",
 ]
 
-DIMENSIONS = 64
-CLASSES = ("LABEL_0", "LABEL_1")
-_OWN_SHARE = 0.1
-"""How far a text's own digest moves its vector away from the sum of its words."""
-_PLACES_PER_PIECE = 3
 _JSON = (("content-type", "application/json"),)
-
-
-# What the model says -------------------------------------------------------------------------------------------------
-
-
-def vector_of(prompt: Prompt, dimensions: int = DIMENSIONS) -> array[float]:
-    """The embedding of a text or of token ids, of length 1."""
-    raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
-    digest = shake_128(raw.encode("utf-8", "surrogatepass")).digest(dimensions)
-    values = [0.0] * dimensions
-    for piece in pieces(prompt) if isinstance(prompt, str) else map(str, prompt):
-        number = crc32(piece.strip().encode("utf-8", "surrogatepass"))
-        for _ in range(_PLACES_PER_PIECE):
-            number, place = divmod(number, dimensions)
-            number, sign = divmod(number, 2)
-            values[place] += 1.0 if sign else -1.0
-    length = math.sqrt(sum(value * value for value in values)) or 1.0
-    values = [value / length + _OWN_SHARE * (byte - 127.5) / 127.5 for value, byte in zip(values, digest, strict=True)]
-    length = math.sqrt(sum(value * value for value in values))
-    return array("f", [value / length for value in values])
-
-
-def score_of(query: str, document: str) -> float:
-    """How well a document fits a query, 0 to 1."""
-    one, other = vector_of(query), vector_of(document)
-    return min(1.0, max(0.0, (1.0 + sum(a * b for a, b in zip(one, other, strict=True))) / 2))
-
-
-def probabilities_of(prompt: Prompt) -> list[float]:
-    """The probabilities of ``CLASSES``."""
-    raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
-    first = (shake_128(b"class" + raw.encode("utf-8", "surrogatepass")).digest(1)[0] + 0.5) / 256
-    return [first, 1.0 - first]
 
 
 # What is asked -------------------------------------------------------------------------------------------------------

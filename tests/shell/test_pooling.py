@@ -1,0 +1,611 @@
+"""Calls that generate nothing, through the client, against the embedded server in virtual time: own answers, shared requests."""
+
+import json
+import math
+from array import array
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from batchclient import (
+    BadRequest,
+    Classification,
+    ConfigError,
+    DialectError,
+    Embedding,
+    NotFound,
+    RankedDocument,
+    ServerFault,
+    Usage,
+)
+from batchclient._core.kinds import Kind
+from batchclient.dialects._scores import RerankScores
+from batchclient.dialects.vllm import VllmDialect
+from batchclient.simulator import SimulatedServer, SimulatorTransport
+from batchclient.simulator.guises import VLLM
+from batchclient.simulator.vectors import probabilities_of, score_of, vector_of
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
+
+
+class Recorder(SimulatorTransport):
+    """The embedded server; remembers what it was asked."""
+
+    def __init__(self, **options):
+        super().__init__(SimulatedServer("instant", model="m", **options))
+        self.asked = []
+
+    async def send(self, request, timeouts):
+        self.asked.append((request.path, json.loads(request.body)))
+        return await super().send(request, timeouts)
+
+    def bodies(self, path):
+        return [body for asked, body in self.asked if asked == path]
+
+
+async def outcomes(calls):
+    """The answer or the error of each of some calls, all made in one turn."""
+    results = [None] * len(calls)
+
+    async def one(place, call):
+        try:
+            results[place] = await call
+        except Exception as caught:
+            results[place] = caught
+
+    async with anyio.create_task_group() as group:
+        for place, call in enumerate(calls):
+            group.start_soon(one, place, call)
+    return results
+
+
+# Embeddings ----------------------------------------------------------------------------------------------------------
+
+
+async def test_each_of_200_texts_gets_its_own_vector():
+    server = Recorder()
+    async with make_client(server, limit=64) as client:
+        texts = [f"text {number}" for number in range(200)]
+        answers = await outcomes([client.embed(text) for text in texts])
+    assert [answer.vector for answer in answers] == [vector_of(text) for text in texts]
+    assert all(type(answer) is Embedding and type(answer.vector) is array for answer in answers)
+    asked = server.bodies("/embeddings")
+    assert len(asked) <= 10
+    assert all(body["encoding_format"] == "base64" for body in asked)
+    assert client.statistics().in_flight == 0
+
+
+async def test_a_lists_usage_is_nobodys():
+    server = Recorder()
+    async with make_client(server) as client:
+        both = await outcomes([client.embed("one two"), client.embed("three")])
+        alone = await client.embed("one two")
+        ids = await outcomes([client.embed([5, 6, 7]), client.embed([5])])
+    assert [answer.usage for answer in both] == [None, None]
+    assert alone.usage == Usage(2, 0)
+    # Token ids are counted, and add up to what the server counted.
+    assert sorted(answer.usage.prompt_tokens for answer in ids) == [1, 3]
+    assert alone.extra["object"] == "list"
+    assert "data" not in alone.extra
+
+
+async def test_token_ids_and_texts_never_share():
+    server = Recorder()
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed("12"), client.embed([12]), client.embed([3, 4]), client.embed("x")])
+    expected = [vector_of("12"), vector_of([12]), vector_of([3, 4]), vector_of("x")]
+    assert [answer.vector for answer in answers] == expected
+    assert sorted(len(body["input"]) for body in server.bodies("/embeddings")) == [2, 2]
+
+
+async def test_the_caller_chooses_the_form():
+    server = Recorder()
+    async with make_client(server) as client:
+        plain = await client.embed("a", encoding_format="float")
+        packed = await client.embed("a", encoding_format="base64")
+        own = await client.embed("a")
+    assert plain.vector == packed.vector == own.vector == vector_of("a")
+    assert [body["encoding_format"] for body in server.bodies("/embeddings")] == ["float", "base64", "base64"]
+
+
+def vectors(sent, **fields):
+    """A reply with one number for each input, its place; the last first."""
+    given = sent.body["input"]
+    given = given if isinstance(given, list) else [given]
+    items = [{"index": i, "embedding": [float(i), 1.0]} for i in range(len(given))]
+    return Reply(chunks=[json.dumps({"data": items[::-1], **fields}).encode()])
+
+
+def scripted(monkeypatch, *script):
+    """A server that answers by script; what it was sent is read by ``body``."""
+
+    def look(sent):
+        sent.body = json.loads(sent.request.body)
+        sent.prompts = [sent.body.get("input")]
+
+    monkeypatch.setattr("tests.shell.scripted.Sent.__post_init__", look)
+    return ScriptedTransport(*script)
+
+
+class Never:
+    """A retry policy that is not to be asked."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        pytest.fail("this is no failure: the calls are sent again in another form")
+
+
+async def test_a_server_that_refuses_base64_is_asked_without(monkeypatch):
+    refused = error(400, "encoding_format: Extra inputs are not permitted")
+    server = scripted(monkeypatch, refused, vectors, vectors)
+    async with make_client(server, retry=Never()) as client:
+        answers = await outcomes([client.embed("a"), client.embed("b")])
+        later = await client.embed("c")
+    assert sorted(list(answer.vector) for answer in answers) == [[0.0, 1.0], [1.0, 1.0]]
+    assert later.attempts == 1
+    assert ["encoding_format" in sent.body for sent in server.sent] == [True, False, False]
+
+
+async def test_a_caller_that_insists_on_base64_is_told(monkeypatch):
+    server = scripted(monkeypatch, error(400, "encoding_format is not supported"))
+    async with make_client(server) as client:
+        with pytest.raises(BadRequest, match="encoding_format"):
+            await client.embed("a", encoding_format="base64")
+    assert len(server.sent) == 1
+
+
+async def test_a_server_that_ignores_base64_is_understood(monkeypatch):
+    server = scripted(monkeypatch, vectors)
+    async with make_client(server) as client:
+        assert list((await client.embed("a")).vector) == [0.0, 1.0]
+
+
+def spoilt(**changes):
+    """A reply whose item of index 1 is changed."""
+
+    def reply(sent):
+        body = json.loads(vectors(sent).chunks[0])
+        for item in body["data"]:
+            if item["index"] == 1:
+                item.update(changes)
+        return Reply(chunks=[json.dumps(body).encode()])
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "vector", [[math.nan, 1.0], [math.inf, 1.0], [], [1e39, 1.0], "AAAAA", "not base64 é"], ids=str
+)
+async def test_a_vector_that_is_none_fails_its_caller_alone(monkeypatch, vector):
+    server = scripted(monkeypatch, *[spoilt(embedding=vector)] * 4)
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed("a"), client.embed("b"), client.embed("c")])
+    failed = [answer for answer in answers if isinstance(answer, Exception)]
+    # Sent again alone, the place in the reply is another one: whoever was spoilt is served then.
+    assert failed == []
+    assert sorted(answer.attempts for answer in answers) == [1, 1, 2]
+
+
+async def test_a_vector_that_is_none_twice_is_an_error(monkeypatch):
+    bad = Reply(chunks=[b'{"data":[{"index":0,"embedding":[NaN]}]}'])
+    server = scripted(monkeypatch, bad, bad, bad)
+    async with make_client(server) as client:
+        with pytest.raises(DialectError, match="NaN"):
+            await client.embed("a")
+    assert len(server.sent) == 2
+
+
+async def test_vectors_of_different_lengths_are_handed_to_nobody(monkeypatch):
+    server = scripted(monkeypatch, *[spoilt(embedding=[1.0, 2.0, 3.0])] * 2)
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed("a"), client.embed("b")])
+    assert all(isinstance(answer, DialectError) for answer in answers)
+    assert len(server.sent) == 2
+
+
+@pytest.mark.parametrize("change", [{"index": 0}, {"index": 7}, {"index": "1"}, {"index": True}])
+async def test_wrong_indices_are_trusted_by_nobody(monkeypatch, change):
+    server = scripted(monkeypatch, spoilt(**change), vectors, vectors)
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed("a"), client.embed("b")])
+    # Each alone.
+    assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
+    assert [answer.attempts for answer in answers] == [2, 2]
+    assert len(server.sent) == 3
+
+
+async def test_one_text_too_long_fails_alone():
+    server = Recorder(max_model_len_tokens=64)
+    async with make_client(server) as client:
+        texts = [f"text {number}" for number in range(9)]
+        texts[4] = "much " * 100
+        answers = await outcomes([client.embed(text) for text in texts])
+        # The length was learnt; a text may fill it whole.
+        with pytest.raises(ConfigError, match="64") as refusal:
+            await client.embed([5] * 65)
+        await client.embed([5] * 64)
+    assert refusal.value.field == "text"
+    assert [place for place, answer in enumerate(answers) if isinstance(answer, Exception)] == [4]
+    assert isinstance(answers[4], BadRequest)
+    assert "much" not in str(answers[4])
+
+
+async def test_overload_is_waited_for():
+    server = Recorder(faults=["status=503,count=2"])
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed(f"text {number}") for number in range(8)])
+    assert [answer.vector for answer in answers] == [vector_of(f"text {number}") for number in range(8)]
+
+
+@pytest.mark.parametrize("fault", ["drop_choice,count=1", "double_choice,count=1", "first_only,count=1", "cut,count=1"])
+async def test_spoilt_lists_reach_nobody(fault):
+    server = Recorder(faults=[fault])
+    async with make_client(server) as client:
+        answers = await outcomes([client.score(f"q {number}", "d") for number in range(8)])
+    assert [answer.score for answer in answers] == [score_of(f"q {number}", "d") for number in range(8)]
+
+
+# Scores and ranks ----------------------------------------------------------------------------------------------------
+
+
+async def test_unrelated_pairs_share_a_request():
+    server = Recorder()
+    pairs = [(f"query {number}", f"document {number % 3}") for number in range(30)]
+    async with make_client(server, limit=64) as client:
+        answers = await outcomes([client.score(*pair) for pair in pairs])
+    assert [answer.score for answer in answers] == [score_of(*pair) for pair in pairs]
+    (body,) = server.bodies("/score")
+    assert len(body["text_1"]) == len(body["text_2"]) == 30
+
+
+DOCUMENTS = ["blue whales", "the red fox", "red", "a fox that is red", "stones"]
+
+
+async def test_a_ranking_begins_with_the_best():
+    server = Recorder()
+    async with make_client(server) as client:
+        ranked = await client.rerank("red fox", DOCUMENTS)
+        best = await client.rerank("red fox", iter(DOCUMENTS), top_n=2)
+    scores = [score_of("red fox", document) for document in DOCUMENTS]
+    places = sorted(range(5), key=lambda place: -scores[place])
+    assert ranked == [RankedDocument(place, scores[place], DOCUMENTS[place]) for place in places]
+    assert best == ranked[:2]
+    assert server.bodies("/score")[0]["text_1"] == "red fox"
+
+
+async def test_equal_documents_keep_their_order():
+    async with make_client(Recorder()) as client:
+        ranked = await client.rerank("a", ["b", "b", "b"])
+        assert await client.rerank("a", []) == []
+    assert [document.index for document in ranked] == [0, 1, 2]
+
+
+async def test_rankings_of_several_queries_share_a_request():
+    server = Recorder()
+    async with make_client(server) as client:
+        await outcomes([client.rerank(f"query {number}", ["a", "b"]) for number in range(10)])
+    assert [len(body["text_2"]) for body in server.bodies("/score")] == [20]
+
+
+@pytest.fixture
+def only_ranks(monkeypatch):
+    """The server ranks documents, and scores no other pairs."""
+    form = RerankScores()
+    monkeypatch.setattr(VllmDialect, "forms", {Kind.SCORE: form, Kind.RERANK: form})
+    monkeypatch.setattr(VllmDialect, "caps", {Kind.SCORE: 1})
+
+
+async def test_where_a_server_only_ranks_a_query_is_one_request(only_ranks):
+    server = Recorder()
+    async with make_client(server) as client:
+        both = await outcomes([client.rerank("red fox", DOCUMENTS), client.rerank("whale", DOCUMENTS, top_n=1)])
+        alone = await outcomes([client.score("red", "a"), client.score("fox", "b")])
+    for query, ranked in zip(("red fox", "whale"), both, strict=True):
+        scores = [score_of(query, document) for document in DOCUMENTS]
+        assert [(each.index, each.score) for each in ranked][0] == (scores.index(max(scores)), max(scores))
+        assert all(each.score == scores[each.index] for each in ranked)
+    assert [len(ranked) for ranked in both] == [5, 1]
+    assert [answer.score for answer in alone] == [score_of("red", "a"), score_of("fox", "b")]
+    asked = server.bodies("/rerank")
+    assert sorted((body["query"], len(body["documents"])) for body in asked) == [
+        ("fox", 1),
+        ("red", 1),
+        ("red fox", 5),
+        ("whale", 5),
+    ]
+
+
+async def test_pairs_with_different_queries_are_no_list_there(only_ranks, monkeypatch):
+    # Nothing says beforehand that this server takes none: the list is taken apart, and nobody fails.
+    monkeypatch.setattr(VllmDialect, "caps", {})
+    server = Recorder()
+    async with make_client(server) as client:
+        answers = await outcomes([client.score(f"q {number}", "d") for number in range(6)])
+    assert [answer.score for answer in answers] == [score_of(f"q {number}", "d") for number in range(6)]
+    assert [len(body["documents"]) for body in server.bodies("/rerank")] == [1] * 6
+
+
+async def test_a_documents_error_names_it_and_ends_the_others():
+    server = Recorder(max_model_len_tokens=64)
+    async with make_client(server) as client:
+        with pytest.raises(BadRequest) as caught:
+            await client.rerank("a", ["b", "c", "much " * 100, "d"])
+        assert caught.value.__notes__ == ["document 2"]
+        await client.drain()
+        statistics = client.statistics()
+    assert (statistics.in_flight, statistics.queued) == (0, 0)
+
+
+async def test_a_cancelled_ranking_leaves_nothing_behind(monkeypatch):
+    held = anyio.Event()
+    server = scripted(monkeypatch, Reply(chunks=[held]))
+    async with make_client(server) as client:
+        with anyio.move_on_after(1.0) as scope:
+            await client.rerank("a", ["b", "c"])
+        assert scope.cancelled_caught
+        assert client.statistics().cancelled == 2
+        await client.drain()
+    assert [sent.state for sent in server.sent] == ["cancelled"] or server.sent[0].state == "closed"
+
+
+# Classes and tokens --------------------------------------------------------------------------------------------------
+
+
+async def test_each_text_gets_its_own_class():
+    server = Recorder()
+    async with make_client(server) as client:
+        texts = [f"text {number}" for number in range(20)]
+        answers = await outcomes([client.classify(text) for text in texts])
+        by_ids = await client.classify([5, 6])
+    for text, answer in zip(texts, answers, strict=True):
+        probabilities = probabilities_of(text)
+        assert type(answer) is Classification
+        assert answer.probabilities == tuple(probabilities)
+        assert answer.label == f"LABEL_{probabilities.index(max(probabilities))}"
+    assert by_ids.usage == Usage(2, 0)
+    assert [len(body["input"]) for body in server.bodies("/classify")] == [20, 2]
+
+
+async def test_texts_are_tokenized_one_by_one():
+    server = Recorder()
+    async with make_client(server) as client:
+        one, other = await outcomes([client.tokenize("hello world"), client.tokenize("hello")])
+        empty = await client.tokenize("")
+    assert one[: len(other)] == other
+    assert empty == []
+    assert [body["prompt"] for body in server.bodies("/tokenize")].count("hello") == 1
+
+
+async def test_a_path_that_is_not_there_is_told_of_its_kind_alone():
+    server = Recorder(guise=replace(VLLM, routes={"/v1/completions": VLLM.routes["/v1/completions"]}))
+    async with make_client(server) as client:
+        answers = await outcomes([client.embed("a"), *[client.complete(f"{n}", max_tokens=1) for n in range(3)]])
+        # Twice, so that such calls are known to be refused; the others for the same model are served all the same.
+        answers += await outcomes([client.embed("a"), *[client.complete(f"{n}", max_tokens=1) for n in range(3)]])
+    assert all(isinstance(answer, NotFound) for answer in answers[::4])
+    assert "no embedding calls" in str(answers[0])
+    assert all(answer.text for place, answer in enumerate(answers) if place % 4)
+
+
+# Likelihoods ---------------------------------------------------------------------------------------------------------
+
+
+async def test_likelihoods_travel_in_lists():
+    server = Recorder()
+    pairs = [(f"given {number}", f" and {number}") for number in range(12)]
+    async with make_client(server) as client:
+        answers = await outcomes([client.log_likelihood(own, given=given) for given, own in pairs])
+        alone = await client.log_likelihood(" and 3", given="given 3")
+    assert [len(body["prompt"]) for body in server.bodies("/completions")][0] == 12
+    assert all(body["max_tokens"] == 0 and body["echo"] for body in server.bodies("/completions"))
+    for (_, own), answer in zip(pairs, answers, strict=True):
+        assert "".join(token.text for token in answer.tokens) == own
+        assert answer.total == sum(token.log_likelihood for token in answer.tokens)
+        assert answer.is_greedy
+    assert answers[3].total == alone.total
+    assert answers[3].tokens == alone.tokens
+
+
+async def test_nothing_stands_before_the_first_token():
+    async with make_client(Recorder()) as client:
+        answer = await client.log_likelihood("one two")
+    assert [token.log_likelihood is None for token in answer.tokens] == [True, False]
+    assert answer.total == answer.tokens[1].log_likelihood
+
+
+async def test_with_token_ids_the_boundary_is_a_count():
+    async with make_client(Recorder()) as client:
+        answer = await client.log_likelihood([7, 8], given=[5, 6, 4])
+        bare = await client.log_likelihood([7, 8])
+    assert [token.text for token in answer.tokens] == [" 7", " 8"]
+    assert [token.log_likelihood is None for token in bare.tokens] == [True, False]
+    assert answer.usage.prompt_tokens == 5
+
+
+async def test_ids_that_do_not_come_back_are_no_likelihood():
+    server = ScriptedTransport(echoed(["a", "b"], [None, -1.0], [None, {"b": -1.0}]))
+    async with make_client(server) as client:
+        with pytest.raises(DialectError, match="echo"):
+            await client.log_likelihood([7], given=[5, 6])
+
+
+async def test_a_token_across_the_boundary_is_the_continuations():
+    async with make_client(Recorder()) as client:
+        # The simulated model's pieces have at most three letters after a blank: " tow" and "er".
+        answer = await client.log_likelihood("wer", given="the to")
+    assert "".join(token.text for token in answer.tokens).endswith("wer")
+    assert "".join(token.text for token in answer.tokens) != "wer"
+
+
+def echoed(tokens, numbers, tops, **fields):
+    def reply(sent):
+        logprobs = {"tokens": tokens, "token_logprobs": numbers, "top_logprobs": tops, "text_offset": []}
+        choice = {"index": 0, "text": "".join(tokens), "finish_reason": "length", "logprobs": logprobs}
+        headers = {"content-type": "application/json"}
+        return Reply(headers=headers, chunks=[json.dumps({"choices": [choice], **fields}).encode()])
+
+    return reply
+
+
+async def test_a_likelier_token_is_told_by_its_value():
+    tops = [None, {"b": -1.0, "x": -0.5}, {"c": -0.1}]
+    server = ScriptedTransport(*[echoed(["a", "b", "c"], [None, -1.0, -0.1], tops)] * 2)
+    async with make_client(server) as client:
+        answer = await client.log_likelihood("bc", given="a")
+        assert (await client.log_likelihood("c", given="ab")).is_greedy
+    assert [token.is_greedy for token in answer.tokens] == [False, True]
+    assert not answer.is_greedy
+    assert answer.total == pytest.approx(-1.1)
+
+
+async def test_a_models_own_first_token_moves_no_boundary():
+    tops = [None, {"a": -1.0}, {"b": -2.0}]
+    server = ScriptedTransport(*[echoed(["<s>", "a", "b"], [None, -1.0, -2.0], tops)] * 2)
+    async with make_client(server) as client:
+        assert (await client.log_likelihood("b", given="a")).total == -2.0
+        assert (await client.log_likelihood("ab")).total == -3.0
+
+
+async def test_the_bytes_of_a_first_character_are_the_continuations():
+    # As vLLM writes the tokens of "é": the first byte has no text.
+    tops = [None, {"": -4.0}, {"é": -2.0}]
+    server = ScriptedTransport(echoed(["a", "", "é"], [None, -4.0, -2.0], tops))
+    async with make_client(server) as client:
+        assert (await client.log_likelihood("é", given="a")).total == -6.0
+
+
+async def test_a_server_that_generates_at_least_one_token_is_asked_for_one():
+    usage = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
+    tops = [None, {"b": -2.0}, {"z": -9.0}]
+    reply = echoed(["a", "b", "z"], [None, -2.0, -9.0], tops, usage=usage)
+    server = ScriptedTransport(error(400, "max_tokens must be at least 1"), reply, reply)
+    async with make_client(server) as client:
+        first = await client.log_likelihood("b", given="a")
+        second = await client.log_likelihood("b", given="a")
+    assert first.total == second.total == -2.0
+    assert [sent.body["max_tokens"] for sent in server.sent] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        echoed(["x"], [-1.0], [{"x": -1.0}]),
+        echoed(["a", "b"], [None], [None, {}]),
+        echoed([], [], []),
+        lambda sent: Reply(chunks=[b'{"choices":[{"index":0,"text":"ab","finish_reason":"length","logprobs":null}]}']),
+    ],
+    ids=["other text", "unequal", "nothing", "no logprobs"],
+)
+async def test_what_does_not_fit_is_no_likelihood(reply):
+    async with make_client(ScriptedTransport(reply)) as client:
+        with pytest.raises(DialectError, match="echo") as caught:
+            await client.log_likelihood("b", given="a")
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+# Maps ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_map_may_embed_and_classify():
+    server = Recorder()
+    documents = [f"text {number}" for number in range(50)]
+    async with make_client(server) as client:
+        vectors = await client.batch_map(documents, "{}", call="embed")
+        rows = [row async for row in client.stream_map(documents, lambda text: text.upper(), call="classify")]
+    assert [answer.vector for answer in vectors] == [vector_of(text) for text in documents]
+    assert {row.document: row.answer.probabilities for row in rows} == {
+        text: tuple(probabilities_of(text.upper())) for text in documents
+    }
+    assert all(row.completion is None and row.error is None for row in rows)
+
+
+async def test_a_maps_completions_are_its_answers():
+    async with make_client(Recorder()) as client:
+        rows = [row async for row in client.stream_map(["a"], "{}", max_tokens=1)]
+    assert rows[0].completion is rows[0].answer
+    assert rows[0].completion.text
+
+
+async def test_a_bad_document_of_a_map_of_vectors_is_a_row():
+    async with make_client(Recorder(max_model_len_tokens=64)) as client:
+        rows = await client.batch_map(["a", "", "b"], "{}", call="embed", return_exceptions=True)
+    assert [type(row).__name__ for row in rows] == ["Embedding", "BadRequest", "Embedding"]
+
+
+async def test_a_map_sends_a_chat_as_messages(monkeypatch):
+    sent = []
+    client = make_client(Recorder())
+    make = client._calls.make
+    monkeypatch.setattr(client._calls, "make", lambda item, *args: sent.append(item) or make(item, *args))
+    async with client:
+        own = [{"role": "system", "content": "s"}]
+        with pytest.raises(Exception, match="chat"):
+            await client.batch_map(["a"], "Say {}", call="chat")
+        with pytest.raises(Exception, match="chat"):
+            await client.batch_map(["a"], lambda document: own, call="chat")
+    assert sent == [[{"role": "user", "content": "Say a"}], own]
+
+
+# Bad input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ask", "field"),
+    [
+        (lambda c: c.embed(5), "text"),
+        (lambda c: c.embed(["a", "b"]), "text"),
+        (lambda c: c.embed([]), "text"),
+        (lambda c: c.embed([-1]), "text"),
+        (lambda c: c.embed("\ud800"), "text"),
+        (lambda c: c.embed("a", encoding_format="bytes"), "encoding_format"),
+        (lambda c: c.embed("a", embed_dtype="float16"), "embed_dtype"),
+        (lambda c: c.embed("a", endianness="big"), "endianness"),
+        (lambda c: c.embed("a", dimensions=0), "dimensions"),
+        (lambda c: c.embed("a", input="b"), "input"),
+        (lambda c: c.embed("a", priority=1000), "priority"),
+        (lambda c: c.classify(None), "text"),
+        (lambda c: c.score("a", 5), "document"),
+        (lambda c: c.score(None, "a"), "query"),
+        (lambda c: c.score("a", "b", text_1="c"), "text_1"),
+        (lambda c: c.rerank("a", "one text"), "documents"),
+        (lambda c: c.rerank("a", 5), "documents"),
+        (lambda c: c.rerank("a", ["b", 5]), "documents"),
+        (lambda c: c.rerank(5, ["b"]), "query"),
+        (lambda c: c.rerank("a", ["b"], top_n=0), "top_n"),
+        (lambda c: c.rerank("a", ["b"], timeout_s=-1), "timeout_s"),
+        (lambda c: c.tokenize([1, 2]), "text"),
+        (lambda c: c.log_likelihood(""), "continuation"),
+        (lambda c: c.log_likelihood([]), "continuation"),
+        (lambda c: c.log_likelihood("a", given=[1]), "given"),
+        (lambda c: c.log_likelihood([1], given="a"), "given"),
+        (lambda c: c.log_likelihood("a", echo=False), "echo"),
+        (lambda c: c.log_likelihood("a", max_tokens=3), "max_tokens"),
+    ],
+)
+async def test_bad_input_is_refused_where_it_is_given(ask, field):
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError) as caught:
+            await ask(client)
+        assert caught.value.field == field
+        assert client.statistics().submitted == 0
+
+
+@pytest.mark.parametrize("call", ["embedding", "", None, 5])
+async def test_a_map_makes_calls_that_there_are(call):
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError) as caught:
+            client.stream_map(["a"], "{}", call=call)
+    assert caught.value.field == "call"
+
+
+async def test_no_text_of_a_pair_reaches_an_error(monkeypatch):
+    def quote(sent):
+        return error(500, f"cannot score {sent.body['text_1']!r} with {json.dumps(sent.body['text_2'])}")
+
+    server = scripted(monkeypatch, *[quote] * 9)
+    async with make_client(server, timeout_s=100.0) as client:
+        with pytest.raises(ServerFault) as caught:
+            await client.score("a secret question", "its secret answer, with “marks”")
+    shown = f"{caught.value!r} {caught.value}"
+    assert "secret" not in shown
+    assert "marks" not in shown

@@ -1,0 +1,356 @@
+"""A client without a model asks its server for it: once, before the first call, with that call's deadline and retries."""
+
+import random
+from functools import partial
+
+import anyio
+import pytest
+
+from batchclient import (
+    AuthenticationFailed,
+    Backoff,
+    BatchClient,
+    CallAborted,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    ServerFault,
+)
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.transport import SimulatorTransport
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
+from tests.shell.test_detection import TGI, VLLM, Pages, models, ok
+
+QUICK = Backoff(max_attempts=3, base_s=0.0)
+
+
+class Server(ScriptedTransport):
+    """Answers calls as the scripted server, and plain pages before them."""
+
+    def __init__(self, pages, *script, **arguments):
+        super().__init__(*script, **arguments)
+        self.about = Pages(pages)
+
+    async def send(self, request, timeouts):
+        if request.method == "GET":
+            return await self.about.send(request, timeouts)
+        return await super().send(request, timeouts)
+
+
+def make(server, **arguments):
+    return make_client(server, **{"model": None, "retry": QUICK, **arguments})
+
+
+async def outcomes(*calls):
+    """What each of some calls ends with."""
+    results = [None] * len(calls)
+
+    async def one(place, call):
+        try:
+            results[place] = await call()
+        except Exception as error:
+            results[place] = error
+
+    async with anyio.create_task_group() as group:
+        for place, call in enumerate(calls):
+            group.start_soon(one, place, call)
+    return results
+
+
+async def test_one_question_for_all_calls_and_then_none():
+    server = Server({"/models": models("the/model")})
+    async with make(server) as client:
+        started = anyio.current_time()
+        done = await outcomes(*(partial(client.complete, f"{number}") for number in range(8)))
+        assert [each.text for each in done] == [f"<{number}|0>" for number in range(8)]
+        assert anyio.current_time() - started == pytest.approx(0.01), "one round trip"
+        assert len(server.sent) == 1, "they travel together"
+        await client.complete("later")
+    assert server.about.asked == ["/models"]
+    assert {each.body["model"] for each in server.sent} == {"the/model"}
+
+
+async def test_a_call_that_names_a_model_waits_for_nothing():
+    server = Server({"/models": "hangs"})
+    async with make(server) as client:
+        await client.complete("p", model="mine")
+    assert (server.about.asked, server.sent[0].body["model"]) == ([], "mine")
+
+
+async def test_a_map_asks_too_before_it_reads():
+    read = []
+
+    def documents():
+        for number in range(5):
+            read.append(number)
+            yield str(number)
+
+    server = Server({"/models": models("m")})
+    async with make(server) as client:
+        answers = await client.batch_map(documents(), "{}")
+        assert [each.text for each in answers] == [f"<{number}|0>" for number in range(5)]
+        assert [row.completion.text async for row in client.stream_map(["x"], "{}")] == ["<x|0>"]
+    assert server.about.asked == ["/models"]
+    assert server.sent[0].body["model"] == "m"
+
+
+async def test_a_map_whose_server_does_not_say_fails_before_it_reads():
+    server, read = Server({"/models": models("a", "b")}), []
+    async with make(server) as client:
+        with pytest.raises(ConfigError, match="'a', 'b'"):
+            await client.batch_map((read.append(1) for _ in range(3)), str)
+    assert (read, server.sent) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"prompt": "p", "timeout_s": -1}, "timeout_s"),
+        ({"prompt": "p", "priority": 1000}, "priority"),
+        ({"prompt": "p", "max_tokens": "x"}, "max_tokens"),
+        ({"prompt": "p", "model": 5}, "model"),
+        ({"prompt": "p", "model": ""}, "model"),
+    ],
+    ids=str,
+)
+async def test_bad_input_is_refused_at_once_all_the_same(call, field):
+    server = Server({"/models": "hangs"})
+    async with make(server) as client:
+        with pytest.raises(ConfigError) as caught:
+            await client.complete(**call)
+    assert caught.value.field == field
+    assert server.about.asked == []
+
+
+# What the server says ------------------------------------------------------------------------------------------------
+
+
+async def test_several_models_are_named_and_none_is_guessed():
+    server = Server({"/models": models("b/one", "a/two")})
+    async with make(server) as client:
+        first, second = await outcomes(partial(client.complete, "p"), partial(client.complete, "q"))
+        assert isinstance(first, ConfigError) and first.field == "model"
+        assert "'b/one', 'a/two'" in str(first) and "model=" in str(first)
+        assert first is not second and str(first) == str(second)
+        assert (await client.complete("p", model="a/two")).text == "<p|0>"
+    assert server.about.asked == ["/models"]
+
+
+async def test_a_thousand_models_are_not_all_named():
+    server = Server({"/models": models(*(f"model-{number}" for number in range(1000)))})
+    async with make(server) as client:
+        with pytest.raises(ConfigError, match="and 980 more") as caught:
+            await client.complete("p")
+    assert len(str(caught.value)) < 1000
+
+
+async def test_an_adapter_is_not_its_base_model():
+    page = ok(data=[{"id": "base", "parent": None}, {"id": "lora", "parent": "base"}])
+    server = Server({"/models": page})
+    async with make(server) as client:
+        await client.complete("p")
+    assert server.sent[0].body["model"] == "base"
+
+
+async def test_tgi_has_no_other_name_than_tgi():
+    server = Server(TGI)
+    async with make(server) as client:
+        await client.complete("p")
+    assert server.sent[0].body["model"] == "tgi"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [Reply(404), Reply(500), ok(data=[]), ok(), Reply(200, {}, [b"<html>"])],
+    ids=["404", "500", "none", "{}", "html"],
+)
+async def test_a_server_that_does_not_say_leaves_the_name_to_the_caller(page):
+    server = Server({"/models": page})
+    async with make(server) as client:
+        with pytest.raises(ConfigError, match="does not say") as caught:
+            await client.complete("p")
+        assert caught.value.field == "model"
+        assert (await client.complete("p", model="m")).text == "<p|0>"
+    assert len(server.about.asked) <= 3
+
+
+async def test_another_model_after_a_restart_is_asked_for_when_the_old_one_is_not_found():
+    server = Server({"/models": models("old")})
+    async with make(server, retry=Backoff(max_attempts=1)) as client:
+        await client.complete("p")
+        server.about.pages = {"/models": models("new")}
+        server.script = [error(404, "The model `old` does not exist.")]
+        (failed,) = await outcomes(partial(client.complete, "q"))
+        assert failed.status == 404
+        # The model is refused for a while; what names another is not concerned.
+        await client.complete("r")
+    assert [each.body["model"] for each in server.sent] == ["old", "old", "new"]
+
+
+# Trouble -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_refused_connection_is_as_a_calls():
+    server = Server({"/models": ConnectFailed("nobody listens")})
+    async with make(server, retry=Backoff(max_attempts=9, base_s=0.0)) as client:
+        first, second = await outcomes(partial(client.complete, "p"), partial(client.complete, "q"))
+        assert type(first) is type(second) is ConnectFailed
+        assert first is not second
+        assert first.attempt == 3
+        assert server.about.asked == ["/models"] * 3
+        # A later call asks anew.
+        server.about.pages = {"/models": models("m")}
+        assert (await client.complete("p")).text == "<p|0>"
+
+
+async def test_a_policy_says_when_it_is_asked_again():
+    server = Server({"/models": Reply(503, {"retry-after": "7"}, [b'{"error":{"message":"Loading model"}}'])})
+    async with make(server, retry=Backoff(max_attempts=2, base_s=0.0)) as client:
+        started = anyio.current_time()
+        with pytest.raises(ServerFault, match="Loading model.*asked for its model") as caught:
+            await client.complete("p")
+        assert caught.value.attempt == 2
+        assert anyio.current_time() - started == pytest.approx(7.02)
+
+
+async def test_a_server_that_comes_up_meanwhile_costs_time_and_no_call():
+    server = Server({"/models": Reply(503)})
+    async with make(server, retry=Backoff(max_attempts=100, base_s=2.0, cap_s=2.0)) as client:
+        client._runner.model_question._rng = random.Random(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.complete, "p")
+            await anyio.sleep(5.0)
+            server.about.pages = VLLM
+        assert len(server.sent) == 1
+
+
+async def test_a_key_that_is_refused_is_not_tried_again():
+    server = Server({"/models": Reply(401, {}, [b'{"error":"Invalid key sk-secret"}'])})
+    async with make(server, api_key="sk-secret") as client:
+        with pytest.raises(AuthenticationFailed) as caught:
+            await client.complete("p")
+    assert "sk-secret" not in str(caught.value)
+    assert server.about.asked == ["/models"]
+
+
+async def test_a_deadline_counts_from_the_call():
+    server = Server({"/models": "hangs"})
+    async with make(server) as client:
+        started = anyio.current_time()
+        with pytest.raises(DeadlineExceeded, match="asked for its model"):
+            await client.complete("p", timeout_s=3.0)
+        assert anyio.current_time() - started == pytest.approx(3.0)
+        await settle()
+        assert server.about.open == 0, "with the last that waits the question ends"
+        server.about.pages = {"/models": models("m")}
+        server.held = True
+        with pytest.raises(DeadlineExceeded, match="server worked"):
+            await client.complete("p", timeout_s=1.0)
+        assert anyio.current_time() - started == pytest.approx(4.0)
+
+
+async def test_silence_has_an_end_without_a_deadline_too():
+    server = Server({"/models": "hangs"})
+    async with make(server, retry=Backoff(max_attempts=2, base_s=0.0)) as client:
+        started = anyio.current_time()
+        with pytest.raises(Exception, match="within 30 s"):
+            await client.complete("p")
+        assert anyio.current_time() - started == pytest.approx(60.0)
+
+
+async def test_a_cancelled_caller_leaves_the_others_alone():
+    server = Server({"/models": "hangs"})
+    async with make(server) as client:
+        done = []
+
+        async def caller():
+            done.append(await client.complete("stays"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller)
+            with anyio.move_on_after(1.0):
+                await client.complete("goes")
+            assert server.about.open == 1
+            server.about.pages = {"/models": models("m")}
+            group.cancel_scope.cancel()
+        await settle()
+        assert server.about.open == 0
+        assert client._runner._tasks == {}
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller)
+            group.start_soon(caller)
+        assert [each.text for each in done] == ["<stays|0>"] * 2
+
+
+@pytest.mark.parametrize(("how", "error_type"), [("aclose", ClientClosed), ("abort", CallAborted)])
+async def test_ending_the_client_ends_those_that_wait(how, error_type):
+    server = Server({"/models": "hangs"})
+    client = make(server)
+    async with client:
+        async with anyio.create_task_group() as group:
+
+            async def caller():
+                with pytest.raises(error_type):
+                    await client.complete("p")
+
+            group.start_soon(caller)
+            await anyio.sleep(1.0)
+            ended = getattr(client, how)()
+            if ended is not None:
+                await ended
+        await settle()
+        assert server.about.open == 0
+
+
+async def test_draining_waits_for_those_that_wait():
+    server = Server({"/models": models("m")})
+    client = make(server)
+    async with client:
+        done = []
+
+        async def caller():
+            done.append(await client.complete("p"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(caller)
+            await settle(3)
+            await client.drain()
+        assert [each.text for each in done] == ["<p|0>"]
+
+
+# With detection ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_read_for_the_name_is_not_read_again():
+    server, pages = Server(VLLM), Pages(VLLM)
+    client = make(server, detect=True)
+    client._make_detection_transport = lambda url: pages
+    async with client:
+        await client.complete("p")
+        await anyio.sleep(1.0)
+        await client.complete("q")
+        await anyio.sleep(1.0)
+        assert (server.about.asked, pages.asked) == (["/models"], ["/version"])
+        assert client.statistics().endpoints[0].server == "vllm 0.32.0"
+
+
+async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
+    first, second = Server({"/models": ConnectFailed("down")}), Server({"/models": models("m")})
+    client = BatchClient(["http://a/v1", "http://b/v1"], retry=Backoff(base_s=0.0), server_metrics=False, limit=2)
+    client._make_transport = {"http://a/v1": first, "http://b/v1": second}.__getitem__
+    async with client:
+        await client.complete("p")
+    assert (first.about.asked, second.about.asked) == (["/models"], ["/models"])
+
+
+@pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
+async def test_guises(guise):
+    engine = SimulatorTransport(SimulatedServer("gpu", model="org/simulated", guise=guise))
+    client = BatchClient("http://server/v1", server_metrics=False)
+    client._make_transport = lambda url: engine
+    async with client:
+        answer = await client.complete("Hello", max_tokens=4, temperature=0)
+        assert answer.text

@@ -1,0 +1,248 @@
+"""How calls that generate nothing are written for each sort of server, and how its replies are read."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import FailureKind
+from batchclient.dialects._embeddings import Embeddings
+from batchclient.dialects._scores import PairScores, RerankScores
+from batchclient.dialects._shapes import Shapes
+from batchclient.dialects._tokens import LlamaCppTokens, SglangTokens, TeiTokens, TgiTokens, VllmTokens
+from batchclient.dialects.vllm import VllmDialect
+from batchclient.errors import BadRequest, DialectError
+from batchclient.types import Usage
+from tests.unit.golden import make_batch, make_request
+
+
+def batch_of(kind, *prompts, packed=False, solo=b"", tokens=1, **params):
+    shape, _ = Shapes().shape(params, "m", kind=kind)
+    requests = [make_request(shape, prompt, solo_fields=solo, prompt_tokens=tokens) for prompt in prompts]
+    return replace(make_batch(shape, requests, streamed=False), packed=packed)
+
+
+def body(wire):
+    return json.loads(wire.body)
+
+
+def read(form, batch, reply):
+    """The answers in order, and the failure."""
+    decoder = form.decoder(batch, (), "application/json")
+    raw = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+    assert decoder.feed(raw, 1.0) == []
+    answers, failure = decoder.end(2.0)
+    return [answer for _, answer in sorted(answers)], failure
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings_are_written_as_openai_has_them():
+    wire = Embeddings().encode(batch_of(Kind.EMBEDDING, "a", "b", packed=True, dimensions=8))
+    assert (wire.method, wire.path, wire.from_root) == ("POST", "/embeddings", False)
+    assert body(wire) == {"input": ["a", "b"], "encoding_format": "base64", "model": "m", "dimensions": 8}
+    assert body(Embeddings().encode(batch_of(Kind.EMBEDDING, "a"))) == {"input": "a", "model": "m"}
+    assert body(Embeddings().encode(batch_of(Kind.EMBEDDING, [1, 2], [3]))) == {"input": [[1, 2], [3]], "model": "m"}
+
+
+def test_a_lone_callers_label_is_sent_and_a_lists_are_not():
+    alone, two = (batch_of(Kind.EMBEDDING, *prompts, solo=b'"user":"u"') for prompts in ("a", "ab"))
+    assert body(Embeddings().encode(alone))["user"] == "u"
+    assert "user" not in body(Embeddings().encode(two))
+    pair, pairs = (batch_of(Kind.SCORE, *[["q", "d"]] * size, solo=b'"user":"u"') for size in (1, 2))
+    for form in (PairScores(), RerankScores()):
+        assert body(form.encode(pair))["user"] == "u"
+        assert "user" not in body(form.encode(pairs))
+
+
+def test_pairs_are_two_lists_and_a_query_they_share_is_written_once():
+    wire = PairScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "“b”"]))
+    assert (wire.path, wire.from_root) == ("/score", True)
+    assert body(wire) == {"text_1": ["q", "r"], "text_2": ["a", "“b”"], "model": "m"}
+    assert body(PairScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["q", "b"])))["text_1"] == "q"
+
+
+def test_a_rerank_has_one_query():
+    wire = RerankScores("/rerank", from_root=True, documents="texts").encode(
+        batch_of(Kind.RERANK, ["q", "a"], ["q", "b"])
+    )
+    assert (wire.path, wire.from_root) == ("/rerank", True)
+    assert body(wire) == {"query": "q", "texts": ["a", "b"], "model": "m"}
+    refused = RerankScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]))
+    assert (refused.kind, refused.error) == (FailureKind.LIST_REFUSED, BadRequest)
+
+
+@pytest.mark.parametrize(
+    ("form", "path", "field"),
+    [
+        (VllmTokens(), "/tokenize", "prompt"),
+        (SglangTokens(), "/v1/tokenize", "prompt"),
+        (LlamaCppTokens(), "/tokenize", "content"),
+        (TgiTokens(), "/tokenize", "inputs"),
+        (TeiTokens(), "/tokenize", "inputs"),
+    ],
+)
+def test_a_text_to_tokenize(form, path, field):
+    wire = form.encode(batch_of(Kind.TOKENS, "a b"))
+    assert (wire.path, wire.from_root) == (path, True)
+    assert body(wire)[field] == "a b"
+
+
+def test_base64_is_asked_for_unless_the_caller_chose():
+    shapes = Shapes()
+    assert shapes.shape({}, "m", kind=Kind.EMBEDDING)[0].packable
+    assert not shapes.shape({"encoding_format": "float"}, "m", kind=Kind.EMBEDDING)[0].packable
+    assert not shapes.shape({}, "m", kind=Kind.CLASSIFICATION)[0].packable
+    assert not shapes.shape({}, "m")[0].packable
+
+
+def test_kinds_and_token_ids_never_share_a_key():
+    shapes = Shapes()
+    keys = [
+        shapes.shape({}, "m", kind=kind, token_ids=token_ids)[0].key
+        for kind in (Kind.COMPLETION, Kind.EMBEDDING, Kind.CLASSIFICATION)
+        for token_ids in (False, True)
+    ] + [shapes.shape({}, "m", kind=kind)[0].key for kind in (Kind.SCORE, Kind.RERANK, Kind.TOKENS, Kind.CHAT)]
+    assert len(set(keys)) == len(keys)
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"data": [{"index": 1, "score": 2.0}, {"index": 0, "score": 1}]},
+        {"results": [{"index": 1, "relevance_score": 2.0}, {"index": 0, "relevance_score": 1}]},
+        [{"index": 1, "score": 2.0}, {"index": 0, "score": 1}],
+    ],
+    ids=["vLLM", "llama.cpp and Infinity", "TEI and SGLang"],
+)
+def test_scores_are_read_in_every_form(reply):
+    answers, failure = read(RerankScores(), batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]), reply)
+    assert failure is None
+    assert [answer.score for answer in answers] == [1.0, 2.0]
+    assert all(type(answer.score) is float for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"not json",
+        5,
+        {},
+        {"data": 5},
+        {"data": [5]},
+        {"data": [{"index": 0}]},
+        {"data": [{"index": 0, "score": "1"}]},
+        {"data": [{"index": 0, "score": True}]},
+        {"data": [{"index": 0, "score": None}]},
+        b'{"data":[{"index":0,"score":NaN}]}',
+        b'{"data":[{"index":0,"score":1e999}]}',
+    ],
+    ids=str,
+)
+def test_a_reply_that_is_none_fails(reply):
+    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), reply)
+    assert answers == []
+    assert failure.kind in (FailureKind.MAYBE_PROCESSED, FailureKind.MISMATCH)
+    assert issubclass(failure.error, DialectError)
+
+
+@pytest.mark.parametrize("items", [[], [{"index": 0, "score": 1.0}] * 2, [{"index": 2, "score": 1.0}]])
+def test_wrong_indices_hand_out_nothing(items):
+    batch = batch_of(Kind.SCORE, ["q", "a"], ["r", "b"])
+    answers, failure = read(PairScores(), batch, {"data": items})
+    assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
+
+
+def test_an_error_inside_a_200_is_an_error():
+    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"]), {"error": {"message": "no", "code": 400}})
+    assert (answers, failure.kind, failure.error) == ([], FailureKind.BAD_CALL, BadRequest)
+
+
+def test_one_score_that_is_none_leaves_the_others():
+    reply = b'{"data":[{"index":0,"score":NaN},{"index":1,"score":0.5}]}'
+    answers, failure = read(PairScores(), batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]), reply)
+    assert [answer.score for answer in answers] == [0.5]
+    assert failure.once
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "total", "usages"),
+    [
+        (["a"], 9, 5, [Usage(5, 0)]),
+        (["a", "b"], 3, 6, [None, None]),
+        ([[1, 2, 3], [4, 5, 6]], 3, 6, [Usage(3, 0)] * 2),
+        # The server cut or added some: whose is not known.
+        ([[1, 2, 3], [4, 5, 6]], 3, 8, [None, None]),
+        (["a"], 1, None, [None]),
+        (["a"], 1, -1, [None]),
+    ],
+)
+def test_whose_tokens_are_known(prompts, tokens, total, usages):
+    items = [{"index": i, "embedding": [1.0]} for i in range(len(prompts))]
+    batch = batch_of(Kind.EMBEDDING, *prompts, tokens=tokens)
+    answers, _ = read(Embeddings(), batch, {"data": items, "usage": {"prompt_tokens": total}})
+    assert [answer.usage for answer in answers] == usages
+
+
+@pytest.mark.parametrize(
+    ("form", "prompts", "reply", "ids"),
+    [
+        (VllmTokens(), ["a"], {"count": 2, "tokens": [5, 6], "token_strs": None}, [[5, 6]]),
+        (SglangTokens(), ["a", "b"], {"tokens": [[5], [6, 7]], "count": [1, 2]}, [[5], [6, 7]]),
+        (LlamaCppTokens(), ["a"], {"tokens": []}, [[]]),
+        (TgiTokens(), ["a"], [{"id": 5, "text": "a"}], [[5]]),
+        (TeiTokens(), ["a"], [[{"id": 5}]], [[5]]),
+        (TeiTokens(), ["a", "b"], [[{"id": 5}], []], [[5], []]),
+    ],
+)
+def test_tokens_are_read_in_every_form(form, prompts, reply, ids):
+    answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
+    assert failure is None
+    assert [answer.ids for answer in answers] == ids
+
+
+@pytest.mark.parametrize(
+    ("form", "prompts", "reply"),
+    [
+        (VllmTokens(), ["a"], {"tokens": ["5"]}),
+        (VllmTokens(), ["a"], {"tokens": 5}),
+        (VllmTokens(), ["a"], [5]),
+        (SglangTokens(), ["a", "b"], {"tokens": [[5]]}),
+        (TgiTokens(), ["a"], {"id": 5}),
+        (TeiTokens(), ["a", "b"], [[{"id": 5}]]),
+        (TeiTokens(), ["a"], [{"id": 5}]),
+    ],
+)
+def test_tokens_that_are_none_fail(form, prompts, reply):
+    answers, failure = read(form, batch_of(Kind.TOKENS, *prompts), reply)
+    assert answers == []
+    assert failure is not None
+
+
+def test_as_many_texts_as_were_asked_for_or_none():
+    for form, reply in ((SglangTokens(), {"tokens": [[5]]}), (TeiTokens(), [[{"id": 5}]] * 3)):
+        answers, failure = read(form, batch_of(Kind.TOKENS, "a", "b"), reply)
+        assert (answers, failure.kind) == ([], FailureKind.MISMATCH)
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_base64_is_refused_only_where_we_asked_for_it(packed):
+    reply = b'{"detail":[{"loc":["body","encoding_format"],"msg":"Extra inputs are not permitted"}]}'
+    failure = VllmDialect().failure(batch_of(Kind.EMBEDDING, "a", packed=packed), 422, {}, reply, 0.0)
+    assert failure.kind is (FailureKind.PACKING_REFUSED if packed else FailureKind.BAD_CALL)
+
+
+def test_a_pair_is_cut_out_of_a_message():
+    batch = batch_of(Kind.SCORE, ["secret “question”", "its hidden answer"])
+    echoed = json.dumps({"text_1": "secret “question”", "text_2": ["its hidden answer"]})
+    failure = VllmDialect().failure(batch, 400, {}, json.dumps({"error": f"bad: {echoed}"}).encode(), 0.0)
+    assert "question" not in failure.message
+    assert "hidden" not in failure.message
