@@ -428,3 +428,17 @@ async def test_what_is_no_conversation_is_refused(messages):
         with pytest.raises(ConfigError):
             client.stream_chat(messages)
     assert log.sent == []
+
+
+@pytest.mark.parametrize("rendered", [False, True])
+async def test_a_map_of_chats_gives_what_chat_gives(rendered):
+    own = [{"role": "system", "content": "s"}, *user("u")]
+    client, log = make(**({"render_chat": render_messages} if rendered else {}))
+    async with client:
+        texts = await client.batch_map(["a", "b"], "Say {}", call="chat", max_tokens=5, temperature=0)
+        (conversation,) = await client.batch_map(["a"], lambda _: own, call="chat", max_tokens=5, temperature=0)
+        alone = await client.chat(own, max_tokens=5, temperature=0)
+    assert [answer.text for answer in texts] == [answer_to("Say a", 5), answer_to("Say b", 5)]
+    assert conversation.text == alone.text
+    assert conversation.message["role"] == "assistant"
+    assert all(("completions" in path) and (("chat" in path) is not rendered) for path in log.paths)

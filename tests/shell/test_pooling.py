@@ -532,20 +532,6 @@ async def test_a_bad_document_of_a_map_of_vectors_is_a_row():
     assert [type(row).__name__ for row in rows] == ["Embedding", "BadRequest", "Embedding"]
 
 
-async def test_a_map_sends_a_chat_as_messages(monkeypatch):
-    sent = []
-    client = make_client(Recorder())
-    make = client._calls.make
-    monkeypatch.setattr(client._calls, "make", lambda item, *args: sent.append(item) or make(item, *args))
-    async with client:
-        own = [{"role": "system", "content": "s"}]
-        with pytest.raises(Exception, match="chat"):
-            await client.batch_map(["a"], "Say {}", call="chat")
-        with pytest.raises(Exception, match="chat"):
-            await client.batch_map(["a"], lambda document: own, call="chat")
-    assert sent == [[{"role": "user", "content": "Say a"}], own]
-
-
 # Bad input -----------------------------------------------------------------------------------------------------------
 
 

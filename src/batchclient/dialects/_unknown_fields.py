@@ -16,12 +16,14 @@ import re
 
 from pydantic_core import from_json
 
+from batchclient._core.kinds import Kind
 from batchclient._core.requests import Batch
 
 __all__ = ["OUR_FIELDS", "refused_fields"]
 
 OUR_FIELDS = frozenset({"stream_interval", "continuous_usage_stats", "stream_options", "return_token_ids", "priority"})
 """What a dialect may add to the callers' own fields."""
+_GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 _STREAMED_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "stream_options"})
 _UNKNOWN = re.compile(
     r"extra_forbidden|extra (?:inputs|fields?) (?:are |is )?not (?:permitted|allowed)|unexpected (?:fields?|keyword|parameter)"
@@ -58,7 +60,9 @@ def refused_fields(batch: Batch, status: int, message: str) -> frozenset[str]:
 
 
 def _added(batch: Batch) -> frozenset[str]:
-    """What the batch may have been sent with that is ours."""
+    """What the batch may have been sent with that is ours. Where nothing is generated, that is base64, whose refusal has a kind of its own."""
+    if batch.shape.kind not in _GENERATING:
+        return frozenset()
     added = _STREAMED_ONLY if batch.streamed else frozenset({"return_token_ids"} if len(batch.requests) > 1 else ())
     if batch.shape.tells_priority:
         added |= {"priority"}
