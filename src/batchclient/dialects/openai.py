@@ -22,7 +22,7 @@ from batchclient.dialects._reader import StopReader
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 
-__all__ = ["VLLM_ONLY", "OpenaiDialect"]
+__all__ = ["OpenaiDialect"]
 
 VLLM_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "return_token_ids", "priority"})
 """Of what we may add to the callers' fields, what is not OpenAI's."""
