@@ -23,7 +23,6 @@ KNOWN_TO_THE_CORE = {
     "itertools",
     "math",
     "operator",
-    "statistics",
     "typing",
     "zlib",
 }

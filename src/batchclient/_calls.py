@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from json import dumps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
 from batchclient._inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
 from batchclient._model_lengths import ModelLengths
-from batchclient.config import Settings
-from batchclient.dialects._replies import model_len_in
-from batchclient.dialects._shapes import Shapes
 from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from batchclient.config import Settings
 
 __all__ = ["CallMaker"]
 
@@ -45,6 +45,8 @@ class CallMaker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        from batchclient.dialects._shapes import Shapes
+
         self._shapes = Shapes()
         self.lengths = ModelLengths()
         self.default_model = settings.model
@@ -202,6 +204,8 @@ class CallMaker:
     def learn(self, batch: Batch, error: BatchClientError) -> None:
         """Learn a model's length from the server's complaint, and that it has another model now."""
         if isinstance(error, BadRequest):
+            from batchclient.dialects._replies import model_len_in
+
             length = model_len_in(error.message)
             if length is not None:
                 self.lengths.learn(batch.endpoint, batch.shape.model, length, batch.sent_at)

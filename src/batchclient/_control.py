@@ -8,6 +8,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from batchclient._core.limits import (
     AimdLimit,
@@ -21,7 +22,9 @@ from batchclient._core.limits import (
     LoadCap,
 )
 from batchclient._core.limits.knee import OBJECTIVES
-from batchclient.config import Settings
+
+if TYPE_CHECKING:
+    from batchclient.config import Settings
 
 __all__ = ["make_limit"]
 

@@ -6,10 +6,13 @@ It is the runner's and the client's, and knows neither: a runner that held its c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
 from batchclient.dialects import Dialect, make_dialect
-from batchclient.dialects._fingerprints import ServerFacts
+
+if TYPE_CHECKING:
+    from batchclient.dialects._fingerprints import ServerFacts
 
 __all__ = ["DialectChoice"]
 

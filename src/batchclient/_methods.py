@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, overload
-
-from pydantic import BaseModel
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from batchclient._calls import CallMaker
 from batchclient._core.kinds import Kind
@@ -22,13 +21,16 @@ from batchclient._inputs import has_media, is_conversation, write_messages
 from batchclient._rendering import as_chat, render
 from batchclient._runner import Runner
 from batchclient._sink import Sink
-from batchclient._structured import demand, parse
-from batchclient.config import Settings
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.stream import Stream
 from batchclient.templates import Prompt, make_prompt
 from batchclient.types import Completion
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from batchclient.config import Settings
 
 __all__ = ["CallMethods", "Messages"]
 
@@ -89,9 +91,10 @@ class CallMethods:
         """
         if response_model is None:
             return await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
-        params = demand(response_model, params)
+        params = _structured().demand(response_model, params)
         answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
-        return parse(response_model)(answer)
+        parsed: Completion = _structured().parse(response_model)(answer)
+        return parsed
 
     async def chat(
         self,
@@ -124,12 +127,14 @@ class CallMethods:
         Cancellation: at any moment; the calls that share the request are left alone.
         """
         if response_model is not None:
-            params = demand(response_model, params)
+            params = _structured().demand(response_model, params)
         kind, item, fields = self._chat_or_rendered(messages, params)
-        answer = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
+        answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
         if kind is not Kind.CHAT:
             answer = as_chat(answer)
-        return answer if response_model is None else parse(response_model)(answer)
+        if response_model is not None:
+            answer = _structured().parse(response_model)(answer)
+        return answer
 
     def stream(
         self,
@@ -375,8 +380,8 @@ class CallMethods:
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
         if response_model is not None:
-            params = demand(response_model, params)
-            finish = own = parse(response_model)
+            params = _structured().demand(response_model, params)
+            finish = own = _structured().parse(response_model)
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
         kind = _MAPPED.get(call) if isinstance(call, str) else None
         if kind is None:
@@ -444,3 +449,10 @@ class CallMethods:
         """Ask the server for its model if that is what calls that name none need."""
         if self._calls.asks_model:
             await runner.model_question.wait(deadline)
+
+
+def _structured() -> ModuleType:
+    # Pydantic takes half as long to import as all the rest: it comes with the first client, not with batchclient.
+    from batchclient import _structured
+
+    return _structured

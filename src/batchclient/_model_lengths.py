@@ -8,7 +8,11 @@ Rules:
 
 from __future__ import annotations
 
-from batchclient.dialects._fingerprints import ServerFacts
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchclient.dialects._fingerprints import ServerFacts
+
 
 __all__ = ["ModelLengths"]
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -57,14 +57,11 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
-from batchclient._detect import Detection
 from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import Feedback
-from batchclient._server_model import ModelQuestion
 from batchclient._sink import Sink
 from batchclient._stall import StallWatch
 from batchclient.dialects import Decoder
-from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import (
     BatchClientError,
     CallAborted,
@@ -78,6 +75,11 @@ from batchclient.errors import (
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireResponse
 from batchclient.types import Completion, Delta
+
+if TYPE_CHECKING:
+    from batchclient._detect import Detection
+    from batchclient._server_model import ModelQuestion
+    from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 
 __all__ = ["Runner"]
 
@@ -170,6 +172,10 @@ class Runner:
             self._feedback = Feedback(
                 backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
             )
+        # Imported when the client was made: with batchclient itself they would take a tenth of its time.
+        from batchclient._detect import Detection
+        from batchclient._server_model import ModelQuestion
+
         self._on_server = on_server
         self._on_model = on_model
         self._servers: dict[int, ServerFacts] = {}
@@ -178,7 +184,7 @@ class Runner:
             self._detection = Detection(
                 backend, detection_transports, self.start_reader, lambda: not core.idle, self._report_server
             )
-        self.model_question = ModelQuestion(
+        self.model_question: ModelQuestion = ModelQuestion(
             backend,
             lambda: list(self._transports.items()),
             self.start_reader,

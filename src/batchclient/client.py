@@ -31,7 +31,6 @@ from batchclient._dialect_choice import DialectChoice
 from batchclient._feedback import LARGEST_PAGE_BYTES
 from batchclient._pooling import PoolingMethods
 from batchclient._runner import Runner
-from batchclient.config import changed, check_base_url, make_settings
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.transport import Timeouts, Transport, root_of
@@ -179,6 +178,9 @@ class BatchClient(PoolingMethods):
             for name, value in locals().items()
             if name not in ("self", "api_key", "preset", "dialect", "http_client", "retry")
         }
+        # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
+        from batchclient.config import make_settings
+
         self._settings = make_settings(preset, arguments)
         self._headers = _with_key(self._settings.headers, api_key)
         self._dialects = DialectChoice(dialect, _secrets(self._headers, self._settings.base_url))
@@ -238,6 +240,8 @@ class BatchClient(PoolingMethods):
         Raises:
             ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
         """
+        from batchclient.config import changed
+
         self._settings = changed(self._settings, settings)
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
@@ -287,6 +291,8 @@ class BatchClient(PoolingMethods):
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
+        from batchclient.config import check_base_url
+
         url = check_base_url(base_url)
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
@@ -320,6 +326,8 @@ class BatchClient(PoolingMethods):
 
         Cancellation: the server leaves all the same.
         """
+        from batchclient.config import check_base_url
+
         url = check_base_url(base_url)
         runner = self._present_runner()
         entry = next((one for one in self._endpoints if one[0] == url), None)
@@ -551,6 +559,7 @@ def _secrets(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str,
 
 def _check_http_library(http_client: object, http_backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
+    import batchclient._server_model  # noqa: F401  # the runner's, for the same reason
     from batchclient.transport._httpx import check_arguments
 
     check_arguments(http_client, http_backend)

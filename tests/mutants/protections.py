@@ -168,8 +168,8 @@ PROTECTIONS = (
     Protection(
         "the core asks to be woken for deadlines",
         "src/batchclient/_core/scheduler.py",
-        "times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), self._patience_ends())",
-        "times = (self._granting.wake_at, self._recovery.next_due(), self._patience_ends())",
+        "times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), patience_ends)",
+        "times = (self._granting.wake_at, self._recovery.next_due(), patience_ends)",
         _SIMULATION,
     ),
     Protection(

@@ -15,17 +15,15 @@ import math
 import sys
 from array import array
 from binascii import a2b_base64
-from collections.abc import Mapping
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._completions import _malformed
 from batchclient.dialects._items import Answers, ItemsDecoder, input_of
-from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Embedding, Usage
 
-__all__ = ["Embeddings", "check_embedding_fields", "read_vector"]
+__all__ = ["Embeddings", "read_vector"]
 
 _PACKED = b'"encoding_format":"base64",'
 
@@ -92,20 +90,3 @@ def read_vector(given: object) -> array[float]:
     if not math.isfinite(sum(vector)):
         raise ValueError("a vector holds NaN or infinity")
     return vector
-
-
-def check_embedding_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse fields that would bring an answer that is no vector of 32-bit floats.
-
-    Raises:
-        ConfigError: naming the field.
-    """
-    if fields.get("encoding_format") not in (None, "float", "base64"):
-        message = "encoding_format is 'float' or 'base64'; the answer holds 32-bit floats either way"
-        raise ConfigError(message, field="encoding_format")
-    for name, kept in (("embed_dtype", "float32"), ("endianness", "little")):
-        if fields.get(name) not in (None, kept):
-            raise ConfigError(f"{name} is {kept!r} here: the answer holds 32-bit floats", field=name)
-    dimensions = fields.get("dimensions")
-    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
-        raise ConfigError(f"dimensions is a whole number of at least 1, not {dimensions!r:.40}", field="dimensions")

@@ -18,7 +18,7 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "sort_fields"]
+__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "check_embedding_fields", "sort_fields"]
 
 
 class Role(Enum):
@@ -147,3 +147,20 @@ def sort_fields(
             method = _METHODS.get(kind, "complete()")
             raise ConfigError(f"{name} is not a parameter of {method}: {why}", field=name)
     return joining, solo, alone
+
+
+def check_embedding_fields(fields: Mapping[str, Any]) -> None:
+    """Refuse fields that would bring an answer that is no vector of 32-bit floats.
+
+    Raises:
+        ConfigError: naming the field.
+    """
+    if fields.get("encoding_format") not in (None, "float", "base64"):
+        message = "encoding_format is 'float' or 'base64'; the answer holds 32-bit floats either way"
+        raise ConfigError(message, field="encoding_format")
+    for name, kept in (("embed_dtype", "float32"), ("endianness", "little")):
+        if fields.get(name) not in (None, kept):
+            raise ConfigError(f"{name} is {kept!r} here: the answer holds 32-bit floats", field=name)
+    dimensions = fields.get("dimensions")
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        raise ConfigError(f"dimensions is a whole number of at least 1, not {dimensions!r:.40}", field="dimensions")

@@ -14,8 +14,7 @@ from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
-from batchclient.dialects._embeddings import check_embedding_fields
-from batchclient.dialects._fields import canonical, sort_fields
+from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.errors import ConfigError
 
 __all__ = ["Shapes"]
