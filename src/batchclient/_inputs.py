@@ -68,6 +68,8 @@ def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     if not prompt:
         raise ConfigError(f"the {field} is an empty sequence of token ids", field=field)
     kinds = set(map(type, prompt))
+    if kinds == {dict} and method == "complete":
+        raise ConfigError("complete() takes one prompt; a conversation goes to chat()", field=field)
     if not kinds.isdisjoint((str, list, tuple, dict)):
         message = f"{method}() takes one {field}; for several, call it several times at once or use batch_map"
         raise ConfigError(message, field=field)

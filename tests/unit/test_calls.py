@@ -81,3 +81,9 @@ def test_many_keys_do_not_pile_up():
     for seed in range(5000):
         shape(made, 1, seed=seed)
     assert len(made._of_lanes) <= 4096
+
+
+def test_a_conversation_is_shown_the_way_to_chat():
+    with pytest.raises(ConfigError, match=r"goes to chat\(\)") as caught:
+        maker().make([{"role": "user", "content": "x"}], None, None, {}, None, 0.0)
+    assert caught.value.field == "prompt"

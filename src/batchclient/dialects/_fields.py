@@ -40,7 +40,10 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "ec_transfer_params": (Role.ALONE, "answered for the first prompt only"),
     "prompt_embeds": (Role.ALONE, "another kind of prompt"),
     # How a reply travels is decided per batch.
-    "stream": (Role.OURS, "replies are streamed inside where that helps; complete() returns the whole answer"),
+    "stream": (
+        Role.OURS,
+        "complete() and chat() return the whole answer; stream() and stream_chat() hand it out piece by piece",
+    ),
     "stream_options": (Role.OURS, "set where a reply is streamed inside"),
     "stream_interval": (Role.OURS, "set where a reply is streamed inside"),
     # Ours, because it orders our own queue as well.
