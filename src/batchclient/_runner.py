@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,6 @@ from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
-    Answered,
     Batch,
     CloseRequested,
     Command,
@@ -45,7 +42,6 @@ from batchclient._core.messages import (
     FailureKind,
     HealthChanged,
     LoadReported,
-    RatesReported,
     Reject,
     Request,
     Resolve,
@@ -58,23 +54,15 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment
 from batchclient._dialect_choice import DialectChoice
+from batchclient._exchange import Exchanges
 from batchclient._feedback import Feedback
-from batchclient._sink import Sink
 from batchclient._stall import StallWatch
-from batchclient.dialects import Decoder
 from batchclient.errors import (
     BatchClientError,
     CallAborted,
-    CertificateRefused,
-    ConnectFailed,
-    OutOfSockets,
-    ReadTimedOut,
-    ResponseTooLarge,
-    TransportError,
 )
 from batchclient.retry import RetryPolicy
-from batchclient.transport import Timeouts, Transport, WireResponse
-from batchclient.types import Completion, Delta
+from batchclient.transport import Timeouts, Transport
 
 if TYPE_CHECKING:
     from batchclient._detect import Detection
@@ -84,9 +72,6 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
-_LONGEST_ERROR_BODY = 65_536
-_ERROR_BODY_TIMEOUT_S = 5.0
-"""The status says what to do; its body only says why."""
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
 
@@ -148,7 +133,7 @@ class Runner:
         self._gone: dict[int, anyio.Event] = {}
         """Set when nothing is left at a removed endpoint."""
         self._policy = policy
-        self._timeouts = timeouts
+        self._exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell)
         self._on_failure = on_failure
         self._on_adjustment = on_adjustment
         self._rng = Random()  # jitter only  # noqa: S311
@@ -480,9 +465,7 @@ class Runner:
         self._started.add(batch.id)
         failure: Failure | None
         try:
-            failure = await self._exchange(batch)
-        except BatchClientError as error:
-            failure = _from_transport(error, listed=len(batch.requests) > 1)
+            failure = await self._exchanges.run(batch)
         except Exception as error:  # a fault of ours must not leave callers hanging
             _log.exception("batch %d failed inside batchclient", batch.id)
             failure = Failure(
@@ -496,81 +479,6 @@ class Runner:
             self._end_batch(batch, failure)
         else:
             self._forget_task(batch.id)
-
-    async def _exchange(self, batch: Batch) -> Failure | None:
-        """Send the batch and hand its answers to the core as they come; return why some have none."""
-        dialect, now = self._dialects[batch.endpoint], self._now
-        request = dialect.encode(batch)
-        if isinstance(request, Failure):
-            return request
-        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
-        response = await self._transports[batch.endpoint].send(request, self._timeouts)
-        windows = dialect.rate_limits(response.headers)
-        if windows:
-            self.tell(RatesReported(batch.endpoint, windows))
-        pending = _Pending(self, batch)
-        try:
-            if response.status != 200:
-                body = await _read_some(response)
-                return dialect.failure(batch, response.status, response.headers, body, time.time())
-            decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
-            silence_s = self._timeouts.read_s if batch.streamed else None
-            heard, heard_at = decoder.events, now()
-            async with aclosing(response.chunks()) as chunks:
-                async for chunk in chunks:
-                    batch.heard = True
-                    arrived_at = now()
-                    answers = decoder.feed(chunk, arrived_at)
-                    if sink is not None:
-                        arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
-                    if answers:
-                        pending.add(answers)
-                    if decoder.failed:
-                        # What still comes, for ever perhaps, is not waited for.
-                        break
-                    if decoder.events != heard:
-                        heard, heard_at = decoder.events, arrived_at
-                    elif silence_s is not None and arrived_at - heard_at > silence_s:
-                        # Pings, or an event byte by byte: each read is in time, and nothing is said.
-                        raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
-            answers, failure = decoder.end(now())
-            choices = len(batch.requests) * batch.shape.weight
-            # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
-            spoken = self._dialects.get(batch.endpoint, dialect)
-            most = (1 + spoken.events_per_choice(batch.shape)) * choices
-            if sink is None and decoder.events > 2 * choices and decoder.events > most:
-                self._say_once(
-                    "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
-                    " this client about five times the CPU per streamed call"
-                )
-        finally:
-            # Also when the stream breaks: what came before is answered before the rest fails.
-            pending.flush()
-            try:
-                await response.aclose()
-            except Exception as error:  # a socket that fails to close is closed; the answers are none the worse
-                _log.debug("a connection failed to close: %s", type(error).__name__)
-        if failure is None:
-            self.tell(Answered(batch, answers, ended=True))
-        elif answers:
-            self.tell(Answered(batch, answers))
-        return failure
-
-    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
-        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
-        # Decoders of what is never streamed have none.
-        deltas: list[Delta] = getattr(decoder, "deltas", [])
-        if deltas:
-            sink.put(deltas)
-            deltas.clear()
-            if not ended:
-                await sink.wait_for_room()
-        return self._now()
-
-    def _say_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            _log.warning(message)
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
         delay_s: float | None = None
@@ -607,46 +515,6 @@ class Runner:
             self._tasks_left.set()
 
 
-class _Pending:
-    """Answers of one read of the socket, told to the core together.
-
-    A read brings many events, each in an HTTP chunk of its own; telling the core once per event would cost more than
-    parsing it. The loop's next turn comes when the socket is empty.
-    """
-
-    __slots__ = ("_answers", "_batch", "_runner")
-
-    def __init__(self, runner: Runner, batch: Batch) -> None:
-        self._runner = runner
-        self._batch = batch
-        self._answers: list[tuple[int, Completion]] = []
-
-    def add(self, answers: list[tuple[int, Completion]]) -> None:
-        if not self._answers:
-            self._runner.backend.call_soon(self.flush)
-        self._answers += answers
-
-    def flush(self) -> None:
-        answers, self._answers = self._answers, []
-        if answers:
-            self._runner.tell(Answered(self._batch, answers))
-
-
-async def _read_some(response: WireResponse) -> bytes:
-    """Read an error's body, but no more of it than is worth showing; if it breaks off or never ends, what came of it."""
-    body = b""
-    try:
-        with anyio.move_on_after(_ERROR_BODY_TIMEOUT_S):
-            async with aclosing(response.chunks()) as chunks:
-                async for chunk in chunks:
-                    body += chunk
-                    if len(body) > _LONGEST_ERROR_BODY:
-                        break
-    except TransportError as error:
-        _log.debug("the body of an error broke off: %s", error)
-    return body
-
-
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
     if failure.kind is FailureKind.FIELDS_REFUSED:
@@ -656,20 +524,3 @@ def _is_no_retry(batch: Batch, failure: Failure) -> bool:
     if failure.kind is FailureKind.PACKING_REFUSED:
         return batch.packed
     return failure.kind in _SPLIT and len(batch.requests) > 1
-
-
-def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
-    if isinstance(error, CertificateRefused):
-        kind = FailureKind.REFUSED
-    elif isinstance(error, OutOfSockets):
-        # As if the server had refused work: fewer at once is what helps, and it is not to blame.
-        kind = FailureKind.REJECTED
-    elif isinstance(error, ConnectFailed):
-        kind = FailureKind.NOT_SENT
-    elif isinstance(error, ResponseTooLarge):
-        kind = FailureKind.LIST_TOO_LONG if listed else FailureKind.REFUSED
-    elif isinstance(error, TransportError):
-        kind = FailureKind.MAYBE_PROCESSED
-    else:
-        kind = FailureKind.REFUSED
-    return Failure(kind, type(error), error.message, cause=error.__cause__)

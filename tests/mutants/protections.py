@@ -110,7 +110,7 @@ PROTECTIONS = (
     ),
     Protection(
         "what a broken stream had finished is answered",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_exchange.py",
         "            # Also when the stream breaks: what came before is answered before the rest fails.\n"
         "            pending.flush()\n",
         "            pass\n",
@@ -276,7 +276,7 @@ PROTECTIONS = (
     ),
     Protection(
         "a slow reader stops the reading of its own reply",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_exchange.py",
         "                await sink.wait_for_room()\n",
         "                pass\n",
         "tests/shell/test_stream.py::test_a_caller_who_takes_nothing_stops_the_reading_and_nobody_else",
