@@ -225,9 +225,9 @@ async def test_an_error_status_whose_body_breaks_off_keeps_its_status(backend):
 
 
 async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, monkeypatch):
-    from batchclient import _runner
+    from batchclient import _exchange
 
-    monkeypatch.setattr(_runner, "_ERROR_BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(_exchange, "_ERROR_BODY_TIMEOUT_S", 0.05)
 
     async def begin_and_hang(connection):
         await connection.request()
