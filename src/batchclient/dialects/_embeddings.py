@@ -3,7 +3,7 @@
 What it rests on (vLLM 0.32, ``entrypoints/pooling/embed``, observed on a running server; ``openai`` asks for base64 in the same way):
 - There is no cap on lists. ``data[i].index`` says whose a vector is, ``usage`` is the list's total.
 - With ``encoding_format: "base64"`` a vector is the base64 of its 32-bit floats, the lowest byte first. Reading 4,096 numbers takes
-  52 µs so and 276 µs as JSON numbers, in a quarter of the bytes; the server saves as much. So it is asked for unless the caller
+  84 µs so and 219 µs as JSON numbers, in a quarter of the bytes. So it is asked for unless the caller
   chose a form, and read in whichever form it comes: many servers ignore the field (Ollama, SGLang), and one that refuses it is
   asked without.
 - One input is written as itself: so servers that take no lists can be asked, too.
