@@ -3,7 +3,7 @@
     python benchmarks/core_cost.py --depths 100,10000,1000000
 
 Each run fills the queue to its depth (not measured), then takes a window of calls through it at that depth: 64 submitted, granted
-and answered at a time. A cost that grows with the depth would show a scan of the queue.
+and answered at a time; freed permits are granted together, as the default mode has it. A cost that grows with the depth would show a scan of the queue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Driver:
     """Plays caller, server and clock to one scheduler."""
 
     def __init__(self, max_queued: int, timeout_s: float | None) -> None:
-        self._core = Scheduler(SchedulerSettings(max_list=LIST, max_queued=max_queued), [FixedLimit(LIST)])
+        self._core = Scheduler(
+            SchedulerSettings(max_list=LIST, max_queued=max_queued, refill_s=0.1, refill_ratio=0.125),
+            [FixedLimit(LIST)],
+        )
         self._shape = Shape(key=b"k", body=b"{}", max_output_tokens=1)
         self._timeout_s = timeout_s
         self._now = 0.0

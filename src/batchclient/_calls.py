@@ -77,18 +77,20 @@ class CallMaker:
         """
         name = self.model(model)
         token_ids = False
+        alone = None
         write = INPUTS.get(kind)
         if write is not None:
             wire, tokens = write(item)
+            if kind is Kind.CHAT and has_media(item):
+                alone = "content parts"
         elif isinstance(item, str):
             wire = self._check_text(item, name, params, now, kind)
             tokens = len(wire) // BYTES_PER_TOKEN + 1
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        alone = "content parts" if kind is Kind.CHAT and has_media(item) else None
         shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller)
-        if kind is Kind.RERANK:
+        if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
         if priority or type(priority) is not int or tenant is not None:
             shape = self._in_lane(shape, priority, tenant)

@@ -13,7 +13,6 @@ from typing import Any
 
 from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Cancelled, Request, RequestState
 from batchclient._likelihood import ASKED, make_split, read_likelihood
 from batchclient._methods import CallMethods
 from batchclient.errors import BadRequest, ConfigError
@@ -257,14 +256,9 @@ class PoolingMethods(CallMethods):
             await runner.backend.wait(whole)
         except BaseException:
             for request in requests:
-                _leave(runner, request)
+                runner.leave(request)
             raise
         return answers
-
-
-def _leave(runner: Any, request: Request) -> None:
-    if request.state not in (RequestState.NEW, RequestState.DONE):
-        runner.tell(Cancelled(request))
 
 
 class _Share:

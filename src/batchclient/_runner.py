@@ -29,6 +29,7 @@ from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
     Batch,
+    Cancelled,
     CloseRequested,
     Command,
     Drained,
@@ -44,6 +45,7 @@ from batchclient._core.messages import (
     LoadReported,
     Reject,
     Request,
+    RequestState,
     Resolve,
     SendBatch,
     ServerKnown,
@@ -194,6 +196,11 @@ class Runner:
         if not self._flush_due:
             self._flush_due = True
             self.backend.call_soon(self._flush)
+
+    def leave(self, request: Request) -> None:
+        """Its caller waits no more. Nothing happens to one that was never submitted."""
+        if request.state not in (RequestState.NEW, RequestState.DONE):
+            self.tell(Cancelled(request))
 
     def tell(self, event: Event) -> None:
         """Tell the core what happened, do what it commands, set the timer."""
@@ -475,10 +482,15 @@ class Runner:
             # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
             self._end_batch(batch, batch.verdict or _CANCELLED)
             raise
-        if failure is not None:
-            self._end_batch(batch, failure)
-        else:
+        if failure is None:
             self._forget_task(batch.id)
+            return
+        if failure.status == 404:
+            from batchclient._server_model import name_models
+
+            facts = self._servers.get(batch.endpoint)
+            failure = name_models(failure, batch.shape.model, facts, self._dialect_choice.secrets)
+        self._end_batch(batch, failure)
 
     def _end_batch(self, batch: Batch, failure: Failure) -> None:
         delay_s: float | None = None

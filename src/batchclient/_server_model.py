@@ -6,6 +6,8 @@ Rules:
 - One model is taken; of several none is guessed. LoRA adapters do not count beside their base model, nor does a second name of one model.
 - A failure is retried as a call's would be, by the retry policy; its error then goes to each caller that waits. A later call asks again.
 - When the last of those that wait has gone, by its deadline or because its caller was cancelled, the question ends.
+
+A call that names a model which its server does not have learns from its error which ones there are, as far as that is known: ``name_models``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from batchclient._core.endings import copy_of
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._detect import Page, read_page
 from batchclient._feedback import StartTask
-from batchclient.dialects._fingerprints import Fingerprint
+from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.errors import (
@@ -32,13 +34,14 @@ from batchclient.errors import (
     ConfigError,
     ConnectFailed,
     DeadlineExceeded,
+    NotFound,
     ReadTimedOut,
     TransportError,
 )
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["ModelQuestion"]
+__all__ = ["ModelQuestion", "name_models"]
 
 _REFUSALS_OF_A_STRANGER = 3
 """Of connections; as in ``_core/health``."""
@@ -214,11 +217,23 @@ class ModelQuestion:
             message = "no model, and the server does not say which it serves: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
-            shown = ", ".join(repr(name[:_LONGEST_SHOWN]) for name in names[:_MOST_NAMED])
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            message = f"no model, and the server has several: {shown}{more}; name one: BatchClient(…, model=…)"
+            message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         self._found(fingerprint.facts().base_models()[0], number, fingerprint)
+
+
+def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:
+    """Add the names of the models that a server has to a failure that it has no such model."""
+    names = [served.id for served in facts.models] if facts is not None else []
+    if failure.error is not NotFound or not names or model in names:
+        return failure
+    shown = _shown([redact(name, (), secrets) for name in names])
+    return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(repr(name[:_LONGEST_SHOWN]) for name in names[:_MOST_NAMED]) + more
 
 
 def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:

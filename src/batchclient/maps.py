@@ -32,7 +32,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from batchclient._core.messages import Cancelled, Request, RequestState
+from batchclient._core.messages import Request
 from batchclient._runner import Runner
 from batchclient._seen import Occurrences
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError
@@ -351,8 +351,7 @@ def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], ob
         stop_reader()
     if not runner.ended:
         for request in requests:
-            if request.state is not RequestState.DONE:
-                runner.tell(Cancelled(request))
+            runner.leave(request)
 
 
 def _own_id(document: Any) -> str | None:

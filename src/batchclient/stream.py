@@ -18,7 +18,7 @@ from types import TracebackType
 import anyio
 import anyio.lowlevel
 
-from batchclient._core.messages import Cancelled, Request, RequestState
+from batchclient._core.messages import Request
 from batchclient._runner import Runner
 from batchclient._sink import Sink
 from batchclient.types import Completion, Delta
@@ -123,5 +123,5 @@ class Stream(AsyncIterator[Delta]):
 
 
 def _leave(runner: Runner, request: Request) -> None:
-    if not runner.ended and request.state is not RequestState.DONE:
-        runner.tell(Cancelled(request))
+    if not runner.ended:
+        runner.leave(request)

@@ -4,12 +4,14 @@ import asyncio
 import json
 import math
 
+import anyio
 import pytest
 
 from batchclient import (
     AuthenticationFailed,
     Backoff,
     BadRequest,
+    BatchClient,
     BatchClientError,
     ConfigError,
     DemuxError,
@@ -19,6 +21,7 @@ from batchclient import (
     ServerFault,
     Usage,
 )
+from batchclient.simulator import EmbeddedServer
 from tests.faults.faultserver import FaultServer, chunked, make, says, whole
 from tests.transport.rawserver import response
 
@@ -261,6 +264,17 @@ async def test_row_25_model_that_is_not_there():
         with pytest.raises(NotFound, match="The model `m` does not exist"):
             await client.complete("p")
         assert len(server.heard) == 1
+
+
+async def test_row_25_names_the_models_that_are_there():
+    """Who mistyped a model's name sees which there are; nothing is asked for that, beyond what finding out the server reads."""
+    with EmbeddedServer(model="llama") as server:
+        async with BatchClient(server.base_url, model="lama") as client:
+            with anyio.fail_after(5):
+                while client.statistics().endpoints[0].server is None:
+                    await client.complete("p", model="llama", max_tokens=1)
+            with pytest.raises(NotFound, match=r"model='lama'; the server has 'llama'"):
+                await client.complete("p")
 
 
 def refuses(bad, message="bad prompt", status="400 Bad Request"):

@@ -45,7 +45,8 @@ def test_prompt_lengths_are_learnt(vllm_server: LiveServer, name: str, max_token
             prompts = [f"{number} " + TEXTS[name] * (1 + number % 5) for number in range(96)]
             first = await client.batch_map(prompts[:64], "{}", max_tokens=max_tokens)
             assert all(answer.usage is not None for answer in first)
-            ((_, ratio),) = client._runner.core._prompts._ratios.items()  # type: ignore[union-attr]
+            (ratios,) = client._runner.core._prompts._ratios.values()  # type: ignore[union-attr]
+            ratio = ratios[prompts[0].isascii()]
             later = await client.batch_map(prompts[64:], "{}", max_tokens=max_tokens)
             guesses = [int((len(prompt.encode()) + 2) * ratio) + 1 for prompt in prompts[64:]]
             counts = [answer.usage.prompt_tokens for answer in later if answer.usage is not None]

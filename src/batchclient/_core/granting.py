@@ -35,6 +35,7 @@ from batchclient._core.statistics import Counters
 
 __all__ = ["Granting"]
 
+_IN_FLIGHT = RequestState.IN_FLIGHT
 _GROUPS_LOOKED_AT = 16
 """How many groups one step passes over for want of permits or company before it stops looking."""
 _SHORTEST_SHARE = 8
@@ -310,6 +311,10 @@ class Granting:
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         if not likely_s:
             return requests
+        # As a rule all have time enough: one pass shows it.
+        deadlines = [request.deadline for request in requests if request.deadline is not None]
+        if not deadlines or min(deadlines) - now >= max(likely_s, shortest_s):
+            return requests
         crowded = self._queue.size > 0
         late, in_time = [], []
         for request in requests:
@@ -332,7 +337,7 @@ class Granting:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
             endpoint.can(shape.kind).trial.sent_single(shape.key)
         for request in requests:
-            request.state = RequestState.IN_FLIGHT
+            request.state = _IN_FLIGHT
             request.attempts += 1
             request.group = None
         self._sent += 1

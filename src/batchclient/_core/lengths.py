@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from batchclient._core.kinds import Kind
-    from batchclient._core.requests import Batch, Request
+    from batchclient._core.requests import Batch, Request, Shape
     from batchclient.types import Completion
 
 __all__ = ["OutputLengths", "PromptLengths", "bucket_of", "weighted_tokens"]
@@ -92,20 +92,35 @@ class PromptLengths:
     thousands of tokens, and a long prompt counts for more than a short one.
     """
 
-    __slots__ = ("_ratios", "_sums")
+    __slots__ = ("_of_shapes", "_ratios", "_sums")
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
-        self._ratios: dict[tuple[str, Kind, bool], float] = {}
+        self._ratios: dict[tuple[str, Kind], list[float]] = {}
+        """By model and kind: tokens per byte of texts with characters beyond ASCII, and of those without; 0 before anything was learnt."""
+        self._of_shapes: dict[Shape, list[float]] = {}
+        """The same by shape, which is found by identity: a key made for each call would cost more than all the rest."""
 
     def estimate(self, request: Request) -> None:
-        """Set a request's prompt tokens, if anything was learnt about its like. A microsecond's fraction: it runs for each call."""
+        """Set a request's prompt tokens if anything was learnt about its like. A microsecond's fraction: it runs for each call."""
         shape = request.shape
         if not shape.counted:
+            ratios = self._of_shapes.get(shape)
+            if ratios is None:
+                ratios = self._remember(shape)
             prompt = request.prompt
-            ratio = self._ratios.get((shape.model, shape.kind, prompt.isascii()))
-            if ratio is not None:
+            ratio = ratios[prompt.isascii()]
+            if ratio:
                 request.prompt_tokens = int(len(prompt) * ratio) + 1
+
+    def _remember(self, shape: Shape) -> list[float]:
+        if len(self._of_shapes) >= _REMEMBERED_KEYS:
+            self._of_shapes.clear()
+            learnt = {key[:2] for key in self._sums}
+            self._ratios = {key: ratios for key, ratios in self._ratios.items() if key in learnt}
+        ratios = self._ratios.setdefault((shape.model, shape.kind), [0.0, 0.0])
+        self._of_shapes[shape] = ratios
+        return ratios
 
     def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]]) -> None:
         """Take in what the server counted for one of some answers; which one has nothing to do with its length."""
@@ -123,12 +138,13 @@ class PromptLengths:
             if len(self._sums) >= 2 * _REMEMBERED_MODELS:
                 self._sums.clear()
                 self._ratios.clear()
+                self._of_shapes.clear()
             self._sums[key] = sums = [_GUESS_WEIGHS_TOKENS, _GUESS_WEIGHS_TOKENS * _BYTES_PER_TOKEN]
         size = len(prompt)
         # A count that cannot be is some other thing's.
         sums[0] += min(usage.prompt_tokens, _MOST_TOKENS_PER_BYTE * size)
         sums[1] += size
-        self._ratios[key] = sums[0] / sums[1]
+        self._remember(shape)[key[2]] = sums[0] / sums[1]
         if sums[0] > _REMEMBERED_TOKENS:
             sums[0] /= 2
             sums[1] /= 2

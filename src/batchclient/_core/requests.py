@@ -88,6 +88,9 @@ class RequestState(Enum):
     DONE = "done"
 
 
+_NEW = RequestState.NEW
+
+
 class Request:
     """One caller's call. The scheduler owns and changes it from ``Submitted`` on.
 
@@ -160,7 +163,7 @@ class Request:
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
-        self.state = RequestState.NEW
+        self.state = _NEW
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"

@@ -184,7 +184,9 @@ class Scheduler:
 
     def handle(self, event: Event, now: float) -> None:
         """Take in what happened. Never raises for a fault of the network or the server."""
-        self._now = max(now, self._now)  # a clock may be behind a timer that fired a moment early
+        # A clock may be behind a timer that fired a moment early. ``max`` costs 60 ns, and this runs for each call.
+        if now > self._now:  # noqa: PLR1730
+            self._now = now
         self._handlers[type(event)](event)
 
     def commands(self) -> list[Command]:

@@ -274,12 +274,14 @@ class PlainDecoder(_Reply):
         answers: list[tuple[int, Completion]] = []
         failure: Failure | None = None
         n, requests = self._n, self._batch.requests
+        some_aborted = not _ABORTED.isdisjoint([choice.get("finish_reason") for choice in choices])  # type: ignore[union-attr]
         for position, request in enumerate(requests):
             own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
-            given_up = next((choice for choice in own if choice.get("finish_reason") in _ABORTED), None)
-            if given_up is not None:
-                failure = self._aborted_by(given_up)
-                continue
+            if some_aborted:
+                given_up = next((choice for choice in own if choice.get("finish_reason") in _ABORTED), None)
+                if given_up is not None:
+                    failure = self._aborted_by(given_up)
+                    continue
             usage = self._usage_of(own, reply)
             made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())

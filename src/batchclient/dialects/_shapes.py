@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,6 @@ from batchclient.errors import ConfigError
 
 __all__ = ["Shapes"]
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
 _KEYS_REMEMBERED = 4096
 _PREFIXES = {
     Kind.COMPLETION: (b"text:", b"ids:"),
@@ -78,14 +78,14 @@ class Shapes:
         """
         known = self._known
         signature: tuple[object, ...] | None = None
-        if _SCALARS.issuperset(map(type, params.values())):
-            # Writing the key costs 5 µs, and calls come by the thousand with the same few scalars. ``repr`` tells them
-            # apart as JSON does: 1, True, 1.0 and "1" differ.
-            try:
-                signature = (kind, model, token_ids, alone, to_caller, *params, *map(repr, params.values()))
-            except ValueError:  # a number too long to be written, as ``canonical`` will say
-                signature = None
-            shape = known.get(signature) if signature is not None else None
+        # Writing the key costs 5 µs, and calls come by the thousand with the same few parameters. ``marshal`` writes them in a
+        # fraction of that, and tells apart what JSON does: 1, True, 1.0 and "1" differ. Version 2: later ones depend on who else holds a value.
+        try:
+            signature = (kind, model, token_ids, alone, to_caller, marshal.dumps(params, 2))  # type: ignore[arg-type]
+        except ValueError:  # of a type that it does not know, or too deep: ``canonical`` decides
+            pass
+        else:
+            shape = known.get(signature)
             if shape is not None:
                 return shape, b""
         joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
