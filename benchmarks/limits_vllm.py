@@ -8,7 +8,8 @@
   before its first window is timed and shown.
 - ``conversations``: ten turns each on a 300-token prefix of its own, with a KV cache of 3,072 tokens: beyond ten conversations at once the
   prefix cache thrashes, and no preemption counter moves. The default client is given 48 conversations at once.
-- ``timeouts``: callers that wait a second at most, 64 tokens each: with too many in flight nobody gets an answer.
+- ``timeouts``: 256 callers that wait a second at most, 64 tokens each: with too many in flight nobody gets an answer. Beside them fixed limits
+  with the same callers, and with no more callers than permits.
 
 Prompts are random and never repeat (but for the conversations' own prefixes). An answer counts if it has all its tokens and came in the window.
 Where other processes used more than ``--max-other`` cores in a window, the window is left out.
@@ -212,8 +213,9 @@ def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         prompts = asyncio.run(learn_prompts(server))
         in_time = completing(prompts, 64, timeout_s=1.0)
         works: dict[str, tuple[int | None, int, Work]] = {"default": (None, 256, in_time)}
-        # As many callers as permits: what waits in our queue would use up its second there.
-        works |= {str(limit): (limit, limit, in_time) for limit in (16, 32, 64, 96, 128)}
+        # The same callers on fixed limits, and as many callers as permits: what waits in our queue uses up its second there.
+        works |= {str(limit): (limit, 256, in_time) for limit in (16, 32, 64, 128)}
+        works |= {f"{limit}, as many callers": (limit, limit, in_time) for limit in (32, 64)}
         print("timeouts", flush=True)
         yield {"part": "timeouts", "case": "1 s, 64 tokens", **asyncio.run(part(server, works, options))}
 
