@@ -53,7 +53,7 @@ class CallMaker:
         """Of calls that name none."""
         self.asks_model = settings.model is None
         """Whether the server is to be asked for it before a call that names none."""
-        self._of_lanes: dict[tuple[Shape, int, str | None], Shape] = {}
+        self._of_lanes: dict[tuple[Shape, int, str | None, int | None], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
     def make(
@@ -69,8 +69,16 @@ class CallMaker:
         kind: Kind = Kind.COMPLETION,
         *,
         to_caller: bool = False,
+        verbatim: bool = False,
+        max_attempts: int | None = None,
     ) -> Request:
-        """Return the request of one call; ``to_caller``: it is streamed to its caller.
+        """Return the request of one call.
+
+        Args:
+            item: what the call is about; the others are the call's own.
+            to_caller: it is streamed to its caller.
+            verbatim: its answer keeps the server's own reply.
+            max_attempts: requests that may be sent for it; ``None``: the retry policy alone decides.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -89,11 +97,13 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
-        shape, solo = self._shapes.shape(params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller)
+        shape, solo = self._shapes.shape(
+            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
+        )
         if write is not None and kind is Kind.RERANK:
             shape = self._of_query(shape, item[0])
-        if priority or type(priority) is not int or tenant is not None:
-            shape = self._in_lane(shape, priority, tenant)
+        if priority or type(priority) is not int or tenant is not None or max_attempts is not None:
+            shape = self._in_lane(shape, priority, tenant, max_attempts)
         deadline = self.deadline(timeout_s, now)
         return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
 
@@ -163,8 +173,8 @@ class CallMaker:
             raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
         return now + seconds
 
-    def _in_lane(self, shape: Shape, priority: int, tenant: str | None) -> Shape:
-        """Return the shape of the same calls made with a priority or for a tenant: another key, so that they never mix."""
+    def _in_lane(self, shape: Shape, priority: int, tenant: str | None, max_attempts: int | None = None) -> Shape:
+        """Return the shape of the same calls made with a priority, for a tenant or with attempts of their own: another key, so that they never mix."""
         if type(priority) is not int or abs(priority) > _HIGHEST_PRIORITY:
             message = (
                 f"priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}, not {priority!r:.40}"
@@ -173,23 +183,24 @@ class CallMaker:
         if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
             message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
             raise ConfigError(message, field="tenant")
-        if priority == 0 and tenant is None:
+        if priority == 0 and tenant is None and max_attempts is None:
             return shape
-        known = self._of_lanes.get((shape, priority, tenant))
+        known = self._of_lanes.get((shape, priority, tenant, max_attempts))
         if known is not None:
             return known
-        lane = dumps([priority, tenant]).encode()
+        lane = dumps([priority, tenant, max_attempts]).encode()
         made = replace(
             shape,
             key=lane + shape.key,
             priority=priority,
             tenant=tenant,
-            answer_key=shape.key,
+            answer_key=shape.answer_key,
             tells_priority=bool(priority and self._settings.send_priority),
+            max_attempts=max_attempts,
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()
-        self._of_lanes[shape, priority, tenant] = made
+        self._of_lanes[shape, priority, tenant, max_attempts] = made
         return made
 
     def _of_query(self, shape: Shape, query: str) -> Shape:

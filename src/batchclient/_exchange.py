@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,7 +29,7 @@ from batchclient.errors import (
     TransportError,
 )
 from batchclient.transport import Timeouts, Transport, WireResponse
-from batchclient.types import Completion, Delta
+from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
     from batchclient._sink import Sink
@@ -86,10 +87,16 @@ class Exchanges:
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
         pending = _Pending(self._backend, self._tell, batch)
+        verbatim = batch.shape.verbatim
         try:
             if response.status != 200:
                 body = await _read_some(response)
-                return dialect.failure(batch, response.status, response.headers, body, time.time())
+                failed = dialect.failure(batch, response.status, response.headers, body, time.time())
+                if not verbatim:
+                    return failed
+                # The body of a list's may speak of others' prompts.
+                alone = body if len(batch.requests) == 1 else None
+                return replace(failed, reply=Reply(alone, response.headers, response.status))
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             silence_s = self._timeouts.read_s if batch.streamed else None
             heard, heard_at = decoder.events, now()
@@ -101,6 +108,8 @@ class Exchanges:
                     if sink is not None:
                         arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
                     if answers:
+                        if verbatim:
+                            _add_headers(answers, response.headers)
                         pending.add(answers)
                     if decoder.failed:
                         # What still comes, for ever perhaps, is not waited for.
@@ -111,6 +120,8 @@ class Exchanges:
                         # Pings, or an event byte by byte: each read is in time, and nothing is said.
                         raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
             answers, failure = decoder.end(now())
+            if verbatim:
+                _add_headers(answers, response.headers)
             choices = len(batch.requests) * batch.shape.weight
             # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
             spoken = self._dialects.get(batch.endpoint, dialect)
@@ -174,6 +185,12 @@ class _Pending:
         answers, self._answers = self._answers, []
         if answers:
             self._tell(Answered(self._batch, answers))
+
+
+def _add_headers(answers: list[tuple[int, Completion]], headers: Mapping[str, str]) -> None:
+    for _, answer in answers:
+        if answer.reply is not None:
+            answer.reply.headers = headers
 
 
 async def _read_some(response: WireResponse) -> bytes:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from batchclient._backend import Waiter
 from batchclient._core.kinds import Kind
+from batchclient._core.messages import Request
 from batchclient._likelihood import ASKED, make_split, read_likelihood
 from batchclient._methods import CallMethods
+from batchclient._together import call_together
 from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
@@ -243,53 +244,8 @@ class PoolingMethods(CallMethods):
         if model is None and self._calls.asks_model:
             checks = [self._calls.check_call(item, timeout_s, params, now, priority, tenant, kind) for item in items]
             await self._find_model(runner, checks[0])
-        whole = runner.backend.waiter()
-        answers: list[Any] = [None] * len(items)
-        share = _Share(whole, len(items))
-        requests = []
-        for place, item in enumerate(items):
-            part = _Part(share, answers, place)
-            requests.append(self._calls.make(item, model, timeout_s, params, part, now, priority, tenant, kind))
-        try:
-            for request in requests:
-                runner.submit(request)
-            await runner.backend.wait(whole)
-        except BaseException:
-            for request in requests:
-                runner.leave(request)
-            raise
-        return answers
 
+        def make(place: int, waiter: Any) -> Request:
+            return self._calls.make(items[place], model, timeout_s, params, waiter, now, priority, tenant, kind)
 
-class _Share:
-    """The caller of several calls, and how many have not been answered."""
-
-    __slots__ = ("left", "whole")
-
-    def __init__(self, whole: Waiter, left: int) -> None:
-        self.whole = whole
-        self.left = left
-
-
-class _Part:
-    """The waiter of one of several calls."""
-
-    __slots__ = ("_answers", "_place", "_share")
-
-    def __init__(self, share: _Share, answers: list[Any], place: int) -> None:
-        self._share = share
-        self._answers = answers
-        self._place = place
-
-    def done(self) -> bool:
-        return self._answers[self._place] is not None or self._share.whole.done()
-
-    def set_result(self, answer: Any) -> None:
-        self._answers[self._place] = answer
-        self._share.left -= 1
-        if not self._share.left:
-            self._share.whole.set_result(None)
-
-    def set_exception(self, error: BaseException) -> None:
-        error.add_note(f"document {self._place}")
-        self._share.whole.set_exception(error)
+        return await call_together(runner, len(items), make)

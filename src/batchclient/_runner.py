@@ -500,7 +500,8 @@ class Runner:
         if failure is not _CANCELLED:
             error = failure.to_error(batch.failures + 1)
             self._on_failure(batch, error)
-            if not _is_no_retry(batch, failure):
+            most = batch.shape.max_attempts
+            if not _is_no_retry(batch, failure) and (most is None or batch.failures + 1 < most):
                 delay_s = self._ask_policy(batch, error)
         _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
         self.tell(Failed(batch, failure, delay_s))

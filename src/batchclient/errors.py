@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import Any
 
+    from batchclient.types import Reply
+
 __all__ = [
     "AnswerInvalid",
     "AuthenticationFailed",
@@ -70,9 +72,11 @@ class BatchClientError(Exception):
         status: the HTTP status, if the server gave one.
         retry_after_s: the server's wish, seconds, if it gave one.
         code: the server's own ``code`` or ``type`` for the error, if it gave one.
+        reply: the server's reply as it came, for calls made through a drop-in; its texts are the server's own.
     """
 
     retryable: bool = False
+    reply: Reply | None = None
 
     def __init__(
         self,

@@ -39,6 +39,21 @@ class Usage:
 
 
 @dataclass(slots=True)
+class Reply:
+    """The server's reply to one call, as it would have been had the call gone alone: for what answers programs that speak HTTP or openai's types.
+
+    Args:
+        body: the parsed JSON of an answer; an error's body as it came, or ``None`` if it concerned others, too.
+        headers: of the HTTP response, by lower-case name; shared with the calls of the same request.
+        status: the HTTP status.
+    """
+
+    body: Any = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    status: int = 200
+
+
+@dataclass(slots=True)
 class Choice:
     """One of the ``n`` texts of a call.
 
@@ -75,6 +90,7 @@ class Completion:
         time_to_first_token_s: from sending the answering request to its first token; ``None`` for plain replies.
         extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of a batch.
         counted_tokens: output tokens, where the server told those and not the prompt's (lists of chats); see ``output_tokens``.
+        reply: the server's own reply, for calls made through a drop-in.
     """
 
     choices: tuple[Choice, ...]
@@ -83,6 +99,7 @@ class Completion:
     time_to_first_token_s: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     counted_tokens: int | None = field(default=None, repr=False)
+    reply: Reply | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -149,12 +166,14 @@ class Embedding(_Computed):
         usage: this call's tokens; ``None`` where the server counted a whole list together and nothing tells them apart.
         attempts: requests sent that contained this call.
         extra: the reply's other fields, equal for all calls of a batch.
+        reply: the server's own reply, for calls made through a drop-in.
     """
 
     vector: array[float] = field(repr=False)
     usage: Usage | None = None
     attempts: int = 1
     extra: Mapping[str, Any] = field(default_factory=dict)
+    reply: Reply | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)

@@ -122,6 +122,8 @@ class BatchingRule:
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream ``size`` of them: not where members finish together anyway, and not where the request or server cannot."""
+        if size == 1 and shape.verbatim:
+            return False
         if shape.lists_plain and size > 1:
             return False
         most = shape.max_output_tokens

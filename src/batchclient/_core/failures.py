@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from batchclient.errors import BatchClientError
+
+if TYPE_CHECKING:
+    from batchclient.types import Reply
 
 __all__ = ["Failure", "FailureKind"]
 
@@ -52,6 +56,7 @@ class Failure:
         cause: the exception behind it, if any.
         once: what happened will most likely happen again: the calls are tried again if it was the first time that this kind
             of thing happened to them, and no more.
+        reply: the server's own reply, where its callers hand it on (``Shape.verbatim``).
     """
 
     kind: FailureKind
@@ -63,6 +68,7 @@ class Failure:
     list_cap: int | None = None
     cause: BaseException | None = None
     once: bool = False
+    reply: Reply | None = None
 
     @property
     def final(self) -> bool:
@@ -76,6 +82,7 @@ class Failure:
         error.status = self.status
         error.retry_after_s = self.retry_after_s
         error.code = self.code
+        error.reply = self.reply
         error.__cause__ = _without_frames(self.cause)
         if self.final:
             error.retryable = False

@@ -45,6 +45,8 @@ class Shape:
         to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
         packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
+        verbatim: the answers keep the server's own reply; a lone call is sent as its caller wrote it, never streamed.
+        max_attempts: requests that may be sent for such a call, whatever the retry policy says; ``None``: the policy alone decides.
     """
 
     key: bytes
@@ -66,6 +68,8 @@ class Shape:
     counted: bool = False
     to_caller: bool = False
     packable: bool = False
+    verbatim: bool = False
+    max_attempts: int | None = None
 
     def __post_init__(self) -> None:
         if not self.answer_key:

@@ -30,9 +30,10 @@ from batchclient.dialects._reader import OpenAIReader, Reader, UsageWatch
 from batchclient.dialects._replies import error_in, redact
 from batchclient.dialects._sse import EventStream
 from batchclient.dialects._status import failure_of
+from batchclient.dialects._verbatim import join_pieces, own_body, prompt_shares
 from batchclient.errors import DemuxError, DialectError, ServerFault
 from batchclient.transport import WireRequest
-from batchclient.types import Choice, Completion, Delta, Usage
+from batchclient.types import Choice, Completion, Delta, Reply, Usage
 
 __all__ = [
     "Completions",
@@ -274,6 +275,8 @@ class PlainDecoder(_Reply):
         answers: list[tuple[int, Completion]] = []
         failure: Failure | None = None
         n, requests = self._n, self._batch.requests
+        verbatim = self._batch.shape.verbatim
+        shares = prompt_shares(self._batch, reply) if verbatim and len(requests) > 1 else None
         some_aborted = not _ABORTED.isdisjoint([choice.get("finish_reason") for choice in choices])  # type: ignore[union-attr]
         for position, request in enumerate(requests):
             own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
@@ -287,6 +290,10 @@ class PlainDecoder(_Reply):
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
             if usage is None and len(requests) > 1:
                 completion.counted_tokens = _count_made(own)
+            if verbatim:
+                share = shares[position] if shares is not None else None
+                body = own_body(self._batch, reply, "choices", own, usage, share, completion.counted_tokens)
+                completion.reply = Reply(body)
             answers.append((position, completion))
         return answers, failure
 
@@ -347,6 +354,9 @@ class StreamDecoder(_Reply):
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
+        self._verbatim: dict[int, dict[str, Any]] = {}
+        self._about: Mapping[str, Any] = {}
+        """The last event, for what all calls share."""
         self._first_at: dict[int, float] = {}
         self._aborted: dict[int, Failure] = {}
         self._failure: Failure | None = None
@@ -412,7 +422,11 @@ class StreamDecoder(_Reply):
             self._usage[index] = usage
         if piece["finish_reason"] in _ABORTED:
             self._aborted[index // self._n] = self._aborted_by(piece)
-        self._finished[index] = self._choice(self._pieces.pop(index), index % self._n)
+        whole = self._pieces.pop(index)
+        self._finished[index] = choice = self._choice(whole, index % self._n)
+        if self._batch.shape.verbatim:
+            self._verbatim[index] = join_pieces(whole, choice.logprobs)
+            self._about = event
         position = self._demux.finish(index)
         if position is not None and position not in self._aborted:
             made = self._completion(position)
@@ -442,13 +456,17 @@ class StreamDecoder(_Reply):
         n = self._n
         indices = range(position * n, position * n + n)
         usages = [self._usage.get(index) for index in indices]
-        return Completion(
+        completion = Completion(
             tuple([self._finished.pop(index) for index in indices]),
             usages[0] if n == 1 else _together(usages),
             self._batch.requests[position].attempts,
             self._first_at[position] - self._batch.sent_at,
             self._extra.copy(),
         )
+        if self._verbatim:
+            choices = [self._verbatim.pop(index) for index in indices]
+            completion.reply = Reply(own_body(self._batch, self._about, "choices", choices, completion.usage))
+        return completion
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
         """The stream is over: whatever has no ``finish_reason`` was cut off."""

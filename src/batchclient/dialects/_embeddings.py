@@ -20,8 +20,9 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._completions import _malformed
 from batchclient.dialects._items import Answers, ItemsDecoder, input_of
+from batchclient.dialects._verbatim import own_body, prompt_shares
 from batchclient.transport import WireRequest
-from batchclient.types import Embedding, Usage
+from batchclient.types import Embedding, Reply, Usage
 
 __all__ = ["Embeddings", "read_vector"]
 
@@ -59,6 +60,13 @@ class _Vectors(ItemsDecoder):
         if len({len(embedding.vector) for _, embedding in answers}) > 1:
             # One of them is not what was asked for, and nothing says which.
             return [], _malformed("the reply's vectors have different lengths", once=True)
+        if self._batch.shape.verbatim and isinstance(reply, dict):
+            items = self._placed
+            shares = prompt_shares(self._batch, reply)
+            for position, embedding in answers:
+                share = shares[position] if shares is not None else None
+                body = own_body(self._batch, reply, "data", [items[position]], embedding.usage, share)
+                embedding.reply = Reply(body)
         return answers, failure
 
     def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Embedding:

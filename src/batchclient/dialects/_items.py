@@ -57,6 +57,8 @@ class ItemsDecoder(PlainDecoder):
     _called = "items"
     _holders: tuple[str, ...] = ("data",)
     """The fields of the reply that may hold the items."""
+    _placed: list[Any]
+    """The items in the order of the inputs."""
 
     def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Any:
         """Make one caller's answer.
@@ -68,7 +70,7 @@ class ItemsDecoder(PlainDecoder):
         raise NotImplementedError
 
     def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
-        items = self._in_order(self._items_of(reply))
+        self._placed = items = self._in_order(self._items_of(reply))
         about = reply if isinstance(reply, dict) else {}
         held = {"usage", *self._holders}
         self._extra = {name: value for name, value in about.items() if value is not None and name not in held}

@@ -62,6 +62,7 @@ class Shapes:
         token_ids: bool = False,
         alone: str | None = None,
         to_caller: bool = False,
+        verbatim: bool = False,
     ) -> tuple[Shape, bytes]:
         """Return what calls with these parameters may share, and the fields sent only when one goes alone.
 
@@ -72,6 +73,7 @@ class Shapes:
             token_ids: whether the prompt is one of ids.
             alone: why the call goes alone, if its input is the reason.
             to_caller: whether it is streamed to its caller.
+            verbatim: whether its answer keeps the server's own reply.
 
         Raises:
             ConfigError: a parameter is wrong, or not JSON, or not the caller's to set; it names the field.
@@ -81,7 +83,7 @@ class Shapes:
         # Writing the key costs 5 µs, and calls come by the thousand with the same few parameters. ``marshal`` writes them in a
         # fraction of that, and tells apart what JSON does: 1, True, 1.0 and "1" differ. Version 2: later ones depend on who else holds a value.
         try:
-            signature = (kind, model, token_ids, alone, to_caller, marshal.dumps(params, 2))  # type: ignore[arg-type]
+            signature = (kind, model, token_ids, alone, to_caller, verbatim, marshal.dumps(params, 2))  # type: ignore[arg-type]
         except ValueError:  # of a type that it does not know, or too deep: ``canonical`` decides
             pass
         else:
@@ -98,6 +100,8 @@ class Shapes:
         prefixes = _PREFIXES.get(kind)
         answer_key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
         key = f"{reason}!".encode() + answer_key if alone or to_caller else answer_key
+        if verbatim:
+            key = b"verbatim!" + key
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= _KEYS_REMEMBERED:
@@ -108,7 +112,7 @@ class Shapes:
             if key is not answer_key:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
-                shape = replace(shape, answer_key=answer_key, to_caller=to_caller)
+                shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim)
             self._shapes[key] = shape
         if solo:
             return shape, canonical(solo)[1:-1]

@@ -1,0 +1,106 @@
+"""One call's own reply in OpenAI's form, cut out of the reply to the request that it shared.
+
+Rules:
+- A call that went alone has the server's reply as it came.
+- One of a list has the fields that the reply shares, nulls too, its own items numbered from 0, and a usage of its own.
+- What was asked for on our account alone (token ids) is null, as it would have been.
+- Some servers tell the prompt tokens of a whole list only. They are shared out by the prompts' lengths, so that the shares add up to what the
+  server counted; such a usage says ``"prompt_tokens_estimated": true``. A program that reads ``usage.total_tokens`` must find a number there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from batchclient._core.messages import Batch
+from batchclient.types import Usage
+
+__all__ = ["join_pieces", "own_body", "prompt_shares"]
+
+_PER_CALL = frozenset({"choices", "data", "usage"})
+_IDS = ("token_ids", "prompt_token_ids")
+
+
+def own_body(
+    batch: Batch,
+    reply: Mapping[str, Any],
+    holder: str,
+    items: Sequence[Mapping[str, Any]],
+    usage: Usage | None,
+    prompt_share: int | None = None,
+    completion_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Return the body that one call's own reply would have had.
+
+    Args:
+        batch: the request's.
+        reply: its reply.
+        holder: what holds the items, ``"choices"`` or ``"data"``.
+        items: the call's own.
+        usage: the call's, if it is known.
+        prompt_share: its share of the list's prompt tokens, where its own are not known.
+        completion_tokens: its output tokens, likewise.
+    """
+    body = {name: value for name, value in reply.items() if name not in _PER_CALL}
+    listed = len(batch.requests) > 1
+    own = [{**item, "index": index} for index, item in enumerate(items)]
+    if listed and not batch.shape.wants_token_ids:
+        for item in own:
+            for name in _IDS:
+                if name in item:
+                    item[name] = None
+    body[holder] = own
+    told = reply.get("usage")
+    if not listed or told is None:
+        body["usage"] = told if told is not None or usage is None else _usage_fields({}, usage)
+    elif usage is not None:
+        body["usage"] = _usage_fields(told, usage)
+    elif prompt_share is not None:
+        fields = _usage_fields(told, Usage(prompt_share, completion_tokens or 0))
+        body["usage"] = {**fields, "prompt_tokens_estimated": True}
+    else:
+        body["usage"] = None
+    return body
+
+
+def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
+    """A usage with the fields that the list's has; what they say of all calls together is null for one."""
+    known = {
+        "prompt_tokens": usage.prompt_tokens,
+        "total_tokens": usage.total_tokens,
+        "completion_tokens": usage.completion_tokens,
+    }
+    fields: dict[str, Any] = dict.fromkeys(told) if isinstance(told, dict) else {}
+    return {**fields, **(known if not fields else {name: known[name] for name in known if name in fields})}
+
+
+def prompt_shares(batch: Batch, reply: Mapping[str, Any]) -> list[int] | None:
+    """Share out the prompt tokens that a server told of a whole list, by the lengths that were expected; ``None`` if it told none."""
+    told = reply.get("usage")
+    total = told.get("prompt_tokens") if isinstance(told, dict) else None
+    if type(total) is not int or total < 0:
+        return None
+    sizes = [request.prompt_tokens for request in batch.requests]
+    whole, shares, before = sum(sizes), [], 0
+    for upto in accumulate(sizes):
+        # Cumulated, so that rounding loses and adds none.
+        until = round(total * upto / whole) if whole else 0
+        shares.append(until - before)
+        before = until
+    return shares
+
+
+def join_pieces(pieces: Sequence[Mapping[str, Any]], logprobs: Any) -> dict[str, Any]:
+    """Join a streamed choice's events to what a plain reply would have held; the last word on each field counts, nulls only where nothing else came."""
+    joined: dict[str, Any] = {}
+    for piece in pieces:
+        for name, value in piece.items():
+            if value is not None or name not in joined:
+                joined[name] = value
+    joined["text"] = "".join([piece["text"] for piece in pieces])
+    joined["logprobs"] = logprobs
+    if any(piece.get("token_ids") for piece in pieces):
+        joined["token_ids"] = [i for piece in pieces for i in piece.get("token_ids") or ()]
+    return joined
