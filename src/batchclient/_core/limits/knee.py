@@ -87,27 +87,8 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base",
-        "_bound",
-        "_bound_until",
-        "_ceiling",
-        "_cohort",
-        "_cooldown_until",
-        "_elasticity",
-        "_floor",
-        "_hold_until",
-        "_latency_s",
-        "_lateness",
-        "_noise",
-        "_pace_s",
-        "_points",
-        "_refusals",
-        "_slope",
-        "_steered_at",
-        "_swing",
-        "_swung_at",
-        "_target",
-        "limit",
+        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
+        "_latency_s", "_noise", "_pace_s", "_points", "_refusals", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -123,7 +104,6 @@ class KneeLimit:
         self._target = target
         self._cohort = Cohort()
         self._refusals = Refusals()
-        self._lateness = Refusals(Outcome.LATE)
         self._points: deque[Point] = deque(maxlen=_MOST_POINTS)
         self._elasticity = 1.0
         self._slope = 0.0
@@ -149,7 +129,6 @@ class KneeLimit:
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation."""
         self._refusals.on_sample(sample)
-        self._lateness.on_sample(sample)
         if sample.outcome is Outcome.DROPPED:
             return self._cut(sample)
         if sample.outcome is Outcome.IGNORED or sample.now <= sample.sent_at:
@@ -167,7 +146,6 @@ class KneeLimit:
         """The server was started anew: what was learnt of it is void."""
         self._forget_all()
         self._refusals = Refusals()
-        self._lateness = Refusals(Outcome.LATE)
         self._bound = math.inf
         return None
 
@@ -175,16 +153,14 @@ class KneeLimit:
 
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
         paces = self._passed(cohort, now)
-        about_load = cohort.late > 0 and self._lateness.about_load(cohort.late_load)
-        if about_load and cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and now >= self._cooldown_until:
+        if cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and now >= self._cooldown_until:
             self._bound_below(cohort.late_load, now)
             self._base = min(self._base, self._bound)
             if cohort.answered:
                 # A cliff has no slope: the points on it would only say how deep it is.
                 return self._set("answers came too late")
         if not cohort.answered:
-            if about_load or not cohort.late:
-                self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
+            self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
         self._points.append(cohort.point(now))
         self._forget(now)

@@ -24,16 +24,11 @@ _CHANCE = 0.05
 
 
 class Refusals:
-    """What was served and what was refused lately, by the load that it met.
+    """What was served and what was refused lately, by the load that it met."""
 
-    Args:
-        refusal: what counts as one.
-    """
+    __slots__ = ("_met",)
 
-    __slots__ = ("_met", "_refusal")
-
-    def __init__(self, refusal: Outcome = Outcome.DROPPED) -> None:
-        self._refusal = refusal
+    def __init__(self) -> None:
         self._met: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         """(load met, sequences served; refused ones are negative), the newest first."""
 
@@ -41,10 +36,10 @@ class Refusals:
         """Take in one observation."""
         if sample.outcome is Outcome.SUCCESS:
             self._met.appendleft((sample.in_flight_at_sent, sample.sequences))
-        elif sample.outcome is self._refusal:
+        elif sample.outcome is Outcome.DROPPED:
             self._met.appendleft((sample.in_flight_at_sent, -sample.sequences))
 
-    def about_load(self, load: float) -> bool:
+    def about_load(self, load: int) -> bool:
         """Whether a refusal that met ``load`` (taken in already) was because of it."""
         served, refused, _ = _count(size for met, size in self._met if met >= load)
         if served >= _SERVED_RATIO * refused:
