@@ -37,6 +37,7 @@ from batchclient.transport import Timeouts, Transport, root_of
 
 if TYPE_CHECKING:
     import httpx
+    import httpx2
 
 __all__ = ["BatchClient"]
 
@@ -65,7 +66,7 @@ class BatchClient(PoolingMethods):
         preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
         dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
             other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
-        http_client: your own ``httpx.AsyncClient``; it is used as it is and never closed.
+        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; it is used as it is and never closed.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
         limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have
@@ -131,7 +132,7 @@ class BatchClient(PoolingMethods):
         api_key: str | None = None,
         preset: str = "balanced",
         dialect: str | None = None,
-        http_client: httpx.AsyncClient | None = None,
+        http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
         limit: int | str | None = None,

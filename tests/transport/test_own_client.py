@@ -1,8 +1,9 @@
-"""A user's own ``httpx.AsyncClient``: used as it is, never closed, never sharded, always with explicit timeouts."""
+"""A user's own client, of httpx or of its fork httpx2: used as it is, never closed, never sharded, always with explicit timeouts."""
 
 import json
 
 import httpx
+import httpx2
 import pytest
 
 from batchclient import Backoff, BatchClient, ClientClosed, ConnectFailed, ConnectionLost, DialectError, ReadTimedOut
@@ -12,26 +13,36 @@ URL = "http://server.test/v1"
 NEVER = Backoff(max_attempts=1)
 
 
-class Recorder(httpx.MockTransport):
-    """Answers, and keeps what it was asked; knows whether it was closed."""
-
-    def __init__(self, handler=answer):
-        self.requests = []
-        self.closed = False
-
-        def keep(request):
-            self.requests.append(request)
-            return handler(request)
-
-        super().__init__(keep)
-
-    async def aclose(self):
-        self.closed = True
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def lib(request):
+    """The library of the user's client."""
+    return request.param
 
 
-async def test_it_is_used_and_not_closed():
-    transport = Recorder()
-    async with httpx.AsyncClient(transport=transport) as own:
+def make_recorder(lib, handler=answer):
+    """A transport of that library that answers, and keeps what it was asked; it knows whether it was closed."""
+
+    class Recorder(lib.MockTransport):
+        def __init__(self):
+            self.requests = []
+            self.closed = False
+
+            def keep(request):
+                self.requests.append(request)
+                made = handler(request)
+                return lib.Response(made.status_code, headers=made.headers.multi_items(), content=made.content)
+
+            super().__init__(keep)
+
+        async def aclose(self):
+            self.closed = True
+
+    return Recorder()
+
+
+async def test_it_is_used_and_not_closed(lib):
+    transport = make_recorder(lib)
+    async with lib.AsyncClient(transport=transport) as own:
         async with BatchClient(URL, model="m", http_client=own) as client:
             assert (await client.complete("p")).text == "<p>"
             assert client._runner._transports[0]._pools == []
@@ -43,10 +54,10 @@ async def test_it_is_used_and_not_closed():
     assert [(request.method, str(request.url)) for request in transport.requests] == [("POST", f"{URL}/completions")]
 
 
-async def test_many_calls_go_through_the_one_client():
-    transport = Recorder()
+async def test_many_calls_go_through_the_one_client(lib):
+    transport = make_recorder(lib)
     async with (
-        httpx.AsyncClient(transport=transport) as own,
+        lib.AsyncClient(transport=transport) as own,
         BatchClient(URL, model="m", http_client=own, max_list=1, limit=64) as client,
     ):
         answers = await client.batch_map([f"{number}" for number in range(200)], "{}")
@@ -55,20 +66,20 @@ async def test_many_calls_go_through_the_one_client():
     assert len(transport.requests) == 200
 
 
-async def test_explicit_timeouts_are_given():
-    transport = Recorder()
+async def test_explicit_timeouts_are_given(lib):
+    transport = make_recorder(lib)
     async with (
-        httpx.AsyncClient(transport=transport, timeout=0.001) as own,
+        lib.AsyncClient(transport=transport, timeout=0.001) as own,
         BatchClient(URL, model="m", http_client=own, connect_timeout_s=3, read_timeout_s=77) as client,
     ):
         await client.complete("p")
     assert transport.requests[0].extensions["timeout"] == {"connect": 3, "read": 77, "write": 30, "pool": 3}
 
 
-async def test_its_own_headers_cookies_and_auth_are_sent_and_ours_win():
-    transport = Recorder()
+async def test_its_own_headers_cookies_and_auth_are_sent_and_ours_win(lib):
+    transport = make_recorder(lib)
     async with (
-        httpx.AsyncClient(
+        lib.AsyncClient(
             transport=transport,
             headers={"x-gateway": "g", "authorization": "Basic theirs", "accept-encoding": "br"},
             cookies={"session": "1"},
@@ -85,24 +96,24 @@ async def test_its_own_headers_cookies_and_auth_are_sent_and_ours_win():
     assert str(request.url) == f"{URL}/completions?tenant=t"
 
 
-async def test_its_auth_hook_is_used_where_there_is_no_key():
-    transport = Recorder()
+async def test_its_auth_hook_is_used_where_there_is_no_key(lib):
+    transport = make_recorder(lib)
     async with (
-        httpx.AsyncClient(transport=transport, auth=("me", "secret")) as own,
+        lib.AsyncClient(transport=transport, auth=("me", "secret")) as own,
         BatchClient(URL, model="m", http_client=own) as client,
     ):
         await client.complete("p")
     assert transport.requests[0].headers["authorization"].startswith("Basic ")
 
 
-async def test_redirects_stay_off_even_where_it_follows_them():
+async def test_redirects_stay_off_even_where_it_follows_them(lib):
     def redirect(request):
         assert request.url.host == "server.test"
         return httpx.Response(307, headers={"location": "http://elsewhere.test/"})
 
-    transport = Recorder(redirect)
+    transport = make_recorder(lib, redirect)
     async with (
-        httpx.AsyncClient(transport=transport, follow_redirects=True) as own,
+        lib.AsyncClient(transport=transport, follow_redirects=True) as own,
         BatchClient(URL, model="m", http_client=own, api_key="secret", retry=NEVER) as client,
     ):
         with pytest.raises(DialectError):
@@ -110,8 +121,8 @@ async def test_redirects_stay_off_even_where_it_follows_them():
     assert len(transport.requests) == 1
 
 
-async def test_once_it_is_closed_calls_fail_at_once_and_say_so():
-    own = httpx.AsyncClient(transport=Recorder())
+async def test_once_it_is_closed_calls_fail_at_once_and_say_so(lib):
+    own = lib.AsyncClient(transport=make_recorder(lib))
     async with BatchClient(URL, model="m", http_client=own) as client:
         await client.complete("p")
         await own.aclose()
@@ -120,44 +131,44 @@ async def test_once_it_is_closed_calls_fail_at_once_and_say_so():
 
 
 @pytest.mark.parametrize(
-    ("raised", "expected", "says"),
+    ("raised", "words", "expected", "says"),
     [
-        (httpx.ConnectError("refused"), ConnectFailed, ": refused"),
-        (httpx.ConnectTimeout("slow"), ConnectFailed, "connect timeout"),
-        (httpx.PoolTimeout("full"), ConnectFailed, "pool"),
-        (httpx.UnsupportedProtocol("gopher"), ConnectFailed, "gopher"),
-        (httpx.ProxyError("proxy"), ConnectFailed, "proxy"),
-        (httpx.ReadTimeout("silence"), ReadTimedOut, "read_timeout_s"),
-        (httpx.WriteTimeout("slow"), ConnectionLost, "slow"),
-        (httpx.ReadError("reset"), ConnectionLost, "reset"),
-        (httpx.WriteError("reset"), ConnectionLost, "reset"),
-        (httpx.CloseError("reset"), ConnectionLost, "reset"),
-        (httpx.RemoteProtocolError("Server disconnected"), ConnectionLost, "Server disconnected"),
-        (httpx.LocalProtocolError("bad"), ConnectionLost, "bad"),
-        (httpx.DecodingError("zip"), ConnectionLost, "decompressed"),
-        (httpx.ReadError(""), ConnectionLost, "ReadError"),
+        ("ConnectError", "refused", ConnectFailed, ": refused"),
+        ("ConnectTimeout", "slow", ConnectFailed, "connect timeout"),
+        ("PoolTimeout", "full", ConnectFailed, "pool"),
+        ("UnsupportedProtocol", "gopher", ConnectFailed, "gopher"),
+        ("ProxyError", "proxy", ConnectFailed, "proxy"),
+        ("ReadTimeout", "silence", ReadTimedOut, "read_timeout_s"),
+        ("WriteTimeout", "slow", ConnectionLost, "slow"),
+        ("ReadError", "reset", ConnectionLost, "reset"),
+        ("WriteError", "reset", ConnectionLost, "reset"),
+        ("CloseError", "reset", ConnectionLost, "reset"),
+        ("RemoteProtocolError", "Server disconnected", ConnectionLost, "Server disconnected"),
+        ("LocalProtocolError", "bad", ConnectionLost, "bad"),
+        ("DecodingError", "zip", ConnectionLost, "decompressed"),
+        ("ReadError", "", ConnectionLost, "ReadError"),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_its_errors_are_ours(raised, expected, says):
+async def test_its_errors_are_ours(lib, raised, words, expected, says):
     def fail(request):
-        raise raised
+        raise getattr(lib, raised)(words)
 
     async with (
-        httpx.AsyncClient(transport=httpx.MockTransport(fail)) as own,
+        lib.AsyncClient(transport=lib.MockTransport(fail)) as own,
         BatchClient(URL, model="m", http_client=own, retry=NEVER) as client,
     ):
         with pytest.raises(expected, match=says) as caught:
             await client.complete("p")
     assert type(caught.value) is expected
-    assert isinstance(caught.value.__cause__, httpx.HTTPError)
+    assert isinstance(caught.value.__cause__, lib.HTTPError)
 
 
-async def test_its_pool_may_be_smaller_than_the_limit():
+async def test_its_pool_may_be_smaller_than_the_limit(lib):
     """Calls over its connections wait in its pool; the wait is bounded by the connect timeout."""
-    transport = Recorder()
+    transport = make_recorder(lib)
     async with (
-        httpx.AsyncClient(transport=transport, limits=httpx.Limits(max_connections=1)) as own,
+        lib.AsyncClient(transport=transport, limits=lib.Limits(max_connections=1)) as own,
         BatchClient(URL, model="m", http_client=own, max_list=1) as client,
     ):
         answers = await client.batch_map(["a", "b", "c"], "{}")

@@ -1,4 +1,4 @@
-"""The only module that imports httpx.
+"""The only module that imports httpx, and knows its fork httpx2.
 
 Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
@@ -26,7 +26,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
@@ -45,6 +45,9 @@ from batchclient.errors import (
 )
 from batchclient.transport import Timeouts, WireRequest, root_of
 
+if TYPE_CHECKING:
+    import httpx2
+
 __all__ = ["HttpxTransport", "check_arguments"]
 
 _CONNECTIONS_PER_POOL = 8
@@ -58,6 +61,8 @@ _QUOTES = ": bytearray("
 _AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
+_LIBRARIES = frozenset({"httpx", "httpx2"})
+"""httpx2 is httpx's fork, which openai's client uses from its third major on: the same names, other classes."""
 _NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 
 
@@ -65,12 +70,12 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     """Refuse what cannot work.
 
     Raises:
-        ConfigError: ``http_client`` is no open ``httpx.AsyncClient``, or the extra for ``http_backend`` is missing.
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
     """
-    if http_client is not None and not isinstance(http_client, httpx.AsyncClient):
+    if http_client is not None and not _is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
-        raise ConfigError(f"http_client is an httpx.AsyncClient, not a {kind}", field="http_client")
-    if http_client is not None and http_client.is_closed:
+        raise ConfigError(f"http_client is an httpx.AsyncClient or httpx2.AsyncClient, not a {kind}", field="http_client")
+    if http_client is not None and getattr(http_client, "is_closed", False):
         raise ConfigError("the http_client is closed", field="http_client")
     if http_backend == "aiohttp":
         try:
@@ -87,7 +92,7 @@ class HttpxTransport:
         base_url: without a trailing slash; a query in it goes with every request.
         headers: sent with every request.
         max_response_bytes: cap on a decoded body.
-        client: the user's own client; never sharded, never closed.
+        client: the user's own client, of httpx or of httpx2; never sharded, never closed.
         backend: ``"httpx"`` or ``"aiohttp"`` (the extra of that name).
         trust_env: whether proxies and certificates may come from the environment.
     """
@@ -98,7 +103,7 @@ class HttpxTransport:
         headers: Mapping[str, str],
         *,
         max_response_bytes: int,
-        client: httpx.AsyncClient | None = None,
+        client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
         backend: str = "httpx",
         trust_env: bool = False,
     ) -> None:
@@ -142,7 +147,7 @@ class HttpxTransport:
         if self._client is not None:
             # What the client adds to its own requests (headers, cookies, a query) it adds to ours.
             wire = self._client.build_request(
-                request.method, url, content=content, headers=headers, extensions=extensions
+                request.method, str(url), content=content, headers=headers, extensions=extensions
             )
             return await self._send_by_user_client(wire)
         connected = _Connected()
@@ -182,15 +187,17 @@ class HttpxTransport:
                 pool.fresh = False
                 return _Response(response, self._cap, pool, self._retire)
 
-    async def _send_by_user_client(self, wire: httpx.Request) -> _Response:
-        assert self._client is not None
+    async def _send_by_user_client(self, wire: Any) -> _Response:
+        client: Any = self._client
         try:
-            response = await self._client.send(wire, stream=True, follow_redirects=False)
-        except httpx.HTTPError as error:
-            raise _translate(error, self._address) from _cause(error)
+            response = await client.send(wire, stream=True, follow_redirects=False)
         except RuntimeError as error:
-            if self._client.is_closed:
+            if client.is_closed:
                 raise ClientClosed("the http_client given to BatchClient was closed") from error
+            raise
+        except Exception as error:
+            if _is_of(type(error), "HTTPError"):
+                raise _translate(error, self._address) from _cause(error)
             raise
         return _Response(response, self._cap, None, self._retire)
 
@@ -310,12 +317,10 @@ class _Response:
                 if left < 0:
                     raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
                 yield chunk
-        except httpx.HTTPError as error:
-            raise _translate(error, received=self._cap - left) from _cause(error)
-        except httpx.StreamError as error:
-            raise ConnectionLost("the response could not be read") from error
         except Exception as error:
-            if _is_aiohttps(error):
+            if _is_of(type(error), "StreamError"):
+                raise ConnectionLost("the response could not be read") from error
+            if _is_of(type(error), "HTTPError") or _is_aiohttps(error):
                 raise _translate(error, received=self._cap - left) from _cause(error)
             raise
 
@@ -406,6 +411,11 @@ async def _decoded(source: Any, encoding: str) -> AsyncGenerator[bytes]:
     yield decoder.flush()
 
 
+def _is_of(kind: type, *names: str) -> bool:
+    """Whether a class is one of those of httpx, or of httpx2, or made from one."""
+    return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in kind.__mro__)
+
+
 def _is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
@@ -415,20 +425,21 @@ def _cause(error: BaseException) -> BaseException | None:
     """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
     if _is_aiohttps(error) or _QUOTES in str(error):
         return None
-    if isinstance(error, httpx.RequestError):
+    if _is_of(type(error), "RequestError"):
         # Put there by a user's own client: the URL's query may hold a key.
-        error._request = None
+        error._request = None  # type: ignore[attr-defined]
     return error
 
 
 def _translate(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
-    """Map httpx's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
+    """Map httpx's and httpx2's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
+    kind = type(error)
     if _is_aiohttps(error):
         # Its texts quote the server's bytes.
         return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
     # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
     broken = type(error.__cause__).__name__ in _AIOHTTP_BREAKS
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)) and not broken:
+    if _is_of(kind, "ConnectError", "ConnectTimeout") and not broken:
         for cause in _causes(error):
             # aiohttp's own class, in front of it, is one by name only.
             if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
@@ -437,15 +448,15 @@ def _translate(error: BaseException, address: str = "", received: int = 0) -> Ba
                 )
             if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
                 return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
-    if isinstance(error, httpx.ConnectTimeout) and not broken:
+    if _is_of(kind, "ConnectTimeout") and not broken:
         return ConnectFailed(f"no connection{address} within the connect timeout")
-    if isinstance(error, (httpx.ConnectError, httpx.ProxyError, httpx.UnsupportedProtocol)):
+    if _is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
         return ConnectFailed(f"no connection{address}: {error}")
-    if isinstance(error, httpx.PoolTimeout):
+    if _is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
-    if isinstance(error, httpx.ReadTimeout):
+    if _is_of(kind, "ReadTimeout"):
         return ReadTimedOut("the server was silent for read_timeout_s")
-    if isinstance(error, httpx.DecodingError):
+    if _is_of(kind, "DecodingError"):
         return ConnectionLost("the body could not be decompressed")
     # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
     said = str(error).partition(_QUOTES)[0]
