@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._together import call_together
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
+from batchclient.dialects._verbatim import ESTIMATED
 from batchclient.errors import ConfigError
 from batchclient.types import Reply
 
@@ -153,7 +155,12 @@ def _join(replies: Sequence[Reply], holder: str) -> Reply:
     first = replies[0]
     items = [item for reply in replies for item in reply.body[holder]]
     body = {**first.body, holder: [{**item, "index": index} for index, item in enumerate(items)]}
-    body["usage"] = _sum([reply.body.get("usage") for reply in replies])
+    body["usage"] = usage = _sum([reply.body.get("usage") for reply in replies])
+    if usage is not None and ESTIMATED in usage:
+        met = Counter(reply.source for reply in replies)
+        if all(count == size for (_, size), count in met.items()):
+            # Nobody else's calls were in those requests: the shares add up to what the server counted.
+            del usage[ESTIMATED]
     return Reply(body, first.headers, first.status)
 
 

@@ -46,11 +46,13 @@ class Reply:
         body: the parsed JSON of an answer; an error's body as it came, or ``None`` if it concerned others, too.
         headers: of the HTTP response, by lower-case name; shared with the calls of the same request.
         status: the HTTP status.
+        source: the number of the request it came with, and how many calls shared that.
     """
 
     body: Any = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     status: int = 200
+    source: tuple[int, int] = (0, 1)
 
 
 @dataclass(slots=True)

@@ -293,7 +293,7 @@ class PlainDecoder(_Reply):
             if verbatim:
                 share = shares[position] if shares is not None else None
                 body = own_body(self._batch, reply, "choices", own, usage, share, completion.counted_tokens)
-                completion.reply = Reply(body)
+                completion.reply = Reply(body, source=(self._batch.id, len(requests)))
             answers.append((position, completion))
         return answers, failure
 
@@ -465,7 +465,8 @@ class StreamDecoder(_Reply):
         )
         if self._verbatim:
             choices = [self._verbatim.pop(index) for index in indices]
-            completion.reply = Reply(own_body(self._batch, self._about, "choices", choices, completion.usage))
+            body = own_body(self._batch, self._about, "choices", choices, completion.usage)
+            completion.reply = Reply(body, source=(self._batch.id, len(self._batch.requests)))
         return completion
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:

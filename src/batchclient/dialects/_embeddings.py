@@ -66,7 +66,7 @@ class _Vectors(ItemsDecoder):
             for position, embedding in answers:
                 share = shares[position] if shares is not None else None
                 body = own_body(self._batch, reply, "data", [items[position]], embedding.usage, share)
-                embedding.reply = Reply(body)
+                embedding.reply = Reply(body, source=(self._batch.id, len(items)))
         return answers, failure
 
     def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Embedding:

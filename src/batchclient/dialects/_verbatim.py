@@ -17,8 +17,9 @@ from typing import Any
 from batchclient._core.messages import Batch
 from batchclient.types import Usage
 
-__all__ = ["join_pieces", "own_body", "prompt_shares"]
+__all__ = ["ESTIMATED", "join_pieces", "own_body", "prompt_shares"]
 
+ESTIMATED = "prompt_tokens_estimated"
 _PER_CALL = frozenset({"choices", "data", "usage"})
 _IDS = ("token_ids", "prompt_token_ids")
 
@@ -59,7 +60,7 @@ def own_body(
         body["usage"] = _usage_fields(told, usage)
     elif prompt_share is not None:
         fields = _usage_fields(told, Usage(prompt_share, completion_tokens or 0))
-        body["usage"] = {**fields, "prompt_tokens_estimated": True}
+        body["usage"] = {**fields, ESTIMATED: True}
     else:
         body["usage"] = None
     return body

@@ -74,7 +74,9 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     """
     if http_client is not None and not _is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
-        raise ConfigError(f"http_client is an httpx.AsyncClient or httpx2.AsyncClient, not a {kind}", field="http_client")
+        raise ConfigError(
+            f"http_client is an httpx.AsyncClient or httpx2.AsyncClient, not a {kind}", field="http_client"
+        )
     if http_client is not None and getattr(http_client, "is_closed", False):
         raise ConfigError("the http_client is closed", field="http_client")
     if http_backend == "aiohttp":

@@ -1,0 +1,120 @@
+"""openai's clients, with their calls coalesced: ``from batchclient.openai import AsyncOpenAI``.
+
+Rules:
+- A subclass of openai's own class that overrides its one seam, ``post``: what the resources do before it (parameters, transformations,
+  ``parse``) and what everything else does stays openai's.
+- What may share a request (``_openai_form``) goes through a ``BatchClient``; all else goes through openai's own code, untouched.
+- Answers are openai's types, errors openai's classes with openai's attributes.
+- There is one owner of retries: ``max_retries`` bounds the requests that are sent for a call, and openai's own loop is not entered.
+- Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers or servers never share a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import openai
+
+from batchclient._openai_form import PATHS, make_calls
+from batchclient.errors import BatchClientError
+from batchclient.openai._batching import Batching, split_arguments
+from batchclient.openai._calls import plan
+from batchclient.openai._resources import NOT_SHARED, PlainChat, PlainCompletions
+from batchclient.openai._results import error_of, parse, response_of
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["AsyncOpenAI"]
+
+
+class AsyncOpenAI(openai.AsyncOpenAI):
+    """``openai.AsyncOpenAI``, whose completions, chats and embeddings share requests where they can.
+
+    Args:
+        arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``, ``default_headers``, ``http_client``, …), and
+            ``BatchClient``'s settings (``preset``, ``limit``, ``max_list``, ``dialect``, ``retry``, …). ``base_url`` may be a list of servers.
+
+    ``timeout`` given to the client or to a call bounds the whole call, its waiting here included; openai's default of ten minutes bounds
+    the server's silence alone.
+
+    Raises:
+        ConfigError: one of our settings is wrong.
+        openai.OpenAIError: one of openai's is.
+
+    Differences from openai's own class: see ``docs/how-to/openai.md``.
+    """
+
+    _batching: Batching
+
+    def __init__(self, **arguments: Any) -> None:
+        theirs, self._batching = split_arguments(arguments)
+        super().__init__(**theirs)
+        self._batching.check(self)
+
+    async def post(
+        self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
+    ) -> Any:
+        """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
+        options = options or {}
+        answer = NOT_SHARED
+        if path in PATHS and not more.get("stream"):
+            answer = await self.share(path, body, options, more, cast_to)
+        if answer is NOT_SHARED:
+            openais: Any = super().post
+            return await openais(path, cast_to=cast_to, body=body, options=options, **more)
+        return answer
+
+    async def share(
+        self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any
+    ) -> Any:
+        """Make a call that may share a request; ``NOT_SHARED``, and nothing was sent, if it may not."""
+        # On trio a BatchClient needs ``async with``, which nobody writes for us.
+        if asyncio._get_running_loop() is None:
+            return NOT_SHARED
+        if self._batching.refreshes_key:
+            await self._refresh_api_key()
+        client = self._batching.client(self)
+        planned = plan(self, path, body, options, more) if client is not None else None
+        if client is None or planned is None:
+            return NOT_SHARED
+        try:
+            reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
+        except BatchClientError as error:
+            raise error_of(self, planned, error) from error
+        if reply is None:
+            return NOT_SHARED
+        if planned.raw is None:
+            return parse(self, planned, reply, cast_to)
+        return await self._process_response(
+            cast_to=cast_to,
+            options=planned.final_options(),
+            response=response_of(self, planned, reply),
+            stream=False,
+            stream_cls=None,
+        )
+
+    if not TYPE_CHECKING:  # the types are those of openai's own
+
+        @cached_property
+        def completions(self) -> PlainCompletions:
+            return PlainCompletions(self)
+
+        @cached_property
+        def chat(self) -> PlainChat:
+            return PlainChat(self)
+
+    def copy(self, *, _extra_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> Self:
+        """Return a client with other options and the same scheduler. openai's ``copy``."""
+        extra = self._batching.of_copy(self, arguments)
+        return super().copy(_extra_kwargs={**(_extra_kwargs or {}), "_batching": extra}, **arguments)
+
+    with_options = copy
+
+    async def close(self) -> None:
+        """End every call, close the connections. openai's ``close``."""
+        await self._batching.aclose()
+        await super().close()

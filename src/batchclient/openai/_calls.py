@@ -1,0 +1,117 @@
+"""From what reaches openai's ``post`` to calls of ours; ``None`` for all that goes through untouched.
+
+Rules:
+- A call with headers, a query, files or options of its own that the server would see goes through untouched: a shared request has one of each.
+- ``extra_body`` is part of the body. openai's own labels (``x-stainless-…``) are for its own bookkeeping.
+- Whatever is not known here goes through: later versions may add arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openai import DEFAULT_TIMEOUT, NotGiven, Omit
+from openai._models import FinalRequestOptions
+
+from batchclient._openai_form import BodyCalls, read_body
+
+__all__ = ["Planned", "plan"]
+
+_RAW = "x-stainless-raw-response"
+_LABELS = "x-stainless-"
+_NOT_GIVEN = frozenset({NotGiven, Omit})
+_KNOWN_OPTIONS = frozenset({"headers", "params", "extra_json", "timeout", "post_parser", "max_retries", "security"})
+_KNOWN_ARGUMENTS = frozenset({"stream_cls"})
+"""Arguments of ``post`` that say how a reply is read, and nothing about the request."""
+
+
+@dataclass(slots=True)
+class Planned:
+    """A request of openai's that is to share one with others.
+
+    Args:
+        calls: what it asks for.
+        path: below the base URL.
+        timeout_s: the whole time for it, seconds; ``None``: any.
+        max_attempts: requests that may be sent for it.
+        raw: how the caller wants the response itself, in openai's own word for it; ``None``: parsed.
+        parser: what openai makes of the parsed answer, if anything.
+        options: openai's, for the response itself.
+        body: likewise.
+    """
+
+    calls: BodyCalls
+    path: str
+    timeout_s: float | None
+    max_attempts: int
+    raw: str | None
+    parser: Any
+    options: Mapping[str, Any]
+    body: Any
+
+    def final_options(self) -> FinalRequestOptions:
+        """Openai's description of the request."""
+        return FinalRequestOptions.construct(method="post", url=self.path, json_data=self.body, **self.options)
+
+
+def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | None:
+    """Return what a request asks for; ``None`` if it goes through untouched.
+
+    Args:
+        owner: the openai client.
+        path: below the base URL.
+        body: the request's, as openai's resources have transformed it.
+        options: openai's request options.
+        more: further arguments of ``post``.
+    """
+    if any(value for name, value in more.items() if name not in _KNOWN_ARGUMENTS):
+        return None
+    if any(name not in _KNOWN_OPTIONS and _given(value) for name, value in options.items()):
+        return None
+    if not isinstance(body, Mapping) or options.get("params"):
+        return None
+    raw = None
+    headers = options.get("headers")
+    for name, value in headers.items() if _given(headers) and headers else ():
+        if name.lower() == _RAW:
+            raw = value
+        elif not name.lower().startswith(_LABELS):
+            return None
+    extra = options.get("extra_json")
+    fields = {**body, **extra} if extra else body
+    if not _NOT_GIVEN.isdisjoint(map(type, fields.values())):
+        fields = {name: value for name, value in fields.items() if _given(value)}
+    calls = read_body(path, fields)
+    if calls is None:
+        return None
+    retries = options.get("max_retries")
+    parser = options.get("post_parser")
+    return Planned(
+        calls,
+        path,
+        _whole_time(options.get("timeout", owner.timeout), owner),
+        1 + (owner.max_retries if retries is None or not _given(retries) else retries),
+        raw,
+        parser if _given(parser) else None,
+        options,
+        fields,
+    )
+
+
+def _whole_time(timeout: Any, owner: Any) -> float | None:
+    """Openai's timeout as a bound on the whole call; its default of ten minutes is one on silence alone."""
+    if not _given(timeout):
+        timeout = owner.timeout
+    if timeout is None or timeout == DEFAULT_TIMEOUT:
+        return None
+    if isinstance(timeout, (int, float)):
+        return float(timeout)
+    read: float | None = timeout.read
+    return read
+
+
+def _given(value: object) -> bool:
+    """Whether an argument was given at all; openai has classes for those that were not."""
+    return type(value) not in _NOT_GIVEN

@@ -1,0 +1,85 @@
+"""The two calls that are made by the million, without the walk through their types that openai takes before it sends anything.
+
+openai's ``create`` compares each parameter with its declared type, to rename keys, write dates and dump models. That takes most of a coalesced call's
+time, and changes nothing where all values are plain JSON. So plain calls skip it; every other one, and any parameter that is not
+named here, takes openai's own way. ``tests/openai`` compares both ways, parameter by parameter.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from openai.resources.chat import AsyncChat
+from openai.resources.chat import AsyncCompletions as AsyncChatCompletions
+from openai.resources.completions import AsyncCompletions
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+
+__all__ = ["NOT_SHARED", "PlainChat", "PlainCompletions", "plain_call"]
+
+NOT_SHARED: Any = object()
+"""Stands for the answer of a call that has to go through untouched."""
+
+_SAMPLING = frozenset(
+    {
+        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop", "temperature", "top_p", "user",
+    }
+)  # fmt: skip
+COMPLETION_FIELDS = _SAMPLING | {"prompt", "best_of", "echo", "suffix"}
+CHAT_FIELDS = _SAMPLING | {"messages", "max_completion_tokens", "response_format", "top_logprobs"}
+_OPTIONS = {"timeout": "timeout", "extra_body": "extra_json"}
+"""Arguments that are no fields, and openai's words for them among a request's options."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def plain_call(given: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return a call's body and options if there is nothing in it for openai to transform."""
+    body: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in fields and _is_plain(value):
+            body[name] = value
+        elif name in _OPTIONS:
+            if value is not None or name == "timeout":
+                options[_OPTIONS[name]] = value
+        else:
+            return None
+    return body, options
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of JSON's own types, exactly: no models, no iterables, none of openai's words for "not given"."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is dict:
+        return all(type(name) is str and _is_plain(each) for name, each in value.items())
+    return kind is list and (set(map(type, value)) == {int} or all(map(_is_plain, value)))
+
+
+class PlainCompletions(AsyncCompletions):
+    async def create(self, **given: Any) -> Any:
+        client: Any = self._client
+        plain = plain_call(given, COMPLETION_FIELDS) if "prompt" in given and "model" in given else None
+        answer = NOT_SHARED
+        if plain is not None:
+            answer = await client.share("/completions", plain[0], plain[1], {}, Completion)
+        return await super().create(**given) if answer is NOT_SHARED else answer
+
+
+class PlainChatCompletions(AsyncChatCompletions):
+    async def create(self, **given: Any) -> Any:
+        client: Any = self._client
+        plain = plain_call(given, CHAT_FIELDS) if "messages" in given and "model" in given else None
+        answer = NOT_SHARED
+        if plain is not None:
+            answer = await client.share("/chat/completions", plain[0], plain[1], {}, ChatCompletion)
+        return await super().create(**given) if answer is NOT_SHARED else answer
+
+
+class PlainChat(AsyncChat):
+    @cached_property
+    def completions(self) -> AsyncChatCompletions:
+        """The chats."""
+        return PlainChatCompletions(self._client)

@@ -1,0 +1,92 @@
+"""From our replies and errors to openai's types, responses and exceptions.
+
+Rules:
+- A parsed answer is what openai's own parsing makes of the same body. pydantic's validation is tried first, which takes a tenth of the time; what
+  it finds wrong openai's lenient construction takes.
+- An error with a status is the exception that openai raises for that response; the response has the server's own status, headers and body.
+- Timeouts of any sort are ``APITimeoutError``, what the network does otherwise ``APIConnectionError``; ours is the cause.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import openai
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+
+from batchclient.errors import BatchClientError, DeadlineExceeded, DemuxError, DialectError, ReadTimedOut
+from batchclient.types import Reply
+
+if TYPE_CHECKING:
+    from batchclient.openai._calls import Planned
+
+__all__ = ["error_of", "parse", "response_of"]
+
+_OF_THE_WIRE = frozenset({"content-length", "content-encoding", "transfer-encoding"})
+"""Headers about how the body travelled, which is not how it is handed on."""
+_RAW = "x-stainless-raw-response"
+
+
+@cache
+def _http() -> Any:
+    """The HTTP library of the openai that is installed: from its third major on httpx's fork."""
+    return import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
+
+
+def parse(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> Any:
+    """Return the answer as an instance of openai's type."""
+    answer: Any = None
+    if isinstance(cast_to, type) and issubclass(cast_to, BaseModel) and not owner._strict_response_validation:
+        try:
+            answer = cast_to.model_validate(reply.body)
+        except ValidationError:
+            answer = None
+    if answer is None:
+        answer = owner._process_response_data(
+            data=reply.body, cast_to=cast_to, response=response_of(owner, planned, reply)
+        )
+    if isinstance(answer, BaseModel):
+        # As openai does; past pydantic's own way, which takes longer than all else here.
+        object.__setattr__(answer, "_request_id", reply.headers.get("x-request-id"))
+    return answer if planned.parser is None else planned.parser(answer)
+
+
+def request_of(owner: Any, planned: Planned) -> Any:
+    """The request that a call would have been, without its body."""
+    headers = {} if planned.raw is None else {_RAW: planned.raw}
+    return _http().Request("POST", str(owner.base_url).rstrip("/") + planned.path, headers=headers)
+
+
+def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
+    """The response that a call alone would have had."""
+    body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
+    headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
+    headers.setdefault("content-type", "application/json")
+    return _http().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
+
+
+def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:
+    """Return the exception that openai raises for what happened."""
+    request = request_of(owner, planned)
+    if isinstance(error, (DeadlineExceeded, ReadTimedOut)):
+        return openai.APITimeoutError(request=request)
+    if error.status is not None and error.status >= 400:
+        reply = error.reply or Reply(None, {}, error.status)
+        body = reply.body or _error_body(error)
+        response = response_of(owner, planned, Reply(body, reply.headers, error.status))
+        made: openai.OpenAIError = owner._make_status_error_from_response(response)
+        return made
+    if isinstance(error, (DialectError, DemuxError)):
+        response = response_of(owner, planned, Reply({}, {}, error.status or 200))
+        return openai.APIResponseValidationError(response=response, body=None, message=error.message)
+    return openai.APIConnectionError(message=error.message, request=request)
+
+
+def _error_body(error: BatchClientError) -> bytes:
+    """An error in OpenAI's form, where the server's own concerned others as well."""
+    message = error.message.removeprefix(f"{error.status}: ")
+    return json.dumps({"error": {"message": message, "type": error.code, "param": None, "code": error.status}}).encode()
