@@ -97,6 +97,8 @@ class CallMaker:
         else:
             wire, tokens = self._check_ids(item, name, params, now, kind)
             token_ids = True
+        if verbatim and params.get("echo") and params.get("logprobs") is not None:
+            alone = "events have no logprobs of prompts"
         shape, solo = self._shapes.shape(
             params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
         )

@@ -355,8 +355,8 @@ class StreamDecoder(_Reply):
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
         self._verbatim: dict[int, dict[str, Any]] = {}
-        self._about: Mapping[str, Any] = {}
-        """The last event, for what all calls share."""
+        self._about: dict[str, Any] = {}
+        """What the events say beside their choices, which is the same for all calls."""
         self._first_at: dict[int, float] = {}
         self._aborted: dict[int, Failure] = {}
         self._failure: Failure | None = None
@@ -426,7 +426,7 @@ class StreamDecoder(_Reply):
         self._finished[index] = choice = self._choice(whole, index % self._n)
         if self._batch.shape.verbatim:
             self._verbatim[index] = join_pieces(whole, choice.logprobs)
-            self._about = event
+            self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
         position = self._demux.finish(index)
         if position is not None and position not in self._aborted:
             made = self._completion(position)

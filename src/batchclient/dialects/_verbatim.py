@@ -4,6 +4,8 @@ Rules:
 - A call that went alone has the server's reply as it came.
 - One of a list has the fields that the reply shares, nulls too, its own items numbered from 0, and a usage of its own.
 - What was asked for on our account alone (token ids) is null, as it would have been.
+- A streamed reply lacks fields that a plain one has. They are null here, as they are there unless something was asked for that keeps a call
+  out of lists; only ``system_fingerprint`` is lost.
 - Some servers tell the prompt tokens of a whole list only. They are shared out by the prompts' lengths, so that the shares add up to what the
   server counted; such a usage says ``"prompt_tokens_estimated": true``. A program that reads ``usage.total_tokens`` must find a number there.
 """
@@ -22,6 +24,10 @@ __all__ = ["ESTIMATED", "join_pieces", "own_body", "prompt_shares"]
 ESTIMATED = "prompt_tokens_estimated"
 _PER_CALL = frozenset({"choices", "data", "usage"})
 _IDS = ("token_ids", "prompt_token_ids")
+_PLAIN_ONLY = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
+_PLAIN_ONLY_OF_ITEMS = ("prompt_logprobs", "routed_experts")
+_PLAIN_ONLY_OF_USAGE = ("prompt_tokens_details", "completion_tokens_details")
+"""What vLLM 0.32 writes into plain replies and not into events (``completion/protocol.py``)."""
 
 
 def own_body(
@@ -45,6 +51,9 @@ def own_body(
         completion_tokens: its output tokens, likewise.
     """
     body = {name: value for name, value in reply.items() if name not in _PER_CALL}
+    if batch.streamed:
+        body = {**dict.fromkeys(_PLAIN_ONLY), **body}
+        items = [{**dict.fromkeys(_PLAIN_ONLY_OF_ITEMS), **item} for item in items]
     listed = len(batch.requests) > 1
     own = [{**item, "index": index} for index, item in enumerate(items)]
     if listed and not batch.shape.wants_token_ids:
@@ -54,7 +63,9 @@ def own_body(
                     item[name] = None
     body[holder] = own
     told = reply.get("usage")
-    if not listed or told is None:
+    if batch.streamed:
+        body["usage"] = None if usage is None else _usage_fields(None, usage)
+    elif not listed or told is None:
         body["usage"] = told if told is not None or usage is None else _usage_fields({}, usage)
     elif usage is not None:
         body["usage"] = _usage_fields(told, usage)
@@ -73,8 +84,9 @@ def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.total_tokens,
         "completion_tokens": usage.completion_tokens,
     }
-    fields: dict[str, Any] = dict.fromkeys(told) if isinstance(told, dict) else {}
-    return {**fields, **(known if not fields else {name: known[name] for name in known if name in fields})}
+    if not isinstance(told, dict) or not told:
+        return {**dict.fromkeys(_PLAIN_ONLY_OF_USAGE), **known}
+    return {**dict.fromkeys(told), **{name: known[name] for name in known if name in told}}
 
 
 def prompt_shares(batch: Batch, reply: Mapping[str, Any]) -> list[int] | None:

@@ -122,7 +122,7 @@ class Batching:
             return None
         headers = {
             name.lower(): value
-            for name, value in owner.default_headers.items()
+            for name, value in {**owner.auth_headers, **owner.default_headers}.items()
             if isinstance(value, str) and name.lower() not in _WRITTEN_BY_US
         }
         query = urlencode({name: value for name, value in owner.default_query.items() if value is not None}, doseq=True)

@@ -2,7 +2,7 @@
 
 openai's ``create`` compares each parameter with its declared type, to rename keys, write dates and dump models. That takes most of a coalesced call's
 time, and changes nothing where all values are plain JSON. So plain calls skip it; every other one, and any parameter that is not
-named here, takes openai's own way. ``tests/openai`` compares both ways, parameter by parameter.
+named here, takes openai's own way. ``tests/drop_in`` compares both ways, parameter by parameter.
 """
 
 from __future__ import annotations

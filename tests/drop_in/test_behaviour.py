@@ -1,0 +1,368 @@
+"""What the drop-in does beside giving openai's answers: it shares requests, retries once over, raises openai's errors, keeps callers apart."""
+
+import asyncio
+import json
+
+import httpx
+import openai
+import pytest
+import trio
+
+from batchclient import ConfigError
+from batchclient.openai import AsyncOpenAI
+from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
+from tests.drop_in.test_same_answers import HELLO
+from tests.faults.faultserver import FaultServer, hang, nobody_listens, says, whole
+from tests.transport.rawserver import response
+
+HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
+
+
+def make(url, **arguments):
+    return AsyncOpenAI(**{"base_url": url, "api_key": "key", "max_retries": 0, "dialect": "vllm", **arguments})
+
+
+def complete(client, prompt="p", **arguments):
+    return client.completions.create(**{"model": "m", "prompt": prompt, "max_tokens": 1, **arguments})
+
+
+async def test_calls_at_once_share_requests(server):
+    async with make(server.base_url, preset="throughput") as client:
+        before = server.statistics()["list_sizes"]
+        made = [complete(client, f"p{n}", model=server.model) for n in range(200)]
+        texts = [answer.choices[0].text for answer in await asyncio.gather(*made)]
+        after = server.statistics()["list_sizes"]
+    assert len(set(texts)) == 200
+    assert sum(after.values()) - sum(before.values()) <= 10
+
+
+async def test_chats_and_embeddings_at_once_share_requests(server):
+    async with make(server.base_url, preset="throughput") as client:
+        for make_call in (
+            lambda n: client.chat.completions.create(
+                model=server.model, messages=[{"role": "user", "content": f"{n}"}], max_tokens=1
+            ),
+            lambda n: client.embeddings.create(model=server.model, input=f"{n}"),
+        ):
+            before = client._batching.client(client).statistics().batches
+            await asyncio.gather(*[make_call(n) for n in range(100)])
+            assert client._batching.client(client).statistics().batches - before <= 6
+
+
+STATUSES = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    409: openai.ConflictError,
+    418: openai.APIStatusError,
+    422: openai.UnprocessableEntityError,
+    429: openai.RateLimitError,
+    500: openai.InternalServerError,
+    503: openai.InternalServerError,
+}
+BODIES = {
+    "openai's": {"error": {"message": "no: p", "type": "Why", "param": "prompt", "code": "some_code"}},
+    "flat": {"message": "no", "type": "Why", "param": None, "code": 7},
+    "a detail": {"detail": "no"},
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("status", STATUSES)
+async def test_an_error_is_openais_with_the_servers_own_body(status, body):
+    headers = [("content-type", "application/json"), ("x-request-id", "7"), ("retry-after", "0")]
+    reply = response(json.dumps(body).encode(), f"{status} No", headers)
+    async with FaultServer(then=says(*[reply] * 9)) as server:
+        caught = []
+        for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
+            async with client:
+                with pytest.raises(openai.APIStatusError) as raised:
+                    await complete(client)
+                caught.append(raised.value)
+    ours, theirs = caught
+    assert type(ours) is type(theirs) is STATUSES[status]
+    for name in ("message", "status_code", "code", "param", "type", "body", "request_id"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert str(ours) == str(theirs)
+    assert ours.response.text == theirs.response.text
+    assert ours.response.headers["retry-after"] == "0"
+    assert len(server.heard) == 2
+
+
+async def test_an_error_page_that_is_no_json():
+    reply = response(b"<html>bad gateway</html>", "502 Bad Gateway", [("content-type", "text/html")])
+    async with FaultServer(then=says(*[reply] * 9)) as server:
+        caught = []
+        for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
+            async with client:
+                with pytest.raises(openai.InternalServerError) as raised:
+                    await complete(client)
+                caught.append(raised.value)
+    assert str(caught[0]) == str(caught[1])
+    assert caught[0].response.text == "<html>bad gateway</html>"
+
+
+async def test_one_bad_call_in_a_list_raises_for_its_caller_alone(server):
+    async with make(server.base_url, preset="throughput") as client:
+        prompts = [f"p{n}" for n in range(16)]
+        prompts[5] = [2**40]  # no such token
+        texts = [f"p{n}" if n != 5 else "x" * 200_000 for n in range(16)]
+        made = [complete(client, text, model=server.model) for text in texts]
+        got = await asyncio.gather(*made, return_exceptions=True)
+    failed = [n for n, each in enumerate(got) if isinstance(each, Exception)]
+    assert failed == [5]
+    assert isinstance(got[5], openai.BadRequestError)
+    assert "maximum context length" in str(got[5]) or "length" in str(got[5])
+    assert got[5].body["code"] == 400
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+async def test_max_retries_bounds_the_requests_of_a_call(retries):
+    reply = response(b"{}", "500 No", [("content-type", "application/json")])
+    async with FaultServer(then=says(*[reply] * 20)) as server:
+        async with make(server.url, max_retries=retries) as client:
+            client._batching._clients.copy().popitem()[1]._retry = type(
+                "Now", (), {"decide": staticmethod(lambda *_: 0.0)}
+            )()
+            with pytest.raises(openai.InternalServerError):
+                await complete(client)
+            assert len(server.heard) == 1 + retries
+            with pytest.raises(openai.InternalServerError):
+                await complete(client.with_options(max_retries=2))
+            assert len(server.heard) == 1 + retries + 3
+
+
+async def test_a_failure_that_passes_is_tried_again():
+    reply = response(b"{}", "503 No", [("content-type", "application/json"), ("retry-after", "0")])
+    async with FaultServer(says(reply)) as server, make(server.url, max_retries=2) as client:
+        assert (await complete(client)).choices[0].text
+        assert len(server.heard) == 2
+
+
+async def test_timeouts_and_broken_connections_are_openais_errors():
+    async with FaultServer(then=hang()) as server, make(server.url) as client:
+        for late in (complete(client, timeout=0.05), complete(client.with_options(timeout=0.05))):
+            with pytest.raises(openai.APITimeoutError) as caught:
+                await late
+            assert str(caught.value.request.url) == f"{server.url}/completions"
+    async with make(nobody_listens()) as client:
+        with pytest.raises(openai.APIConnectionError) as caught:
+            await complete(client)
+        assert not isinstance(caught.value, openai.APITimeoutError)
+
+
+async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here():
+    async with make("http://127.0.0.1:9/v1") as client:
+        batches = client._batching.client(client)
+        assert batches._settings.timeout_s is None
+        assert (batches._settings.read_timeout_s, batches._settings.connect_timeout_s) == (600, 5)
+
+
+async def test_copies_share_the_scheduler_and_other_keys_do_not_share_requests():
+    async with FaultServer() as server, make(server.url, preset="throughput") as client:
+        with_time = client.with_options(timeout=30)
+        other = client.with_options(api_key="other")
+        third = client.copy(default_headers={"x-tenant": "t"})
+        made = [complete(each, f"{n}") for n in range(8) for each in (client, with_time, other, third)]
+        await asyncio.gather(*made)
+        assert with_time._batching.client(with_time) is client._batching.client(client)
+    heard = {(each.header("authorization"), each.header("x-tenant")): len(each.prompts) for each in server.heard}
+    assert heard == {("Bearer key", None): 16, ("Bearer other", None): 8, ("Bearer key", "t"): 8}
+
+
+async def test_a_key_that_is_asked_for_is_asked_for_each_time():
+    keys = iter(["first", "second", "third"])
+
+    async def key():
+        return next(keys)
+
+    async with FaultServer() as server, make(server.url, api_key=key) as client:
+        await complete(client)
+        await complete(client)
+    assert [each.header("authorization") for each in server.heard] == ["Bearer first", "Bearer second"]
+
+
+async def test_what_the_server_sees_is_what_openai_sends():
+    """Headers and fields of a call that goes alone."""
+    async with FaultServer() as server:
+        for client in (
+            make(server.url, organization="o", project="j", default_headers={"x-mine": "1"}, default_query={"a": "b"}),
+            openai.AsyncOpenAI(
+                base_url=server.url,
+                api_key="key",
+                organization="o",
+                project="j",
+                default_headers={"x-mine": "1"},
+                default_query={"a": "b"},
+            ),
+        ):
+            async with client:
+                await complete(client, user="me", extra_body={"top_k": 3})
+    ours, theirs = server.heard
+    assert ours.json == theirs.json
+    assert ours.path == theirs.path
+    kept = {"authorization", "openai-organization", "openai-project", "x-mine"}
+    for name in kept:
+        assert ours.header(name) == theirs.header(name), name
+
+
+async def test_what_has_headers_or_a_query_of_its_own_goes_through_untouched():
+    reply = response(b"{}", headers=[("content-type", "application/json")])
+    async with FaultServer(then=says(*[reply] * 9)) as server, make(server.url) as client:
+        await complete(client, extra_headers={"x-mine": "1"})
+        await complete(client, extra_query={"a": "b"})
+        await client.post("/anything", cast_to=object, body={"new": [1, {"x": None}]})
+        await client.post("/completions", cast_to=object, body={"model": "m", "prompt": "p", "stream_interval": 3})
+        assert client._batching.client(client).statistics().submitted == 0
+    first, second, third, _ = server.heard
+    assert first.header("x-mine") == "1"
+    assert "a=b" in second.path
+    assert third.json == {"new": [1, {"x": None}]}
+
+
+async def test_what_batchclient_refuses_is_the_servers_to_judge():
+    async with FaultServer() as server, make(server.url) as client:
+        await complete(client, n=0)
+        with pytest.raises(UnicodeEncodeError):  # openai's own
+            await complete(client, prompt="\ud800")
+    assert [each.json["n"] for each in server.heard] == [0]
+
+
+async def test_an_http_client_of_the_users_own_is_used():
+    seen = []
+
+    def answer(request):
+        seen.append(json.loads(request.content)["prompt"])
+        choices = [{"index": n, "text": f"<{p}>", "finish_reason": "stop"} for n, p in enumerate(seen[-1])]
+        return HTTP.Response(200, json={"id": "1", "object": "text_completion", "choices": choices, "model": "m"})
+
+    own = HTTP.AsyncClient(transport=HTTP.MockTransport(answer))
+    async with make("http://server.test/v1", http_client=own, preset="throughput", linger_s=0.01) as client:
+        made = [complete(client.with_options(timeout=9), f"p{n}") for n in range(8)]
+        texts = [each.choices[0].text for each in await asyncio.gather(*made)]
+    assert texts == [f"<p{n}>" for n in range(8)]
+    assert seen == [[f"p{n}" for n in range(8)]]
+
+
+PLAIN = {
+    "best_of": 1, "echo": True, "frequency_penalty": 0.5, "logit_bias": {"5": 1}, "logprobs": 1, "max_tokens": 4, "n": 1, "presence_penalty": 0.5,
+    "seed": 3, "stop": ["a", "b"], "suffix": "s", "temperature": 0.5, "top_p": 0.5, "user": "u", "max_completion_tokens": 4, "top_logprobs": 1,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "a": [None, 1.5]}}},
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "t"}]}, {"role": "assistant", "content": None, "tool_calls": []}],
+    "prompt": [[1, 2], [3]], "model": "m",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETION_FIELDS | CHAT_FIELDS))
+async def test_openai_would_not_have_changed_a_plain_parameter(name):
+    """Those that skip openai's walk through its types: the walk's result is what went in."""
+    for resource, fields, needed in (
+        ("completions", COMPLETION_FIELDS, "prompt"),
+        ("chat.completions", CHAT_FIELDS, "messages"),
+    ):
+        if name not in fields:
+            continue
+        given = {"model": "m", needed: PLAIN[needed], name: PLAIN[name]}
+        posted = []
+
+        class Posts(openai.AsyncOpenAI):
+            async def post(self, path, *, body, options, posted=posted, **more):
+                posted.append((body, options))
+
+        client = Posts(base_url="http://server.test/v1", api_key="key")
+        target = client
+        for part in resource.split("."):
+            target = getattr(target, part)
+        await target.create(**given, timeout=3, extra_body={"x": 1})
+        ((body, options),) = posted
+        ours, our_options = plain_call({**given, "timeout": 3, "extra_body": {"x": 1}}, fields)
+        kept = {field: value for field, value in body.items() if not isinstance(value, (openai.NotGiven, openai.Omit))}
+        assert ours == kept
+        assert our_options == {field: value for field, value in options.items() if field != "security"}
+
+
+async def test_a_caller_that_leaves_takes_nobody_along():
+    gate = asyncio.Event()
+
+    async def late(connection):
+        heard = await connection.request()
+        await gate.wait()
+        await connection.write(whole(heard))
+
+    async with FaultServer(then=late) as server, make(server.url, preset="throughput", linger_s=0.01) as client:
+        tasks = [asyncio.create_task(complete(client, f"{n}")) for n in range(3)]
+        await server.arrived(1)
+        tasks[1].cancel()
+        gate.set()
+        first, gone, third = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(gone, asyncio.CancelledError)
+    assert (first.choices[0].index, third.choices[0].index) == (0, 0)
+    assert first.choices[0].text != third.choices[0].text
+
+
+async def test_once_closed_calls_fail_as_openais_do(server):
+    client = make(server.base_url)
+    copy = client.with_options(timeout=3)
+    await complete(client, model=server.model)
+    await client.close()
+    for each in (client, copy):
+        with pytest.raises(openai.APIConnectionError):
+            await complete(each, model=server.model)
+
+
+def test_one_client_in_one_event_loop_after_the_other(server):
+    client = make(server.base_url)
+
+    async def several():
+        return len(await asyncio.gather(*[complete(client, f"{n}", model=server.model) for n in range(8)]))
+
+    assert [asyncio.run(several()) for _ in range(3)] == [8, 8, 8]
+    asyncio.run(client.close())
+
+
+def test_on_trio_calls_are_openais_own(server):
+    async def story():
+        async with make(server.base_url) as client:
+            answer = await complete(client, model=server.model)
+            assert client._batching.client(client).statistics().submitted == 0
+            return answer.choices[0].text
+
+    assert trio.run(story)
+
+
+def test_wrong_settings_are_refused_where_they_are_given():
+    for wrong, field in (({"limit": 0}, "limit"), ({"timeout_s": 3}, "timeout_s"), ({"headers": {}}, "headers")):
+        with pytest.raises(ConfigError) as caught:
+            make("http://server.test/v1", **wrong)
+        assert caught.value.field == field
+    with pytest.raises(TypeError, match="nonsense"):
+        make("http://server.test/v1", nonsense=1)
+    with pytest.raises(openai.OpenAIError, match="api_key"):
+        AsyncOpenAI(base_url="http://server.test/v1", api_key=None, limit=4)
+
+
+async def test_several_servers():
+    async with FaultServer() as one, FaultServer() as two:
+        async with make([one.url, two.url], max_list=1, limit=8) as client:
+            await asyncio.gather(*[complete(client, f"{n}") for n in range(40)])
+        assert one.heard
+        assert two.heard
+
+
+async def test_messages_of_openais_own_types_and_unknown_parameters_arrive():
+    async with FaultServer() as server, make(server.url) as client:
+        with pytest.raises((openai.APIError, KeyError)):
+            await client.chat.completions.create(
+                model="m",
+                messages=(each for each in HELLO),
+                extra_body={"guided_choice": ["a"], "chat_template_kwargs": {"x": 1}},
+            )
+    sent = server.heard[0].json
+    assert sent["messages"] == HELLO
+    assert (sent["guided_choice"], sent["chat_template_kwargs"]) == (["a"], {"x": 1})
+
+
+def test_httpx_is_not_what_openai_uses_here():
+    """So that the test of a user's own client is one of openai's library."""
+    assert HTTP is not httpx or openai.__version__ < "3"
