@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from batchclient import BadRequest, BatchClient, Embedding, NotFound
+from batchclient.openai import AsyncOpenAI
 from tests.contract.conftest import SERVERS, Server, pooling_server
 from tests.live.server_process import DEFAULT_MODEL_DIR
 from tests.live.vllm_server import EMBED_FLAGS
@@ -170,3 +172,28 @@ def test_replies_have_the_recorded_fields(embedder: Server) -> None:
     assert set(rank["results"][0]) == {"index", "document", "relevance_score"}
     assert rank["results"][0]["document"] == {"text": "b", "multi_modal": None}
     assert set(post(embedder, "/tokenize", prompt="a").json()) == {"count", "max_model_len", "tokens", "token_strs"}
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+def test_through_openais_own_class_the_reply_is_the_servers(embedder: Server, encoding: str | None) -> None:
+    """The drop-in beside openai's client: one body with several inputs, in company of others."""
+    extra = {} if encoding is None else {"encoding_format": encoding}
+
+    async def story() -> tuple[list[Any], Any]:
+        given = {"base_url": embedder.base_url, "api_key": "key"}
+        async with AsyncOpenAI(**given, preset="throughput") as ours, openai.AsyncOpenAI(**given) as theirs:
+            asks = [ours.embeddings.create(model=embedder.model, input=TEXTS[:3], **extra) for _ in range(8)]
+            expected = await theirs.embeddings.create(model=embedder.model, input=TEXTS[:3], **extra)
+            return list(await asyncio.gather(*asks)), expected
+
+    several, expected = run(story())
+    assert sum(each.usage.prompt_tokens for each in several) == 8 * expected.usage.prompt_tokens
+    for each in several:
+        assert type(each) is type(expected)
+        assert [item.index for item in each.data] == [0, 1, 2]
+        for mine, own in zip(each.data, expected.data, strict=True):
+            assert type(mine.embedding) is type(own.embedding)
+            if encoding != "base64":
+                assert close(mine.embedding, own.embedding)
+        own_fields = expected.to_dict(warnings=False) | {"data": None, "usage": None, "id": None, "created": None}
+        assert each.to_dict(warnings=False) | {"data": None, "usage": None, "id": None, "created": None} == own_fields
