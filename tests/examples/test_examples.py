@@ -17,6 +17,7 @@ PROMISES = {
     "complete": r"1000 answers in [1-9]\d requests",
     "extraction": r"invoice 0: \w+, \d+\ninvoice 1: \w+, \d+\n12 invoices read, 12 with a supplier\ncut off: .*no Invoice.*finish_reason: length",
     "map_documents": r"r1: \w+.*\nr2: \w+.*\nr3: failed: .*'text' is null\nr4: \w+",
+    "openai_drop_in": r"500 different summaries in [1-9]\d? requests\na ticket: Ticket\n100 vectors, \d+ tokens\nrefused: 404",
     "replicas": r"(?s)vllm 0.32.0: healthy.*sglang 0.5.23: healthy.*llamacpp b1-0c1e570: healthy, limit 4\n600 different answers",
     "stream_results": r"5000 results, 0 failed",
     "trio_app": r"100 answers in \d requests",

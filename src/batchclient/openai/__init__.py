@@ -28,6 +28,8 @@ from batchclient.openai._results import error_of, parse, response_of
 if TYPE_CHECKING:
     from typing import Self
 
+    from batchclient.client import BatchClient
+
 __all__ = ["AsyncOpenAI"]
 
 
@@ -54,6 +56,11 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         theirs, self._batching = split_arguments(arguments)
         super().__init__(**theirs)
         self._batching.check(self)
+
+    @property
+    def batch_client(self) -> BatchClient | None:
+        """What the calls go through, for its statistics and its own calls; ``None`` where openai alone can send them (signed requests)."""
+        return self._batching.client(self)
 
     async def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
