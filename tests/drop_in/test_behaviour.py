@@ -10,11 +10,13 @@ import trio
 
 from batchclient import ConfigError
 from batchclient.openai import AsyncOpenAI
+from batchclient.openai._calls import plan
 from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
 from tests.drop_in.test_same_answers import HELLO
-from tests.faults.faultserver import FaultServer, hang, nobody_listens, says, whole
+from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
 from tests.transport.rawserver import response
 
+JSON = [("content-type", "application/json")]
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 
 
@@ -157,6 +159,23 @@ async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here()
         batches = client._batching.client(client)
         assert batches._settings.timeout_s is None
         assert (batches._settings.read_timeout_s, batches._settings.connect_timeout_s) == (600, 5)
+        body = {"model": "m", "prompt": "p"}
+        assert plan(client, "/completions", body, {}, {}).timeout_s is None
+        assert plan(client, "/completions", body, {"timeout": 3}, {}).timeout_s == 3
+        assert plan(client.with_options(timeout=7), "/completions", body, {}, {}).timeout_s == 7
+        assert plan(client, "/completions", body, {"timeout": None}, {}).timeout_s is None
+        assert plan(client, "/completions", body, {"timeout": HTTP.Timeout(9, connect=1)}, {}).timeout_s == 9
+
+
+async def test_an_answer_has_its_requests_number():
+    async def numbered(connection):
+        heard = await connection.request()
+        await connection.write(response(body_of(heard), headers=[*JSON, ("x-request-id", "77")]))
+
+    async with FaultServer(then=numbered) as server, make(server.url) as client:
+        assert (await complete(client))._request_id == "77"
+        raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
+        assert (raw.request_id, raw.parse()._request_id) == ("77", "77")
 
 
 async def test_copies_share_the_scheduler_and_other_keys_do_not_share_requests():
@@ -366,3 +385,18 @@ async def test_messages_of_openais_own_types_and_unknown_parameters_arrive():
 def test_httpx_is_not_what_openai_uses_here():
     """So that the test of a user's own client is one of openai's library."""
     assert HTTP is not httpx or openai.__version__ < "3"
+
+
+async def test_the_body_of_a_lists_error_shows_nobody_anothers_prompt():
+    def echo(heard):
+        body = {"error": {"message": f"not yours: {heard.prompts}", "type": "t", "code": 401}}
+        return response(json.dumps(body).encode(), "401 No", [("content-type", "application/json")])
+
+    prompts = [f"the secret of caller number {n}" for n in range(4)]
+    async with FaultServer(then=says(*[echo] * 9)) as server:
+        async with make(server.url, preset="throughput", linger_s=0.01) as client:
+            got = await asyncio.gather(*[complete(client, prompt) for prompt in prompts], return_exceptions=True)
+        assert max(len(heard.prompts) for heard in server.heard) == 4
+    for error in got:
+        assert isinstance(error, openai.AuthenticationError)
+        assert "secret" not in str(error) + error.response.text + repr(error.__cause__)
