@@ -341,25 +341,31 @@ class _LoopThread:
             if not call.left:
                 call.task = task = self._loop.create_task(self._run(call), context=call.context)
                 self._tasks[task] = call
-                task.add_done_callback(self._tasks.pop)
 
     async def _run(self, call: _Call) -> None:
         try:
             answer = call.function(*call.args, **call.kwargs)
             if not call.plain:
                 answer = await answer
-        except asyncio.CancelledError:
-            # Nobody waits for it, or the loop ends and refuses it.
-            if not call.left and not self._ending.is_set():
-                call.settle(None, asyncio.CancelledError())
-            raise
+        except asyncio.CancelledError as error:
+            if call.left or self._ending.is_set():
+                # Nobody waits for it, or it is refused at the end.
+                raise
+            self._end_call(call, None, error)
         except BaseException as error:  # the caller's own, SystemExit too: it must not end the loop
-            call.settle(None, error)
+            self._end_call(call, None, error)
         else:
-            call.settle(answer)
+            self._end_call(call, answer)
+
+    def _end_call(self, call: _Call, answer: Any, error: BaseException | None = None) -> None:
+        assert call.task is not None
+        # Before its thread wakes, which may call again at once.
+        self._tasks.pop(call.task, None)
+        call.settle(answer, error)
 
     def _drop(self, call: _Call) -> None:
         if call.task is not None:
+            self._tasks.pop(call.task, None)
             call.task.cancel()
         # Its thread may have been interrupted between queueing it and telling the loop, as all others rely on.
         self._drain()
