@@ -6,18 +6,20 @@ Rules:
 - A thread crosses over to the loop once for all pieces or rows that are ready there. What is read ahead is bounded all the same.
 - A row is open from when its document is read until it is yielded, as in ``maps``; so documents are read only when no fetched row is left.
 - What is left closes as the asynchronous stream or map does: by ``close()``, or by a ``break`` that drops it, since it holds the only reference to that.
+- What was begun before a fork belongs to the parent process, and is refused in the child.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from batchclient._bridge import Bridge
 from batchclient.errors import ClientClosed
@@ -27,34 +29,75 @@ from batchclient.types import Completion, Delta, MapResult
 
 __all__ = ["Feed", "SyncMap", "SyncStream"]
 
+_T = TypeVar("_T")
+
 _SLICE_S = 0.004
 """How long a map reads before it looks whether a row is ready; as ``maps`` has it."""
 _OPENED_AT_ONCE = 64
 """Documents whose requests are made before the event loop has another turn."""
 
 
-class SyncStream(Iterator[Delta]):
-    """The pieces of one answer, as an iterator. See ``BatchClient.stream``.
+class _Fetched(Iterator[_T]):
+    """What a thread fetches from the event loop, as many at once as are ready there."""
 
-    At most some 256 pieces are fetched ahead of those that were taken, and as many wait behind them before the reply is not read on.
-    """
-
-    def __init__(self, bridge: Bridge, stream: Stream) -> None:
+    def __init__(self, bridge: Bridge, source: Stream | Map) -> None:
         self._bridge = bridge
-        self._stream = stream
-        self._pieces: deque[Delta] = deque()
-        self._begun = False
+        self._source = source
+        self._ready: deque[_T] = deque()
+        self._process: int | None = None
+        """The one that fetched first."""
         self._over = False
         # Two threads may take turns, but not the same piece.
         self._taking = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<Sync{repr(self._stream)[1:]}"
+        return f"<Sync{repr(self._source)[1:]}"
+
+    def __next__(self) -> _T:
+        with self._taking:
+            try:
+                while not self._over and not self._ready:
+                    self._check_process()
+                    if not self._fetch():
+                        self._over = True
+            except BaseException:
+                self.close()
+                raise
+            if self._over:
+                raise StopIteration
+            return self._ready.popleft()
+
+    def close(self) -> None:
+        """End it: what is under way for it is cancelled. Safe to call twice, and from another thread."""
+        self._over = True
+        if self._process == os.getpid():
+            with suppress(ClientClosed):
+                self._bridge.call_now(self._source.aclose)
+
+    def _fetch(self) -> bool:
+        """Put more into ``_ready``, or nothing if there was no time for it; return whether there may be more."""
+        raise NotImplementedError
+
+    def _check_process(self) -> None:
+        process = os.getpid()
+        if self._process is None:
+            self._process = process
+        if self._process != process:
+            raise ClientClosed("what was begun before a fork belongs to the parent process")
+
+
+class SyncStream(_Fetched[Delta]):
+    """The pieces of one answer, as an iterator; ``close()``, the end of ``with`` or a ``break`` that drops it ends it. See ``BatchClient.stream``.
+
+    At most some 256 pieces are fetched ahead of those that were taken, and as many wait behind them before the reply is not read on.
+    """
+
+    _source: Stream
 
     @property
     def completion(self) -> Completion | None:
         """The whole answer with its usage, once the last piece was taken; ``None`` before."""
-        return self._stream.completion
+        return self._source.completion
 
     def __enter__(self) -> SyncStream:
         return self
@@ -64,21 +107,10 @@ class SyncStream(Iterator[Delta]):
     ) -> None:
         self.close()
 
-    def __next__(self) -> Delta:
-        with self._taking:
-            if not self._over and not self._pieces:
-                self._begun = True
-                self._pieces.extend(self._bridge.call_now(_next_pieces, self._stream))
-            if self._over or not self._pieces:
-                raise StopIteration
-            return self._pieces.popleft()
-
-    def close(self) -> None:
-        """End it: the connection is closed, the permit comes back. Safe to call twice, and from another thread."""
-        self._over = True
-        if self._begun:
-            with suppress(ClientClosed):
-                self._bridge.call_now(self._stream.aclose)
+    def _fetch(self) -> bool:
+        pieces = self._bridge.call_now(_next_pieces, self._source)
+        self._ready.extend(pieces)
+        return bool(pieces)
 
 
 async def _next_pieces(stream: Stream) -> list[Delta]:
@@ -93,64 +125,38 @@ async def _next_pieces(stream: Stream) -> list[Delta]:
     return pieces
 
 
-class SyncMap(Iterator[MapResult]):
-    """The rows of one map, as an iterator. See ``SyncBatchClient.stream_map``."""
+class SyncMap(_Fetched[MapResult]):
+    """The rows of one map, as an iterator; ``close()`` or a ``break`` that drops it ends it. See ``SyncBatchClient.stream_map``."""
+
+    _source: Map
 
     def __init__(
         self, bridge: Bridge, rows: Map, feed: Feed, documents: Iterable[Any], prompt: Callable[[Any], Any] | None
     ) -> None:
-        self._bridge = bridge
-        self._rows = rows
+        super().__init__(bridge, rows)
         self._feed = feed
-        self._documents: Iterable[Any] | None = documents
+        self._documents = documents
         self._prompt = prompt
         self._iterator: Iterator[Any] | None = None
         self._room = rows._look_ahead
         """Documents that may be read before the next row is taken."""
-        self._ready: deque[MapResult] = deque()
-        self._over = False
-        # Two threads may take turns, but not the same row.
-        self._taking = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self._rows)[1:]}"
-
-    def __next__(self) -> MapResult:
-        with self._taking:
-            try:
-                while not self._over and not self._ready:
-                    self._fetch()
-            except BaseException:
-                self.close()
-                raise
-            if self._over:
-                raise StopIteration
-            return self._ready.popleft()
 
     def close(self) -> None:
         """Cancel what is left. Safe to call twice, and from another thread."""
-        self._over = True
-        self._documents = None
-        if self._iterator is not None:
-            self._iterator = None
-            with suppress(ClientClosed):
-                self._bridge.call_now(self._rows.aclose)
+        super().close()
+        self._documents = self._iterator = iter(())
 
-    def _fetch(self) -> None:
+    def _fetch(self) -> bool:
         """Read a slice, hand it over, and take the rows that are ready; wait for one where nothing more can be read now."""
-        iterator = self._iterator
-        if iterator is None:
-            documents, self._documents = self._documents, None
-            self._iterator = iterator = iter(() if documents is None else documents)
-        read = _read_slice(iterator, self._room, self._prompt)
+        if self._iterator is None:
+            self._iterator = iter(self._documents)
+        read = _read_slice(self._iterator, self._room, self._prompt)
         if read.ended:
             # A source that has failed is not asked again.
-            self._iterator = iter(())
-        ready, self._room = self._bridge.call_now(_step, self._rows, self._feed, read)
-        if ready is None:
-            self._over = True
-        else:
-            self._ready.extend(ready)
+            self._documents = self._iterator = iter(())
+        ready, self._room = self._bridge.call_now(_step, self._source, self._feed, read)
+        self._ready.extend(ready or ())
+        return ready is not None
 
 
 class _Slice:

@@ -471,6 +471,30 @@ def test_on_end_may_end_the_calls_itself():
     assert calls.join() == {"call": "ended by itself"}
 
 
+def test_what_comes_while_the_loop_ends_is_refused():
+    ends, calls = threading.Event(), Calls()
+
+    async def on_end():
+        ends.set()
+        while not queue:
+            await asyncio.sleep(0.001)
+        # As long as it would take the loop to take what is there.
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    bridge = Bridge(on_end)
+    bridge.call(double, 1)
+    queue = bridge._thread._queue
+    late = Held()
+    calls.start("close", bridge.close)
+    ends.wait()
+    # As a thread sees it that looked before.
+    bridge._closed = False
+    calls.start("late", bridge.call_now, late)
+    assert isinstance(calls.join()["late"], ClientClosed)
+    assert not late.began.is_set()
+
+
 def test_an_end_that_fails_still_ends_the_loop_and_the_calls(caplog):
     async def fails():
         raise OSError("at the end")

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -12,6 +13,7 @@ import pytest
 from batchclient import BadRequest, ClientClosed, ConfigError, ConnectionLost, _sync_iterators
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
 from tests.shell.test_bridge import Calls, interrupt_when, wait_until
+from tests.shell.test_loops import in_python
 from tests.shell.test_maps import Source
 from tests.shell.test_sync import make_sync, release
 
@@ -126,6 +128,23 @@ def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
         next(rows)
         assert source.read < 100
         rows.close()
+
+
+def test_the_event_loop_has_other_turns_while_many_documents_are_opened():
+    with make_sync(ScriptedTransport()) as client:
+        client.complete("p")
+        loop, opened = client._bridge._thread._loop, [0]
+        rows = client.stream_map(range(1000), lambda number: f"p{number}", look_ahead=1000)
+
+        def look():
+            opened.append(rows._source._read)
+            if opened[-1] < 1000:
+                loop.call_soon(look)
+
+        client._bridge.ask(loop.call_soon, look)
+        next(rows)
+        wait_until(lambda: opened[-1] == 1000)
+    assert max(after - before for before, after in zip(opened, opened[1:])) <= 64
 
 
 def test_an_empty_source_and_an_empty_list():
@@ -402,7 +421,7 @@ def test_what_nobody_takes_is_not_read_on():
     with make_sync(ScriptedTransport(many)) as client:
         pieces = client.stream("p")
         next(pieces)
-        wait_until(lambda: len(pieces._stream._sink.deltas) >= 256)
+        wait_until(lambda: len(pieces._source._sink.deltas) >= 256)
         for _ in range(20):
             client._bridge.call_now(asyncio.sleep, 0)
         assert len(read) < 1000
@@ -426,7 +445,47 @@ def test_streams_fetch_all_that_is_ready_at_once():
         client._bridge.call_now = lambda *args: (crossings.append(args[0]), call_now(*args))[1]
         pieces = client.stream("p")
         next(pieces)
-        wait_until(lambda: pieces._stream._sink.done())
+        wait_until(lambda: pieces._source._sink.done())
         list(pieces)
         # The first piece, whatever came with it, what came later, and the end.
         assert len(crossings) <= 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_what_was_begun_before_a_fork_is_refused_in_the_child():
+    status, out, err = in_python(
+        """
+    import os
+    from batchclient import ClientClosed
+    from tests.shell.test_sync import make_sync
+    from tests.shell.scripted import ScriptedTransport
+    from tests.shell.test_sync_iterators import endless
+
+    client = make_sync(ScriptedTransport(endless))
+    pieces, fresh = client.stream("p"), client.stream("q")
+    rows = client.stream_map(["a", "b"], "{}", look_ahead=1)
+    next(pieces), next(rows)
+    child = os.fork()
+    if child == 0:
+        try:
+            for each in (pieces, rows):
+                try:
+                    next(each)
+                    next(each)
+                except ClientClosed as error:
+                    print(error)
+                each.close()
+            print("fresh:", "".join(piece.text for piece in fresh), flush=True)
+            client.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    print("parent:", next(rows).index)
+    client.close()
+    """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    refused = "what was begun before a fork belongs to the parent process\n"
+    assert (status, err) == (0, "")
+    assert out == f"{2 * refused}fresh: {answer_to('q')}\nparent: 1\n"
