@@ -34,6 +34,7 @@ from batchclient.errors import (
 )
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
 from batchclient.stream import Stream
+from batchclient.sync import SyncBatchClient, SyncStream
 from batchclient.types import (
     Choice,
     Classification,
@@ -90,6 +91,8 @@ __all__ = [
     "ServerFault",
     "Statistics",
     "Stream",
+    "SyncBatchClient",
+    "SyncStream",
     "TenacityRetry",
     "TokenLikelihood",
     "TransportError",

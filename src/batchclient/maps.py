@@ -165,26 +165,39 @@ class Map(AsyncIterator[MapResult]):
             runner.backend.call_soon_threadsafe(partial(_leave, runner, self._open_requests(), self._stop_reader))
 
     def _open_requests(self) -> list[Request]:
-        return [row.request for row in self._rows.values() if row.request is not None]
+        # Looked at once: the finalizer may run in another thread than the one where rows finish.
+        return [request for row in self._rows.values() if (request := row.request) is not None]
 
-    async def _next(self) -> MapResult:
+    def take(self) -> MapResult | None:
+        """Return the next row, if it has finished."""
+        row = self._take()
+        if row is None:
+            return None
+        self._yielded += 1
+        if self._room is not None:
+            self._room.set()
+        return MapResult(row.id, row.index, row.document, row.answer, row.error)
+
+    async def begin(self) -> None:
+        """Begin to read, without waiting for a row."""
         if self._prepare is not None:
             await self._prepare(self._start())
             # Several may wait for the first row.
             self._prepare = None
         if self._runner is None and not self._closed:
             self._begin()
+
+    async def _next(self) -> MapResult:
+        if self._runner is None:
+            await self.begin()
         while not self._closed:
             pressed = self._iterator is not None and self._read_slice()
             if pressed:
                 # Also where rows are ready: they may be many, and each would read another slice.
                 await anyio.lowlevel.checkpoint()
-            row = self._take()
-            if row is not None:
-                self._yielded += 1
-                if self._room is not None:
-                    self._room.set()
-                return MapResult(row.id, row.index, row.document, row.answer, row.error)
+            result = self.take()
+            if result is not None:
+                return result
             if self._exhausted and self._read == self._yielded:
                 if self._source_error is not None:
                     raise self._source_error

@@ -20,6 +20,7 @@ PROMISES = {
     "openai_drop_in": r"500 different summaries in [1-9]\d? requests\na ticket: Ticket\n100 vectors, \d+ tokens\nrefused: 404",
     "replicas": r"(?s)vllm 0.32.0: healthy.*sglang 0.5.23: healthy.*llamacpp b1-0c1e570: healthy, limit 4\n600 different answers",
     "stream_results": r"5000 results, 0 failed",
+    "threads": r"1000 answers in [1-9]\d? requests\n300 tickets labelled, the first: ticket 0:\w+",
     "trio_app": r"100 answers in \d requests",
     "with_deadlines": r"timeout ended a call\ndeadline passed: True\ncancelled: True\nanswered: 8",
     "retry_with_tenacity": r"200 answers, [1-9]\d* requests sent again",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any, assert_type
 
@@ -20,15 +21,19 @@ from batchclient import (
     ConfigError,
     DeadlineExceeded,
     Delta,
+    Embedding,
     EndpointStatistics,
     LocalError,
     MapResult,
     QueueFull,
+    RankedDocument,
     RateLimited,
     RemoteError,
     RetryPolicy,
     Statistics,
     Stream,
+    SyncBatchClient,
+    SyncStream,
     TenacityRetry,
     TransportError,
     Usage,
@@ -149,6 +154,38 @@ async def living(client: BatchClient) -> None:
     assert_type(client.statistics().endpoints[0].state, str)
     await client.drain()
     await client.aclose()
+
+
+def blocking() -> None:
+    with SyncBatchClient("http://a/v1", model="m", preset="throughput", limit=64) as client:
+        assert_type(client, SyncBatchClient)
+        assert_type(client.complete("a prompt", max_tokens=5), Completion)
+        assert_type(client.chat([{"role": "user", "content": "hi"}], response_model=Verdict), Completion)
+        assert_type(client.embed("a text"), Embedding)
+        assert_type(client.rerank("a query", ["a", "b"], top_n=1), list[RankedDocument])
+        assert_type(client.tokenize("a text", timeout_s=1.5), list[int])
+        assert_type(client.statistics(), Statistics)
+        assert_type(client.batch_map(["a"], "{}"), list[Completion])
+        assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Any])
+        for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
+            assert_type(row, MapResult)
+        with client.stream("a prompt", max_tokens=5) as pieces:
+            assert_type(pieces, SyncStream)
+            for delta in pieces:
+                assert_type(delta, Delta)
+        assert_type(pieces.completion, Completion | None)
+        with ThreadPoolExecutor() as pool:
+            assert_type(list(pool.map(client.complete, ["a", "b"])), list[Completion])
+        client.retune(limit=3)
+        client.add_endpoint("http://other:8000/v1")
+        client.remove_endpoint("http://other:8000/v1", drain=False)
+        client.drain()
+        client.close()
+    client.complete(3)  # type: ignore[arg-type]
+    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[call-arg]
+    SyncBatchClient(3)  # type: ignore[arg-type]
 
 
 async def failing(client: BatchClient) -> float | None:

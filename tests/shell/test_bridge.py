@@ -1,0 +1,690 @@
+"""The bridge from threads to its event loop: gathering, giving up, errors, the end, forks. No sockets."""
+
+import asyncio
+import contextvars
+import gc
+import os
+import signal
+import threading
+import time
+import traceback
+import weakref
+from contextlib import closing, contextmanager
+
+import anyio
+import pytest
+import trio
+
+from batchclient import ClientClosed, ConfigError, _bridge
+from batchclient._bridge import Bridge
+from tests.shell.test_loops import in_python
+
+NEVER_S = 3600.0
+
+
+async def nothing():
+    pass
+
+
+async def double(number):
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def make_bridge(on_end=nothing):
+    return closing(Bridge(on_end))
+
+
+class Calls:
+    """Calls of threads, each in a thread of its own, and what became of them."""
+
+    def __init__(self):
+        self.threads = []
+        self.outcomes = {}
+
+    def start(self, name, function, *args):
+        def run():
+            try:
+                self.outcomes[name] = function(*args)
+            except BaseException as error:
+                self.outcomes[name] = error
+
+        thread = threading.Thread(target=run, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def join(self):
+        for thread in self.threads:
+            thread.join()
+        return self.outcomes
+
+
+def wait_until(true):
+    """Other threads are on their way; the test's own bound ends a wait in vain."""
+    while not true():
+        time.sleep(0.001)
+
+
+@contextmanager
+def stopped(bridge):
+    """The loop stands still, so that a queue can be looked at."""
+    go_on, stands_still = threading.Event(), threading.Event()
+
+    def stand_still():
+        stands_still.set()
+        go_on.wait()
+
+    holder = Calls()
+    holder.start("holder", bridge.ask, stand_still)
+    stands_still.wait()
+    yield bridge._thread._queue
+    go_on.set()
+    holder.join()
+
+
+class Held:
+    """A coroutine function that says when it began and how it ended."""
+
+    def __init__(self):
+        self.began = threading.Event()
+        self.ended = threading.Event()
+        self.how = None
+
+    async def __call__(self):
+        self.began.set()
+        try:
+            await asyncio.sleep(NEVER_S)
+        except BaseException as error:
+            self.how = type(error)
+            raise
+        finally:
+            self.ended.set()
+
+
+# Answers and errors --------------------------------------------------------------------------------------------------
+
+
+def test_a_call_returns_what_the_coroutine_returns():
+    with make_bridge() as bridge:
+        assert bridge.call(double, 21) == 42
+        assert bridge.call_now(double, number=4) == 8
+        assert bridge.ask(max, 3, 5) == 5
+
+
+def test_every_thread_has_its_own_answer():
+    with make_bridge() as bridge:
+        calls = Calls()
+        for number in range(200):
+            calls.start(number, bridge.call, double, number)
+        assert calls.join() == {number: 2 * number for number in range(200)}
+
+
+def test_an_error_is_raised_in_the_callers_thread_with_its_frames():
+    async def fail_far_away():
+        raise KeyError("far away")
+
+    def caller_of_mine(bridge):
+        bridge.call(fail_far_away)
+
+    with make_bridge() as bridge, pytest.raises(KeyError) as caught:
+        caller_of_mine(bridge)
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert "caller_of_mine" in names
+    assert names[-1] == "fail_far_away"
+
+
+def test_errors_are_not_shared():
+    async def fail(number):
+        raise KeyError(number)
+
+    with make_bridge() as bridge:
+        calls = Calls()
+        for number in range(50):
+            calls.start(number, bridge.call, fail, number)
+        assert {number: error.args for number, error in calls.join().items()} == {n: (n,) for n in range(50)}
+
+
+def test_an_error_that_was_handled_is_collected_without_the_garbage_collector():
+    class Mine(Exception):
+        pass
+
+    async def fail():
+        raise Mine
+
+    with make_bridge() as bridge:
+        gc.disable()
+        try:
+            try:
+                bridge.call(fail)
+            except Mine as error:
+                trace = weakref.ref(error)
+            # The loop lets go of the task in its next turn.
+            bridge.ask(int)
+            bridge.ask(int)
+            assert trace() is None
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_ends_a_program_is_raised_in_the_callers_thread_and_the_loop_lives_on(kind):
+    async def leave():
+        raise kind
+
+    with make_bridge() as bridge:
+        with pytest.raises(kind):
+            bridge.call(leave)
+        assert bridge.call(double, 1) == 2
+
+
+def test_a_cancellation_from_within_is_the_callers_too():
+    async def cancelled():
+        raise asyncio.CancelledError
+
+    with make_bridge() as bridge:
+        with pytest.raises(asyncio.CancelledError):
+            bridge.call(cancelled)
+        assert bridge.call(double, 1) == 2
+
+
+# Gathering -----------------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_many_threads_wake_the_loop_once_and_begin_in_one_turn(monkeypatch):
+    turns = []
+
+    async def begin():
+        turns.append(turn[0])
+
+    turn = [0]
+    with make_bridge() as bridge:
+        bridge.call_now(nothing)
+        loop = bridge._thread._loop
+        with stopped(bridge) as queue:
+            woken = []
+            wake = loop.call_soon_threadsafe
+            monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (woken.append(args[0]), wake(*args)))
+
+            def count_turns():
+                turn[0] += 1
+                loop.call_soon(count_turns)
+
+            loop.call_soon(count_turns)
+            calls = Calls()
+            for number in range(64):
+                calls.start(number, bridge.call, begin)
+            wait_until(lambda: len(queue) == 64)
+        calls.join()
+        assert [function.__name__ for function in woken] == ["_on_first"]
+        assert len(turns) == 64
+        assert len(set(turns)) == 1
+
+
+def test_a_call_waits_for_company_and_the_queue_goes_together(monkeypatch):
+    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+    with make_bridge() as bridge:
+        calls = Calls()
+        calls.start(1, bridge.call, double, 1)
+        wait_until(lambda: bridge._thread is not None and bridge._thread._timer is not None)
+        calls.start(2, bridge.call, double, 2)
+        wait_until(lambda: len(bridge._thread._queue) == 2)
+        assert calls.outcomes == {}
+        # Nothing that is asked passes what was called before.
+        bridge.ask(int)
+        assert calls.join() == {1: 2, 2: 4}
+
+
+def test_a_caller_that_was_alone_and_is_alone_does_not_wait(monkeypatch):
+    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+    with make_bridge() as bridge:
+        bridge.call_now(nothing)
+        assert [bridge.call(double, number) for number in range(3)] == [0, 2, 4]
+
+
+def test_beside_calls_under_way_it_waits(monkeypatch):
+    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+    with make_bridge() as bridge:
+        held, calls = Held(), Calls()
+        calls.start("held", bridge.call_now, held)
+        held.began.wait()
+        calls.start(1, bridge.call, double, 1)
+        wait_until(lambda: bridge._thread._timer is not None)
+        assert 1 not in calls.outcomes
+        bridge.ask(int)
+        wait_until(lambda: calls.outcomes == {1: 2})
+
+
+# Where it runs -------------------------------------------------------------------------------------------------------
+
+
+def test_the_callers_context_is_the_calls_and_comes_back_as_it_was():
+    variable = contextvars.ContextVar("variable", default="default")
+
+    async def look():
+        seen = variable.get()
+        variable.set("changed")
+        return seen
+
+    with make_bridge() as bridge:
+        variable.set("mine")
+        assert bridge.call(look) == "mine"
+        assert variable.get() == "mine"
+        assert contextvars.Context().run(bridge.call, look) == "default"
+
+
+def test_it_works_within_a_running_event_loop():
+    async def notebook(bridge):
+        return bridge.call(double, 3)
+
+    with make_bridge() as bridge:
+        assert asyncio.run(notebook(bridge)) == 6
+
+
+@pytest.mark.parametrize("run", [trio.run, lambda main: anyio.run(main, backend="trio")])
+def test_a_context_that_belongs_to_trio_does_not_mislead_anyio(run):
+    async def uses_anyio():
+        with anyio.fail_after(5):
+            await anyio.sleep(0)
+        return "slept"
+
+    with make_bridge() as bridge:
+
+        async def main():
+            return bridge.call(uses_anyio)
+
+        assert run(main) == "slept"
+
+
+def test_a_blocking_call_from_the_loops_own_thread_is_refused():
+    async def call_back():
+        return bridge.call(double, 1)
+
+    with make_bridge() as bridge:
+        with pytest.raises(ConfigError, match="wait for itself"):
+            bridge.call(call_back)
+        assert bridge.call(double, 1) == 2
+
+
+def test_what_is_asked_may_be_asked_from_anywhere_at_any_time():
+    async def ask_back():
+        return bridge.ask(threading.get_ident)
+
+    bridge = Bridge(nothing)
+    here = threading.get_ident()
+    assert bridge.ask(threading.get_ident) == here
+    assert bridge._thread is None
+    there = bridge.call(ask_back)
+    assert there != here
+    assert bridge.ask(threading.get_ident) == there
+    bridge.close()
+    assert bridge.ask(threading.get_ident) == here
+
+
+def test_the_error_of_what_is_asked_is_its_own():
+    def refuse():
+        raise ClientClosed("its own")
+
+    with make_bridge() as bridge:
+        bridge.call(double, 1)
+        with pytest.raises(ClientClosed, match="its own"):
+            bridge.ask(refuse)
+
+
+# Giving up -----------------------------------------------------------------------------------------------------------
+
+
+def interrupt_when(event):
+    def interrupt():
+        event.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+def test_a_thread_that_is_interrupted_cancels_its_call_and_no_other():
+    with make_bridge() as bridge:
+        held, other, calls = Held(), Held(), Calls()
+        calls.start("other", bridge.call, other)
+        other.began.wait()
+        interrupt_when(held.began)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.call(held)
+        held.ended.wait()
+        assert held.how is asyncio.CancelledError
+        assert bridge.call(double, 1) == 2
+        assert not other.ended.is_set()
+        assert len(bridge._thread._tasks) == 1
+
+
+def test_a_call_that_is_given_up_in_the_queue_never_begins():
+    queued = threading.Event()
+    with make_bridge() as bridge:
+        bridge.call(double, 1)
+        held = Held()
+        with stopped(bridge) as queue:
+            threading.Thread(target=lambda: (wait_until(lambda: queue), queued.set()), daemon=True).start()
+            interrupt_when(queued)
+            with pytest.raises(KeyboardInterrupt):
+                bridge.call(held)
+        assert bridge.call(double, 1) == 2
+        assert not held.began.is_set()
+
+
+def test_a_thread_that_is_interrupted_before_it_told_the_loop_leaves_nobody_waiting(monkeypatch):
+    with make_bridge() as bridge:
+        bridge.call(double, 1)
+        loop = bridge._thread._loop
+        wake = loop.call_soon_threadsafe
+
+        def interrupted(*args):
+            monkeypatch.setattr(loop, "call_soon_threadsafe", wake)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.call(double, 1)
+        calls = Calls()
+        for number in range(3):
+            calls.start(number, bridge.call, double, number)
+        assert calls.join() == {0: 0, 1: 2, 2: 4}
+
+
+# The end -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_thread_starts_with_the_first_call_and_ends_with_close():
+    ended = []
+
+    async def on_end():
+        ended.append(threading.get_ident())
+
+    bridge = Bridge(on_end)
+    assert bridge._thread is None
+    bridge.call(double, 1)
+    thread = bridge._thread._thread
+    assert thread.daemon
+    bridge.close()
+    assert ended == [thread.ident]
+    assert not thread.is_alive()
+    assert bridge._thread._loop.is_closed()
+    bridge.close()
+    with pytest.raises(ClientClosed):
+        bridge.call(double, 1)
+
+
+def test_a_bridge_closed_before_its_first_call_takes_none():
+    bridge = Bridge(nothing)
+    bridge.close()
+    with pytest.raises(ClientClosed):
+        bridge.call(double, 1)
+    assert bridge._thread is None
+
+
+def test_close_ends_every_call_wherever_it_is(monkeypatch):
+    bridge = Bridge(nothing)
+    held, stubborn, calls = Held(), threading.Event(), Calls()
+
+    async def will_not_be_told():
+        try:
+            await asyncio.sleep(NEVER_S)
+        except asyncio.CancelledError:
+            stubborn.set()
+            raise ValueError("its own error at the end") from None
+
+    calls.start("under way", bridge.call, held)
+    calls.start("stubborn", bridge.call, will_not_be_told)
+    held.began.wait()
+    wait_until(lambda: len(bridge._thread._tasks) == 2)
+    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+    calls.start("queued", bridge.call, double, 1)
+    wait_until(lambda: bridge._thread._queue)
+    bridge.close()
+    outcomes = calls.join()
+    assert held.how is asyncio.CancelledError
+    assert {name: type(outcome) for name, outcome in outcomes.items()} == {
+        "under way": ClientClosed,
+        "stubborn": ValueError,
+        "queued": ClientClosed,
+    }
+    assert outcomes["under way"] is not outcomes["queued"]
+
+
+def test_on_end_may_end_the_calls_itself():
+    bridge = Bridge(lambda: let_go())
+    released = None
+
+    async def waits():
+        nonlocal released
+        released = asyncio.Event()
+        await released.wait()
+        return "ended by itself"
+
+    async def let_go():
+        released.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    calls = Calls()
+    calls.start("call", bridge.call, waits)
+    wait_until(lambda: released is not None)
+    bridge.close()
+    assert calls.join() == {"call": "ended by itself"}
+
+
+def test_what_comes_while_the_loop_ends_is_refused():
+    ends, calls = threading.Event(), Calls()
+
+    async def on_end():
+        ends.set()
+        while not queue:
+            await asyncio.sleep(0.001)
+        # As long as it would take the loop to take what is there.
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    bridge = Bridge(on_end)
+    bridge.call(double, 1)
+    queue = bridge._thread._queue
+    late = Held()
+    calls.start("close", bridge.close)
+    ends.wait()
+    # As a thread sees it that looked before.
+    bridge._closed = False
+    calls.start("late", bridge.call_now, late)
+    assert isinstance(calls.join()["late"], ClientClosed)
+    assert not late.began.is_set()
+
+
+def test_an_end_that_fails_still_ends_the_loop_and_the_calls(caplog):
+    async def fails():
+        raise OSError("at the end")
+
+    bridge = Bridge(fails)
+    held, calls = Held(), Calls()
+    calls.start("held", bridge.call, held)
+    held.began.wait()
+    bridge.close()
+    assert isinstance(calls.join()["held"], ClientClosed)
+    assert "closing failed" in caplog.text
+
+
+def test_many_threads_may_close_and_each_returns_after_the_end():
+    bridge = Bridge(nothing)
+    bridge.call(double, 1)
+    thread = bridge._thread._thread
+    calls = Calls()
+    for number in range(10):
+        calls.start(number, lambda: (bridge.close(), thread.is_alive())[1])
+    assert calls.join() == dict.fromkeys(range(10), False)
+
+
+def test_close_from_the_loops_own_thread_ends_it_afterwards():
+    async def close_here():
+        bridge.close()
+        return "closed"
+
+    bridge = Bridge(nothing)
+    assert bridge.call(close_here) == "closed"
+    bridge._thread._thread.join()
+
+
+def test_calls_and_close_at_the_same_time_end_all():
+    """A call is answered or refused; none sleeps for ever."""
+    for _ in range(30):
+        bridge = Bridge(nothing)
+        calls = Calls()
+        for number in range(8):
+            calls.start(number, bridge.call, double, number)
+        bridge.close()
+        for number, outcome in calls.join().items():
+            assert outcome == 2 * number or isinstance(outcome, ClientClosed)
+
+
+def test_a_call_that_meets_a_loop_that_has_just_ended_is_refused():
+    bridge = Bridge(nothing)
+    bridge.call(double, 1)
+    bridge._begin_to_close().join()
+    # As a thread sees it that looked before.
+    bridge._closed = False
+    with pytest.raises(ClientClosed):
+        bridge.call(double, 1)
+    with pytest.raises(ClientClosed):
+        bridge.call_now(double, 1)
+
+
+def test_a_bridge_that_is_dropped_ends_its_thread():
+    ended = threading.Event()
+
+    async def on_end():
+        ended.set()
+
+    bridge = Bridge(on_end)
+    bridge.call(double, 1)
+    thread = bridge._thread._thread
+    gc.disable()
+    try:
+        del bridge
+        thread.join()
+    finally:
+        gc.enable()
+    assert ended.is_set()
+
+
+def test_its_state_can_be_read():
+    bridge = Bridge(nothing)
+    assert repr(bridge) == "<Bridge: idle>"
+    bridge.call(double, 1)
+    assert repr(bridge) == "<Bridge: 0 calls under way, 0 queued>"
+    bridge.close()
+    assert repr(bridge) == "<Bridge: closed>"
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_interpreters_end_closes_it_and_wakes_who_waits():
+    status, out, err = in_python(
+        """
+    import asyncio, atexit, threading
+    # What was registered first comes last.
+    atexit.register(lambda: (waiter.join(), print("over")))
+    from batchclient import ClientClosed
+    from batchclient._bridge import Bridge
+
+    async def on_end():
+        await asyncio.sleep(0)
+        print("ended")
+
+    async def never():
+        began.set()
+        await asyncio.sleep(3600)
+
+    def wait():
+        try:
+            bridge.call(never)
+        except ClientClosed:
+            print("woken")
+
+    began = threading.Event()
+    bridge = Bridge(on_end)
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    began.wait()
+    """
+    )
+    assert (status, out, err) == (0, "ended\nwoken\nover\n", "")
+
+
+def test_a_loop_that_stands_still_does_not_keep_the_interpreter_from_ending():
+    status, out, err = in_python(
+        """
+    import threading
+    from batchclient import _bridge
+
+    def stand_still():
+        stands.set()
+        threading.Event().wait()
+
+    async def nothing():
+        pass
+
+    _bridge._EXIT_S = 0.01
+    stands = threading.Event()
+    bridge = _bridge.Bridge(nothing)
+    bridge.call(nothing)
+    threading.Thread(target=bridge.ask, args=(stand_still,), daemon=True).start()
+    stands.wait()
+    print("over")
+    """
+    )
+    assert (status, out, err) == (0, "over\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on():
+    status, out, err = in_python(
+        """
+    import asyncio, gc, os, sys, threading
+    from batchclient._bridge import Bridge
+
+    async def where():
+        return os.getpid()
+
+    async def on_end():
+        print("ended", "child" if os.getpid() != parent else "parent", flush=True)
+
+    async def never():
+        began.set()
+        await asyncio.sleep(3600)
+
+    parent = os.getpid()
+    began = threading.Event()
+    bridge = Bridge(on_end)
+    assert bridge.call(where) == parent
+    threading.Thread(target=lambda: bridge.call(never), daemon=True).start()
+    began.wait()
+    # Another thread of the parent may be at it.
+    held = threading.Event()
+    def hold():
+        with bridge._lock:
+            held.set()
+            threading.Event().wait()
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            gc.collect()
+            print("child", bridge.call(where) == os.getpid(), flush=True)
+            bridge.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    print("parent", bridge.call(where) == parent, flush=True)
+    os._exit(0)
+    """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert (status, err) == (0, "")
+    assert out == "child True\nended child\nparent True\n"

@@ -1,0 +1,528 @@
+"""``SyncBatchClient``: the same calls for threads; what they share, what each keeps for itself, and the end."""
+
+import asyncio
+import inspect
+import os
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import httpx
+import pytest
+import trio
+from pydantic import BaseModel
+
+import batchclient
+from batchclient import (
+    BadRequest,
+    BatchClient,
+    CallAborted,
+    ClientClosed,
+    Completion,
+    ConfigError,
+    DeadlineExceeded,
+    QueueFull,
+    SyncBatchClient,
+)
+from batchclient.simulator import expected_text
+from batchclient.simulator.app import EmbeddedServer
+from tests.shell.scripted import ScriptedTransport, answer_to, error
+from tests.shell.test_bridge import Calls, interrupt_when, wait_until
+from tests.shell.test_loops import in_python
+
+NO_TWIN = {"aclose"}
+"""``close`` is its name here."""
+
+
+def make_sync(transport, **arguments):
+    """A client whose every endpoint is the scripted server."""
+    client = SyncBatchClient(
+        "http://scripted/v1", **{"model": "m", "server_metrics": False, "detect": False, **arguments}
+    )
+    client._client._make_transport = lambda url: transport
+    return client
+
+
+def release(client, server):
+    client._bridge.ask(server.release)
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    with EmbeddedServer(profile="instant", model="m") as server:
+        yield server
+
+
+# The same as the asynchronous one ------------------------------------------------------------------------------------
+
+
+def public(kind):
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_it_has_every_method_of_the_asynchronous_one():
+    assert public(SyncBatchClient) == public(BatchClient) - NO_TWIN | {"close"}
+
+
+@pytest.mark.parametrize("name", sorted(public(BatchClient) - NO_TWIN) + ["__init__"])
+def test_a_method_has_the_same_arguments(name):
+    own, theirs = (inspect.signature(getattr(kind, name)) for kind in (SyncBatchClient, BatchClient))
+    assert [(one.name, one.kind, one.default) for one in own.parameters.values()] == [
+        (one.name, one.kind, one.default) for one in theirs.parameters.values()
+    ]
+    assert not inspect.iscoroutinefunction(getattr(SyncBatchClient, name))
+
+
+MESSAGES = [{"role": "user", "content": "How are you?"}]
+
+
+class Verdict(BaseModel):
+    right: bool
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "params"),
+    [
+        ("complete", ("a prompt",), {"max_tokens": 5, "temperature": 0}),
+        ("complete", ("a verdict",), {"response_model": Verdict, "max_tokens": 50, "temperature": 0}),
+        ("chat", (MESSAGES,), {"max_tokens": 5, "temperature": 0}),
+        ("embed", ("a text",), {}),
+        ("classify", ("a text",), {}),
+        ("score", ("a query", "a document"), {}),
+        ("rerank", ("a query", ["one", "other", "third"]), {"top_n": 2}),
+        ("log_likelihood", (" a cat",), {"given": "This is"}),
+        ("tokenize", ("a text",), {}),
+        ("batch_map", (["one", "other"], "{}"), {"max_tokens": 5, "temperature": 0}),
+        ("batch_map", (["one", "other"], "{}"), {"call": "embed"}),
+    ],
+)
+def test_a_call_gives_what_the_asynchronous_one_gives(embedded, name, args, params):
+    async def asynchronously():
+        async with BatchClient(embedded.base_url, model="m") as client:
+            return await getattr(client, name)(*args, **params)
+
+    with SyncBatchClient(embedded.base_url, model="m") as client:
+        answer = getattr(client, name)(*args, **params)
+    expected = asyncio.run(asynchronously())
+    assert type(answer) is type(expected)
+    assert without_ids(answer) == without_ids(expected)
+
+
+def without_ids(answer):
+    """What is the same in every run: no request's id, no time."""
+    if isinstance(answer, list):
+        return [without_ids(one) for one in answer]
+    if isinstance(answer, Completion):
+        return answer.text, answer.parsed, answer.usage
+    return replace(answer, extra={}) if hasattr(answer, "extra") else answer
+
+
+def test_a_stream_gives_what_the_call_gives(embedded):
+    with SyncBatchClient(embedded.base_url, model="m") as client:
+        for stream, whole in (
+            (
+                client.stream("once", max_tokens=30, temperature=0),
+                client.complete("once", max_tokens=30, temperature=0),
+            ),
+            (
+                client.stream_chat(MESSAGES, max_tokens=9, temperature=0),
+                client.chat(MESSAGES, max_tokens=9, temperature=0),
+            ),
+        ):
+            assert stream.completion is None
+            pieces = list(stream)
+            assert len(pieces) > 1
+            assert "".join(piece.text for piece in pieces) == whole.text == stream.completion.text
+            assert stream.completion.usage == whole.usage
+
+
+def test_an_http_client_of_ones_own_is_used_and_left_open():
+    reply = {"choices": [{"index": 0, "text": " fine", "finish_reason": "stop"}]}
+    own = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200, json=reply)))
+    with SyncBatchClient("http://llm.test/v1", model="m", http_client=own) as client:
+        assert client.complete("How are you?", max_tokens=4).text == " fine"
+    assert not own.is_closed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"limit": 0}, "limit"), ({"preset": "fast"}, "preset"), ({"http_client": httpx.Client()}, "http_client")],
+)
+def test_wrong_arguments_are_refused_by_name(arguments, field):
+    with pytest.raises(ConfigError) as caught:
+        SyncBatchClient("http://localhost:8000/v1", **arguments)
+    assert caught.value.field == field
+
+
+def test_an_unknown_argument_is_refused():
+    with pytest.raises(TypeError, match="limits"):
+        SyncBatchClient("http://localhost:8000/v1", limits=3)
+
+
+# Threads share requests ----------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_threads_reach_the_server_in_an_eighth_as_many_requests():
+    """A real server in a process of its own, with the latencies of one on a GPU."""
+    count = 1000
+    answers = {}
+
+    def work(number):
+        together.wait()
+        answers[number] = client.complete(f"Question {number}:", max_tokens=4, temperature=0).text
+
+    together = threading.Barrier(count)
+    with (
+        EmbeddedServer("gpu", process=True) as server,
+        SyncBatchClient(server.base_url, preset="throughput") as client,
+    ):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.requests <= count / 8
+    assert answers == {
+        number: expected_text(f"Question {number}:", max_tokens=4, temperature=0) for number in range(count)
+    }
+
+
+def test_calls_that_threads_make_together_are_one_request(monkeypatch):
+    # As long as it takes on a busy machine; what is asked ends the wait.
+    monkeypatch.setattr("batchclient._bridge._GATHER_S", 3600.0)
+    server = ScriptedTransport()
+    with make_sync(server) as client, ThreadPoolExecutor(16) as pool:
+        answers = pool.map(client.complete, [f"p{number}" for number in range(16)])
+        wait_until(lambda: client._bridge._thread is not None and len(client._bridge._thread._queue) == 16)
+        client.statistics()
+        assert [answer.text for answer in answers] == [answer_to(f"p{number}") for number in range(16)]
+    assert sorted(server.prompts[0]) == sorted(f"p{number}" for number in range(16))
+    assert len(server.sent) == 1
+
+
+def test_one_bad_call_fails_for_its_own_thread_with_its_own_frames():
+    def refuse_bad(sent):
+        from tests.shell.scripted import echo
+
+        return error(400, "bad prompt") if any("bad" in prompt for prompt in sent.prompts) else echo(sent)
+
+    server = ScriptedTransport(*[refuse_bad] * 100)
+
+    def caller_of_mine(prompt):
+        return client.complete(prompt).text
+
+    with make_sync(server) as client:
+        calls = Calls()
+        prompts = ["bad one", "bad other", *(f"p{number}" for number in range(30))]
+        for prompt in prompts:
+            calls.start(prompt, caller_of_mine, prompt)
+        outcomes = calls.join()
+    one, other = outcomes.pop("bad one"), outcomes.pop("bad other")
+    assert isinstance(one, BadRequest) and isinstance(other, BadRequest)
+    assert one is not other
+    for each in (one, other):
+        assert [frame.name for frame in traceback.extract_tb(each.__traceback__)].count("caller_of_mine") == 1
+    assert outcomes == {prompt: answer_to(prompt) for prompt in prompts[2:]}
+
+
+def test_wrong_input_is_refused_and_nothing_is_sent():
+    server = ScriptedTransport()
+    with make_sync(server) as client:
+        for call in (
+            lambda: client.complete(3.5),
+            lambda: client.stream("p", seed=object()),
+            lambda: client.batch_map(["a"], "{broken"),
+            lambda: client.complete("p", timeout_s=-1),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                call()
+            assert caught.value.field
+    assert server.sent == []
+
+
+# Giving up -----------------------------------------------------------------------------------------------------------
+
+
+def test_timeout_s_ends_the_call_everywhere():
+    server = ScriptedTransport(held=True)
+    with make_sync(server) as client:
+        with pytest.raises(DeadlineExceeded):
+            client.complete("p", timeout_s=0.05)
+        wait_until(lambda: server.states == ["cancelled"])
+        assert client.statistics().in_flight == 0
+
+
+def test_ctrl_c_ends_the_call_and_leaves_the_others():
+    server = ScriptedTransport(held=True)
+    arrived = threading.Event()
+    with make_sync(server, max_list=1) as client:
+        calls = Calls()
+        calls.start("other", client.complete, "other")
+        wait_until(lambda: len(server.sent) == 1)
+        threading.Thread(target=lambda: (wait_until(lambda: len(server.sent) == 2), arrived.set()), daemon=True).start()
+        interrupt_when(arrived)
+        with pytest.raises(KeyboardInterrupt):
+            client.complete("p")
+        wait_until(lambda: server.states == ["open", "cancelled"])
+        release(client, server)
+        assert calls.join()["other"].text == answer_to("other")
+
+
+def test_abort_ends_calls_that_the_loop_has_not_yet_taken(monkeypatch):
+    monkeypatch.setattr("batchclient._bridge._GATHER_S", 3600.0)
+    server = ScriptedTransport(held=True)
+    with make_sync(server) as client:
+        client._bridge.call_now(asyncio.sleep, 0)
+        client._bridge.call_now(asyncio.sleep, 0)
+        calls = Calls()
+        client._bridge._thread._was_alone = False
+        calls.start("queued", client.complete, "queued")
+        wait_until(lambda: client._bridge._thread._queue)
+        client.abort()
+        assert isinstance(calls.join()["queued"], CallAborted)
+    assert server.sent == []
+
+
+# Where it runs -------------------------------------------------------------------------------------------------------
+
+
+def test_it_works_within_a_running_event_loop(embedded):
+    """As in a notebook."""
+
+    async def cell():
+        with SyncBatchClient(embedded.base_url, model="m") as client:
+            first = client.complete("p", max_tokens=3, temperature=0).text
+            pieces = "".join(delta.text for delta in client.stream("p", max_tokens=3, temperature=0))
+            rows = [row.answer.text for row in client.stream_map(["p"], "{}", max_tokens=3, temperature=0)]
+            return {first, pieces, *rows}
+
+    assert asyncio.run(cell()) == trio.run(cell) == {expected_text("p", max_tokens=3, temperature=0)}
+
+
+def test_a_hook_may_use_the_plain_methods_and_is_told_why_it_may_not_block():
+    seen = []
+
+    def hook(adjustment):
+        seen.append(client.statistics().batches)
+        client.retune(max_list=7)
+        try:
+            client.complete("from the hook")
+        except ConfigError as refused:
+            seen.append(str(refused))
+
+    server = ScriptedTransport(error(413))
+    with make_sync(server, on_adjustment=hook, preset="throughput") as client, ThreadPoolExecutor(8) as pool:
+        client.pause()
+        answers = [pool.submit(client.complete, f"p{number}") for number in range(8)]
+        wait_until(lambda: client.statistics().queued == 8)
+        client.resume()
+        assert [answer.result().text for answer in answers] == [answer_to(f"p{number}") for number in range(8)]
+        assert client._client._settings.max_list == 7
+    assert any("wait for itself" in str(each) for each in seen)
+
+
+# Its life ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_runs_before_the_first_call_and_after_the_end():
+    before = threading.active_count()
+    client = make_sync(ScriptedTransport())
+    client.pause()
+    client.resume()
+    client.retune(limit=3)
+    client.add_endpoint("http://other/v1")
+    assert client.statistics().endpoints[1].base_url == "http://other/v1"
+    assert threading.active_count() == before
+    assert "idle" in repr(client)
+    with client as same:
+        assert same is client
+        assert client.complete("p").text == answer_to("p")
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    assert repr(client) == "<SyncBatchClient for http://scripted/v1, http://other/v1: closed>"
+
+
+def test_after_the_end_calls_are_refused_and_statistics_are_there():
+    server = ScriptedTransport()
+    client = make_sync(server)
+    client.complete("p")
+    rows, stream = client.stream_map(["a"], "{}"), client.stream("p")
+    client.close()
+    for call in (
+        lambda: client.complete("p"),
+        lambda: client.batch_map(["a"], "{}"),
+        lambda: next(rows),
+        lambda: next(stream),
+        lambda: client.__enter__(),
+        lambda: client.add_endpoint("http://other/v1"),
+        lambda: client.remove_endpoint("http://scripted/v1"),
+    ):
+        with pytest.raises(ClientClosed):
+            call()
+    client.pause()
+    client.resume()
+    client.abort()
+    client.pin(3)
+    client.unpin()
+    client.close()
+    client.drain()
+    assert client.statistics().succeeded == 1
+    assert len(server.sent) == 1
+    assert server.closed == 1
+
+
+def test_a_client_closed_before_its_first_call_is_closed():
+    client = make_sync(ScriptedTransport())
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.complete("p")
+    with pytest.raises(ClientClosed):
+        client.add_endpoint("http://other/v1")
+    with pytest.raises(ClientClosed), client:
+        pass
+
+
+def test_close_from_another_thread_ends_calls_under_way():
+    server = ScriptedTransport(held=True)
+    client = make_sync(server)
+    calls = Calls()
+    calls.start("p", client.complete, "p")
+    wait_until(lambda: server.sent)
+    client.close()
+    assert isinstance(calls.join()["p"], ClientClosed)
+    assert server.states == ["cancelled"]
+
+
+def test_drain_finishes_what_was_taken_and_takes_no_more():
+    server = ScriptedTransport(held=True)
+    client = make_sync(server, limit=1)
+    calls, draining = Calls(), Calls()
+    calls.start("flying", client.complete, "flying")
+    wait_until(lambda: server.sent)
+    calls.start("queued", client.complete, "queued")
+    wait_until(lambda: client.statistics().queued == 1)
+    draining.start("drain", client.drain)
+    wait_until(lambda: client._client._closed)
+    with pytest.raises(ClientClosed):
+        client.complete("late")
+    release(client, server)
+    assert {name: answer.text for name, answer in calls.join().items()} == {
+        "flying": answer_to("flying"),
+        "queued": answer_to("queued"),
+    }
+    assert draining.join() == {"drain": None}
+    assert server.closed == 1
+    assert not client._bridge._thread._thread.is_alive()
+
+
+def test_endpoints_come_and_go_while_calls_are_under_way():
+    server = ScriptedTransport()
+    with make_sync(server) as client:
+        client.complete("p")
+        client.add_endpoint("http://other/v1")
+        assert len(client.statistics().endpoints) == 2
+        client.remove_endpoint("http://scripted/v1")
+        assert [each.base_url for each in client.statistics().endpoints] == ["http://other/v1"]
+        assert client.complete("p").text == answer_to("p")
+
+
+def test_a_full_queue_refuses_the_threads_call():
+    server = ScriptedTransport(held=True)
+    with make_sync(server, limit=1, max_queued=1, when_full="raise") as client:
+        calls = Calls()
+        calls.start("flying", client.complete, "flying")
+        wait_until(lambda: server.sent)
+        calls.start("queued", client.complete, "queued")
+        wait_until(lambda: client.statistics().queued == 1)
+        with pytest.raises(QueueFull):
+            client.complete("too many")
+        release(client, server)
+
+
+def test_a_client_that_is_dropped_ends_its_thread_and_closes_its_connections():
+    server = ScriptedTransport()
+    client = make_sync(server)
+    client.complete("p")
+    thread = client._bridge._thread._thread
+    del client
+    thread.join()
+    assert server.closed == 1
+
+
+# Real sockets, in processes of their own -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("backend", "end"), [("httpx", ""), ("aiohttp", ""), ("httpx", "del client")])
+def test_a_program_ends_without_a_word_however_it_leaves_the_client(backend, end):
+    status, out, err = in_python(
+        f"""
+    from concurrent.futures import ThreadPoolExecutor
+    from batchclient import SyncBatchClient
+    from tests.transport.rawserver import answers_in_a_process
+
+    with answers_in_a_process() as (url, connections):
+        client = SyncBatchClient(url, model="m", detect=False, http_backend={backend!r})
+        with ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(client.complete, [f"p{{number}}" for number in range(20)]))
+        print(answers[7].text)
+        {end}
+    """
+    )
+    assert (status, out, err) == (0, "<p7>\n", "")
+
+
+def test_ctrl_c_in_a_program_is_a_keyboard_interrupt_and_the_program_ends():
+    status, out, err = in_python(
+        """
+    import os, signal, threading
+    from batchclient import SyncBatchClient
+    from tests.transport.rawserver import answers_in_a_thread
+
+    with answers_in_a_thread(silent=True) as (url, arrived):
+        def interrupt():
+            arrived.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt, daemon=True).start()
+        try:
+            SyncBatchClient(url, model="m", detect=False).complete("p")
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    )
+    assert (status, out, err) == (0, "interrupted\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_after_a_fork_the_child_has_a_loop_and_sockets_of_its_own():
+    status, out, err = in_python(
+        """
+    import gc, os, sys
+    from batchclient import SyncBatchClient
+    from tests.transport.rawserver import answers_in_a_process
+
+    with answers_in_a_process() as (url, connections):
+        client = SyncBatchClient(url, model="m", detect=False)
+        print("parent", client.complete("before", max_tokens=8).text, flush=True)
+        child = os.fork()
+        if child == 0:
+            try:
+                gc.collect()
+                print("child", client.complete("inside", max_tokens=8).text, flush=True)
+                client.close()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        print("parent", client.complete("after", max_tokens=8).text, flush=True)
+        print("the server's connections", connections())
+        client.close()
+    """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    assert (status, err) == (0, "")
+    assert out == "parent <before>\nchild <inside>\nparent <after>\nthe server's connections 2\n"
+
+
+def test_it_is_public():
+    assert {"SyncBatchClient", "SyncStream"} <= set(batchclient.__all__)

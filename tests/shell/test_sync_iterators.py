@@ -1,0 +1,491 @@
+"""Streams and maps as plain iterators: which thread runs what, what is read ahead, and what is left when one stops early."""
+
+import asyncio
+import gc
+import os
+import sqlite3
+import threading
+from contextlib import closing
+
+import anyio
+import pytest
+
+from batchclient import BadRequest, ClientClosed, ConfigError, ConnectionLost, _sync_iterators
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
+from tests.shell.test_bridge import Calls, interrupt_when, wait_until
+from tests.shell.test_loops import in_python
+from tests.shell.test_maps import Source
+from tests.shell.test_sync import make_sync, release
+
+
+def texts(rows):
+    return [row.answer.text if row.error is None else row.error for row in rows]
+
+
+# Maps: which thread runs what ----------------------------------------------------------------------------------------
+
+
+def test_documents_and_prompts_are_made_in_the_thread_that_takes_the_rows():
+    threads = set()
+
+    def documents():
+        for number in range(3000):
+            threads.add(threading.get_ident())
+            yield number
+        threads.add(threading.get_ident())
+
+    def prompt(number):
+        threads.add(threading.get_ident())
+        return f"p{number}"
+
+    with make_sync(ScriptedTransport()) as client:
+        answers = client.batch_map(documents(), prompt)
+    assert [answer.text for answer in answers] == [answer_to(f"p{number}") for number in range(3000)]
+    assert threads == {threading.get_ident()}
+
+
+def test_a_database_cursor_that_belongs_to_its_thread_can_be_mapped_over():
+    database = sqlite3.connect(":memory:")
+    database.execute("create table reviews (id integer, text text)")
+    database.executemany("insert into reviews values (?, ?)", [(number, f"review {number}") for number in range(50)])
+    with make_sync(ScriptedTransport()) as client, closing(database):
+        rows = client.stream_map(
+            database.execute("select id from reviews"),
+            lambda row: database.execute("select text from reviews where id = ?", row).fetchone()[0],
+            ordered=True,
+        )
+        assert texts(rows) == [answer_to(f"review {number}") for number in range(50)]
+
+
+def test_the_documents_may_come_of_calls_of_the_same_client():
+    with make_sync(ScriptedTransport()) as client:
+        documents = (client.complete(f"p{number}").text for number in range(5))
+        answers = client.batch_map(documents, "{}")
+    assert [answer.text for answer in answers] == [answer_to(answer_to(f"p{number}")) for number in range(5)]
+
+
+def test_each_document_has_the_prompt_that_was_made_of_it():
+    """Those that fail, too."""
+
+    def prompt(number):
+        if number % 3 == 0:
+            raise KeyError(number)
+        return f"p{number}"
+
+    with make_sync(ScriptedTransport()) as client:
+        rows = list(client.stream_map(range(300), prompt, ordered=True))
+    for number, row in enumerate(rows):
+        assert (row.index, row.document) == (number, number)
+        if number % 3 == 0:
+            assert isinstance(row.error, KeyError) and row.error.args == (number,)
+        else:
+            assert row.answer.text == answer_to(f"p{number}")
+
+
+def test_ids_are_those_of_the_asynchronous_map():
+    async def asynchronously():
+        from tests.shell.scripted import make_client
+
+        async with make_client(ScriptedTransport()) as client:
+            return [row.id async for row in client.stream_map(documents, "{text}", ordered=True)]
+
+    documents = [{"id": 7, "text": "a"}, {"text": "b"}, {"text": "b"}]
+    with make_sync(ScriptedTransport()) as client:
+        assert [row.id for row in client.stream_map(documents, "{text}", ordered=True)] == asyncio.run(asynchronously())
+
+
+# Maps: what is read --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("look_ahead", [1, 5, 64])
+def test_never_more_than_look_ahead_documents_are_open(look_ahead):
+    source, yielded, most = Source(range(500)), 0, 0
+    with make_sync(ScriptedTransport()) as client:
+        for _ in client.stream_map(source, lambda number: f"p{number}", look_ahead=look_ahead):
+            most = max(most, source.read - yielded)
+            yielded += 1
+    assert (yielded, source.read) == (500, 500)
+    assert most <= look_ahead
+
+
+def test_nothing_is_read_before_the_first_row_is_asked_for_nor_while_none_is_taken():
+    source = Source(range(100))
+    with make_sync(ScriptedTransport()) as client:
+        rows = client.stream_map(source, lambda number: f"p{number}", look_ahead=10)
+        assert source.read == 0
+        next(rows)
+        assert source.read == 10
+        rows.close()
+    assert source.read == 10
+
+
+def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
+    """Each look at the clock says that the slice is over."""
+    monkeypatch.setattr(_sync_iterators, "_SLICE_S", -1.0)
+    source = Source(range(1000))
+    with make_sync(ScriptedTransport()) as client:
+        rows = client.stream_map(source, lambda number: f"p{number}")
+        next(rows)
+        assert source.read < 100
+        rows.close()
+
+
+def test_the_event_loop_has_other_turns_while_many_documents_are_opened():
+    with make_sync(ScriptedTransport()) as client:
+        client.complete("p")
+        loop, opened = client._bridge._thread._loop, [0]
+        rows = client.stream_map(range(1000), lambda number: f"p{number}", look_ahead=1000)
+
+        def look():
+            opened.append(rows._source._read)
+            if opened[-1] < 1000:
+                loop.call_soon(look)
+
+        client._bridge.ask(loop.call_soon, look)
+        next(rows)
+        wait_until(lambda: opened[-1] == 1000)
+    assert max(after - before for before, after in zip(opened, opened[1:])) <= 64
+
+
+def test_an_empty_source_and_an_empty_list():
+    with make_sync(ScriptedTransport()) as client:
+        assert list(client.stream_map(iter(()), "{}")) == []
+        assert client.batch_map([], "{}") == []
+
+
+def test_the_error_of_a_source_comes_after_the_rows_that_were_read():
+    class Failing:
+        read = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.read += 1
+            if self.read == 4:
+                raise OSError("the disk")
+            return f"p{self.read}"
+
+    source = Failing()
+    with make_sync(ScriptedTransport()) as client:
+        rows, taken = client.stream_map(source, "{}", ordered=True), []
+        with pytest.raises(OSError, match="the disk"):
+            for row in rows:
+                taken.append(row.answer.text)
+        assert taken == [answer_to(f"p{number}") for number in (1, 2, 3)]
+        assert list(rows) == []
+    assert source.read == 4
+
+
+def test_a_source_that_cannot_be_iterated_says_so_at_the_first_row():
+    class Broken:
+        def __iter__(self):
+            raise OSError("no cursor")
+
+    with make_sync(ScriptedTransport()) as client:
+        rows = client.stream_map(Broken(), "{}")
+        with pytest.raises(OSError, match="no cursor"):
+            next(rows)
+        assert list(rows) == []
+
+
+async def documents():
+    yield "a"
+
+
+@pytest.mark.parametrize("docs", ["text", b"bytes", {"a": 1}, 3, None, documents()])
+def test_what_is_no_iterable_of_documents_is_refused(docs):
+    with make_sync(ScriptedTransport()) as client:
+        for call in (client.stream_map, client.batch_map):
+            with pytest.raises(ConfigError) as caught:
+                call(docs, "{}")
+            assert caught.value.field == "docs"
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"look_ahead": 0}, "look_ahead"),
+        ({"call": "no"}, "call"),
+        ({"seed": object()}, "seed"),
+        ({"priority": 1.5}, "priority"),
+    ],
+)
+def test_wrong_arguments_of_a_map_are_refused_at_once(params, field):
+    with make_sync(ScriptedTransport()) as client, pytest.raises(ConfigError) as caught:
+        client.stream_map(["a"], "{}", **params)
+    assert caught.value.field == field
+
+
+def test_batch_map_raises_the_first_documents_error_or_returns_them_all():
+    def refuse(sent):
+        return error(400) if "p1" in sent.prompts else echo(sent)
+
+    with make_sync(ScriptedTransport(*[refuse] * 50)) as client:
+        with pytest.raises(BadRequest) as caught:
+            client.batch_map(["p0", "p1", "p2"], "{}")
+        assert any("document 1" in note for note in caught.value.__notes__)
+        answers = client.batch_map(["p0", "p1", "p2"], "{}", return_exceptions=True)
+    assert [getattr(answer, "text", type(answer)) for answer in answers] == [
+        answer_to("p0"),
+        BadRequest,
+        answer_to("p2"),
+    ]
+
+
+# Maps: stopping early ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["close", "break", "interrupt"])
+def test_a_map_that_is_left_cancels_what_is_open(how):
+    server = ScriptedTransport(echo, held=True)
+    with make_sync(server, limit=2, max_list=1) as client:
+        if how == "interrupt":
+            interrupted = threading.Event()
+            threading.Thread(
+                target=lambda: (wait_until(lambda: len(server.sent) == 2), interrupted.set()), daemon=True
+            ).start()
+            interrupt_when(interrupted)
+            rows = client.stream_map([f"p{number}" for number in range(10)], "{}")
+            with pytest.raises(KeyboardInterrupt):
+                next(rows)
+            assert list(rows) == []
+        else:
+            rows = client.stream_map([f"p{number}" for number in range(10)], "{}")
+            calls = Calls()
+            calls.start("next", next, rows)
+            wait_until(lambda: len(server.sent) == 2)
+            client._bridge.ask(server.sent[0].release)
+            calls.join()
+            if how == "close":
+                rows.close()
+                rows.close()
+                assert list(rows) == []
+            else:
+                gc.disable()
+                calls.outcomes.clear(), calls.threads.clear()
+                del rows
+                gc.enable()
+        wait_until(lambda: client.statistics().in_flight == 0 == client.statistics().queued)
+        wait_until(lambda: server.open == 0)
+        assert "cancelled" in server.states
+
+
+def test_an_interrupt_within_the_source_closes_the_map():
+    server = ScriptedTransport(held=True)
+
+    def source():
+        yield "p0"
+        raise KeyboardInterrupt
+
+    with make_sync(server) as client:
+        rows = client.stream_map(source(), "{}")
+        with pytest.raises(KeyboardInterrupt):
+            next(rows)
+        assert list(rows) == []
+
+
+def test_a_map_closed_from_another_thread_ends_its_iteration():
+    server = ScriptedTransport(held=True)
+    with make_sync(server) as client:
+        rows, calls = client.stream_map(["p"], "{}"), Calls()
+        calls.start("rows", list, rows)
+        wait_until(lambda: server.sent)
+        rows.close()
+        assert calls.join() == {"rows": []}
+        wait_until(lambda: server.states == ["cancelled"])
+
+
+def test_two_threads_may_take_turns():
+    with make_sync(ScriptedTransport()) as client:
+        rows, calls = client.stream_map(range(2000), lambda number: f"p{number}", look_ahead=100), Calls()
+        for name in "ab":
+            calls.start(name, list, rows)
+        taken = calls.join()
+    assert sorted(row.index for name in "ab" for row in taken[name]) == list(range(2000))
+
+
+def test_the_clients_end_ends_a_map():
+    server = ScriptedTransport(held=True)
+    client = make_sync(server)
+    rows, calls = client.stream_map(["p", "q"], "{}", look_ahead=1), Calls()
+    calls.start("rows", list, rows)
+    wait_until(lambda: server.sent)
+    client.close()
+    assert isinstance(calls.join()["rows"], ClientClosed)
+
+
+# Streams -------------------------------------------------------------------------------------------------------------
+
+
+def endless(sent):
+    """Half of the answer, and never the rest."""
+    return Reply(chunks=[*stream(sent, last=False), anyio.Event()])
+
+
+def test_pieces_come_as_they_are_made():
+    gates = []
+
+    def in_two(sent):
+        gates.append(anyio.Event())
+        return Reply(chunks=[*stream(sent, last=False), gates[0], *stream(sent, first=False), *stream_end()])
+
+    with make_sync(ScriptedTransport(in_two)) as client:
+        with client.stream("p") as pieces:
+            first = next(pieces)
+            assert pieces.completion is None
+            client._bridge.ask(gates[0].set)
+            rest = list(pieces)
+        assert first.text + "".join(piece.text for piece in rest) == answer_to("p") == pieces.completion.text
+        assert list(pieces) == []
+
+
+def test_a_stream_sends_nothing_before_it_is_iterated():
+    server = ScriptedTransport()
+    with make_sync(server) as client:
+        stream_ = client.stream("p")
+        stream_.close()
+        assert list(stream_) == []
+    assert server.sent == []
+
+
+@pytest.mark.parametrize("how", ["close", "with", "break", "interrupt"])
+def test_a_stream_that_is_left_closes_its_connection(how):
+    server = ScriptedTransport(endless)
+    with make_sync(server) as client:
+        pieces = client.stream("p")
+        next(pieces)
+        if how == "close":
+            pieces.close()
+            pieces.close()
+            assert list(pieces) == []
+        elif how == "with":
+            with pieces:
+                pass
+        elif how == "break":
+            gc.disable()
+            del pieces
+            gc.enable()
+        else:
+            waits = threading.Event()
+            threading.Thread(target=lambda: (wait_until(lambda: client._bridge._thread._tasks), waits.set())).start()
+            interrupt_when(waits)
+            with pytest.raises(KeyboardInterrupt):
+                next(pieces)
+        wait_until(lambda: server.states == ["closed"])
+        wait_until(lambda: client.statistics().in_flight == 0)
+
+
+def test_a_stream_closed_from_another_thread_ends_its_iteration():
+    server = ScriptedTransport(endless)
+    with make_sync(server) as client:
+        pieces, calls = client.stream("p"), Calls()
+        calls.start("pieces", list, pieces)
+        wait_until(lambda: server.sent and client._bridge._thread._tasks)
+        pieces.close()
+        assert len(calls.join()["pieces"]) <= 1
+        wait_until(lambda: server.states == ["closed"])
+
+
+def test_an_error_after_the_first_piece_is_raised_behind_it():
+    gate = anyio.Event()
+
+    def breaks(sent):
+        return Reply(chunks=[*stream(sent, last=False), gate, ConnectionLost("gone")])
+
+    server = ScriptedTransport(breaks)
+    with make_sync(server) as client:
+        pieces = client.stream("p")
+        assert answer_to("p").startswith(next(pieces).text)
+        client._bridge.ask(gate.set)
+        with pytest.raises(ConnectionLost, match="gone"):
+            next(pieces)
+        assert list(pieces) == []
+        assert pieces.completion is None
+    assert len(server.sent) == 1
+
+
+def test_what_nobody_takes_is_not_read_on():
+    """Many events: some are fetched, some wait in the loop, the rest stay with the server."""
+    count, read = 3000, []
+
+    def many(sent):
+        class Counted(list):
+            def __iter__(self):
+                for number, chunk in enumerate(list.__iter__(self)):
+                    read.append(number)
+                    yield chunk
+
+        return Reply(chunks=Counted(stream(sent, last=False) * count + stream(sent, first=False) + stream_end()))
+
+    with make_sync(ScriptedTransport(many)) as client:
+        pieces = client.stream("p")
+        next(pieces)
+        wait_until(lambda: len(pieces._source._sink.deltas) >= 256)
+        for _ in range(20):
+            client._bridge.call_now(asyncio.sleep, 0)
+        assert len(read) < 1000
+        assert len(list(pieces)) == count
+        assert len(read) >= count
+
+
+def test_what_is_under_way_can_be_read():
+    with make_sync(ScriptedTransport(endless)) as client:
+        pieces, rows = client.stream("p"), client.stream_map(["p"], "{}")
+        assert repr(pieces) == "<SyncStream: not begun, 0 pieces taken>"
+        assert repr(rows) == "<SyncMap: 0 read, 0 yielded>"
+        next(pieces)
+        assert repr(pieces) == "<SyncStream: under way, 1 pieces taken>"
+
+
+def test_streams_fetch_all_that_is_ready_at_once():
+    with make_sync(ScriptedTransport()) as client:
+        crossings = []
+        call_now = client._bridge.call_now
+        client._bridge.call_now = lambda *args: (crossings.append(args[0]), call_now(*args))[1]
+        pieces = client.stream("p")
+        next(pieces)
+        wait_until(lambda: pieces._source._sink.done())
+        list(pieces)
+        # The first piece, whatever came with it, what came later, and the end.
+        assert len(crossings) <= 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_what_was_begun_before_a_fork_is_refused_in_the_child():
+    status, out, err = in_python(
+        """
+    import os
+    from batchclient import ClientClosed
+    from tests.shell.test_sync import make_sync
+    from tests.shell.scripted import ScriptedTransport
+    from tests.shell.test_sync_iterators import endless
+
+    client = make_sync(ScriptedTransport(endless))
+    pieces, fresh = client.stream("p"), client.stream("q")
+    rows = client.stream_map(["a", "b"], "{}", look_ahead=1)
+    next(pieces), next(rows)
+    child = os.fork()
+    if child == 0:
+        try:
+            for each in (pieces, rows):
+                try:
+                    next(each)
+                    next(each)
+                except ClientClosed as error:
+                    print(error)
+                each.close()
+            print("fresh:", "".join(piece.text for piece in fresh), flush=True)
+            client.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    print("parent:", next(rows).index)
+    client.close()
+    """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+    refused = "what was begun before a fork belongs to the parent process\n"
+    assert (status, err) == (0, "")
+    assert out == f"{2 * refused}fresh: {answer_to('q')}\nparent: 1\n"
