@@ -24,13 +24,14 @@ from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import NOT_SHARED, PlainChat, PlainCompletions
 from batchclient.openai._results import error_of, parse, response_of
+from batchclient.openai._sync import OpenAI
 
 if TYPE_CHECKING:
     from typing import Self
 
     from batchclient.client import BatchClient
 
-__all__ = ["AsyncOpenAI"]
+__all__ = ["AsyncOpenAI", "OpenAI"]
 
 
 class AsyncOpenAI(openai.AsyncOpenAI):

@@ -10,12 +10,14 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 from urllib.parse import urlencode
 
+from batchclient._bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff
@@ -40,6 +42,7 @@ _SETTINGS = frozenset(signature(BatchClient.__init__).parameters) - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
 _KEPT = 8
+_making_bridges = threading.Lock()
 _WRITTEN_BY_US = frozenset({"content-type", "accept"})
 
 
@@ -79,7 +82,8 @@ class Batching:
 
     def __init__(self, settings: dict[str, Any], http_client: Any, servers: Sequence[str]) -> None:
         self._settings = settings
-        self._http_client = http_client
+        self.http_client = http_client
+        """The user's own, or ``None``."""
         self._servers = tuple(servers)
         self._clients: OrderedDict[tuple[Any, ...], BatchClient] = OrderedDict()
         self._known: tuple[Any, ...] = ()
@@ -87,6 +91,7 @@ class Batching:
         self._timeouts: dict[str, float | None] = {}
         """Of silence and of connecting; a call's own time is another thing."""
         self._leaving: set[asyncio.Task[None]] = set()
+        self._bridge: Bridge | None = None
         self.refreshes_key = False
         """Whether the key is a function's answer, to be asked for before each call."""
 
@@ -130,20 +135,27 @@ class Batching:
         key = (tuple(urls), tuple(sorted(headers.items())))
         client = self._clients.get(key)
         if client is None:
-            settings = {"trust_env": self._http_client is None, "retry": _POLICY, **self._timeouts, **self._settings}
-            client = BatchClient(urls, headers=headers, http_client=self._http_client, **settings)
+            settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self._timeouts, **self._settings}
+            client = BatchClient(urls, headers=headers, http_client=self.http_client, **settings)
             self._clients[key] = client
             if len(self._clients) > _KEPT:
                 self._let_go(self._clients.popitem(last=False)[1])
         self._clients.move_to_end(key)
         return client
 
+    def bridge(self) -> Bridge:
+        """The event loop in the background that blocking calls are made in."""
+        if self._bridge is None:
+            with _making_bridges:
+                self._bridge = self._bridge or Bridge(self.aclose)
+        return self._bridge
+
     def of_copy(self, owner: Any, arguments: Mapping[str, Any]) -> Batching:
         """What a copy has: the same, or the like of it where the copy has an HTTP client or a server of its own."""
         given = arguments.get("http_client")
         if (given is None or given is owner._client) and not _is_given(arguments.get("base_url")):
             return _View(self)
-        http_client = given if given is not None and given is not owner._client else self._http_client
+        http_client = given if given is not None and given is not owner._client else self.http_client
         return Batching(self._settings, http_client, ())
 
     def _let_go(self, client: BatchClient) -> None:
@@ -164,10 +176,15 @@ class _View(Batching):
     """The batch clients of another, as a copy of its owner sees them: it has options of its own, and so a last client of its own."""
 
     def __init__(self, of: Batching) -> None:
-        super().__init__(of._settings, of._http_client, of._servers)
+        super().__init__(of._settings, of.http_client, of._servers)
         self._clients = of._clients
         self._timeouts = of._timeouts
         self._leaving = of._leaving
+        self._of = of
+
+    def bridge(self) -> Bridge:
+        """Its owner's."""
+        return self._of.bridge()
 
 
 def _timeouts(timeout: Any) -> dict[str, float | None]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from openai.resources.chat import AsyncChat
+from openai.resources.chat import AsyncChat, Chat
 from openai.resources.chat import AsyncCompletions as AsyncChatCompletions
-from openai.resources.completions import AsyncCompletions
+from openai.resources.chat import Completions as ChatCompletions
+from openai.resources.completions import AsyncCompletions, Completions
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-__all__ = ["NOT_SHARED", "PlainChat", "PlainCompletions", "plain_call"]
+__all__ = ["NOT_SHARED", "PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
 
 NOT_SHARED: Any = object()
 """Stands for the answer of a call that has to go through untouched."""
@@ -30,6 +31,8 @@ COMPLETION_FIELDS = _SAMPLING | {"prompt", "best_of", "echo", "suffix"}
 CHAT_FIELDS = _SAMPLING | {"messages", "max_completion_tokens", "response_format", "top_logprobs"}
 _OPTIONS = {"timeout": "timeout", "extra_body": "extra_json"}
 """Arguments that are no fields, and openai's words for them among a request's options."""
+_NEEDED = {"model", "prompt"}
+_NEEDED_OF_CHATS = {"model", "messages"}
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
@@ -61,20 +64,18 @@ def _is_plain(value: Any) -> bool:
 class PlainCompletions(AsyncCompletions):
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, COMPLETION_FIELDS) if "prompt" in given and "model" in given else None
-        answer = NOT_SHARED
-        if plain is not None:
-            answer = await client.share("/completions", plain[0], plain[1], {}, Completion)
+        plain = plain_call(given, COMPLETION_FIELDS) if given.keys() >= _NEEDED else None
+        answer = await client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
         return await super().create(**given) if answer is NOT_SHARED else answer
 
 
 class PlainChatCompletions(AsyncChatCompletions):
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, CHAT_FIELDS) if "messages" in given and "model" in given else None
-        answer = NOT_SHARED
-        if plain is not None:
-            answer = await client.share("/chat/completions", plain[0], plain[1], {}, ChatCompletion)
+        plain = plain_call(given, CHAT_FIELDS) if given.keys() >= _NEEDED_OF_CHATS else None
+        answer = (
+            await client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
+        )
         return await super().create(**given) if answer is NOT_SHARED else answer
 
 
@@ -83,3 +84,26 @@ class PlainChat(AsyncChat):
     def completions(self) -> AsyncChatCompletions:
         """The chats."""
         return PlainChatCompletions(self._client)
+
+
+class SyncPlainCompletions(Completions):
+    def create(self, **given: Any) -> Any:
+        client: Any = self._client
+        plain = plain_call(given, COMPLETION_FIELDS) if given.keys() >= _NEEDED else None
+        answer = client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
+        return super().create(**given) if answer is NOT_SHARED else answer
+
+
+class SyncPlainChatCompletions(ChatCompletions):
+    def create(self, **given: Any) -> Any:
+        client: Any = self._client
+        plain = plain_call(given, CHAT_FIELDS) if given.keys() >= _NEEDED_OF_CHATS else None
+        answer = client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
+        return super().create(**given) if answer is NOT_SHARED else answer
+
+
+class SyncPlainChat(Chat):
+    @cached_property
+    def completions(self) -> ChatCompletions:
+        """The chats."""
+        return SyncPlainChatCompletions(self._client)
