@@ -7,6 +7,7 @@ prebuilt fragments in the shapes vLLM 0.32 sends. Every answer's text is ``"echo
 - A streamed reply sends two events a prompt (all first tokens, then all the rest, each with its usage), the total, ``[DONE]``; every
   event is its own HTTP chunk and its own ``transport.write``, as vLLM's are. It behaves as if ``stream_interval`` were always large.
   Written in one go, several events reach a client in one read; ``--gap-s`` spaces them out, the worst case for a client.
+- Chats and vLLM's lists of them are answered plainly; the prompt is the last message's content.
 - ``GET /statistics`` counts requests, prompts, list sizes and the server's own CPU; ``GET /last`` returns the last POST body as it came.
 
 Run it: ``python benchmarks/instant_server.py [--port 0]``. The port is the first line on stdout. It ends on SIGTERM, and when its
@@ -46,6 +47,11 @@ REPLY_TAIL = (
 CHOICE = (
     '{"index":%d,"text":%s,"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":%s,'
     '"prompt_logprobs":null,"prompt_token_ids":%s}'
+)
+CHAT_HEAD = f'{{"id":"chatcmpl-0","object":"chat.completion","created":{CREATED},"model":"{MODEL}","choices":['
+CHAT_CHOICE = (
+    '{"index":%d,"message":{"role":"assistant","content":%s,"refusal":null,"annotations":null,"audio":null,"function_call":null,'
+    '"tool_calls":[],"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":%s}'
 )
 EVENT_HEAD = f'data: {{"id":"cmpl-0","object":"text_completion","created":{CREATED},"model":"{MODEL}","choices":['
 EVENT = (
@@ -113,7 +119,9 @@ class InstantProtocol(asyncio.Protocol):
 
     def _answer(self, request_line: bytes, body: bytes) -> None:
         method, target, _ = request_line.split(b" ", 2)
-        if method == b"POST" and target.endswith(b"/completions"):
+        if method == b"POST" and b"/chat/completions" in target:
+            self._chat(body, listed=target.endswith(b"/batch"))
+        elif method == b"POST" and target.endswith(b"/completions"):
             self._complete(body)
         elif target.endswith(b"/statistics"):
             self._reply(self._counts.as_json())
@@ -141,6 +149,18 @@ class InstantProtocol(asyncio.Protocol):
             self._stream(prompts, max_tokens)
         else:
             self._reply(plain_reply(prompts, max_tokens, with_ids=bool(request.get("return_token_ids"))))
+
+    def _chat(self, body: bytes, *, listed: bool) -> None:
+        request: dict[str, Any] = from_json(body)
+        conversations = request["messages"] if listed else [request["messages"]]
+        counts = self._counts
+        counts.requests += 1
+        counts.prompts += len(conversations)
+        counts.list_sizes[len(conversations)] += 1
+        counts.last_body = body
+        prompts = [messages[-1]["content"] for messages in conversations]
+        made = request.get("max_completion_tokens") or request.get("max_tokens", 16)
+        self._reply(chat_reply(prompts, made, with_ids=bool(request.get("return_token_ids"))))
 
     def _stream(self, prompts: list[Prompt], max_tokens: int) -> None:
         events = stream_events(prompts, max_tokens)
@@ -223,6 +243,14 @@ def plain_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> by
         )
     made = max_tokens * len(prompts)
     return "".join((REPLY_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
+
+
+def chat_reply(prompts: list[str], max_tokens: int, *, with_ids: bool) -> bytes:
+    total = sum(map(token_count, prompts))
+    answer_ids = id_list(max_tokens) if with_ids else "null"
+    choices = [CHAT_CHOICE % (index, quote("echo:" + tag(prompt)), answer_ids) for index, prompt in enumerate(prompts)]
+    made = max_tokens * len(prompts)
+    return "".join((CHAT_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
 
 
 async def serve(port: int, gap_s: float) -> None:
