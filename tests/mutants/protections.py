@@ -568,5 +568,40 @@ PROTECTIONS = (
         "        if False:\n",
         "tests/shell/test_sync_iterators.py::test_what_was_begun_before_a_fork_is_refused_in_the_child",
     ),
+    Protection(
+        "calls with other keys never share a request through the drop-in",
+        "src/batchclient/openai/_batching.py",
+        "key = (tuple(urls), tuple(sorted(headers.items())))",
+        "key = (tuple(urls),)",
+        "tests/drop_in/test_behaviour.py::test_copies_share_the_scheduler_and_other_keys_do_not_share_requests",
+    ),
+    Protection(
+        "max_retries bounds the requests of a call",
+        "src/batchclient/_runner.py",
+        "(most is None or batch.failures + 1 < most)",
+        "True",
+        "tests/drop_in/test_behaviour.py::test_max_retries_bounds_the_requests_of_a_call",
+    ),
+    Protection(
+        "the body of a list's error is nobody's alone",
+        "src/batchclient/_exchange.py",
+        "alone = body if len(batch.requests) == 1 else None",
+        "alone = body",
+        "tests/drop_in/test_behaviour.py::test_the_body_of_a_lists_error_shows_nobody_anothers_prompt",
+    ),
+    Protection(
+        "a call with headers of its own shares no request",
+        "src/batchclient/openai/_calls.py",
+        "        elif not name.lower().startswith(_LABELS):\n            return None",
+        "        elif False:\n            return None",
+        "tests/drop_in/test_behaviour.py::test_what_has_headers_or_a_query_of_its_own_goes_through_untouched",
+    ),
+    Protection(
+        "shares of a list's prompt tokens add up",
+        "src/batchclient/dialects/_verbatim.py",
+        "shares.append(until - before)",
+        "shares.append(until)",
+        "tests/drop_in/test_same_answers.py::test_the_shares_of_a_lists_prompt_tokens_add_up",
+    ),
 )
 """In no order that matters."""
