@@ -46,9 +46,10 @@ test-servers: $(STAMP)  ## The same against a real llama-server (builds it: 5 mi
 test-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see docs/how-to/gpu-suite.md
 	$(BIN)/python -m pytest tests/gpu -m gpu $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
+bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/million.py
+	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/strategies.py
 	$(BIN)/python benchmarks/report.py
 

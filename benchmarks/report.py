@@ -29,6 +29,7 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
 
     python benchmarks/overhead.py
     python benchmarks/million.py
+    python benchmarks/sync.py
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
     python benchmarks/limits_vllm.py
@@ -156,12 +157,16 @@ def lab_series(lab: dict[str, Any], path: Path) -> None:
 SECTIONS: dict[str, dict[str, Draw]] = {
     "overhead": {"cpu_per_call.png": cpu_per_call, "list_sizes.png": list_sizes},
     "million": {"million_memory.png": million_memory},
+    "sync": {},
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
+PAGES = {
+    "benchmarks.md": ("overhead", "million", "sync", "vllm_cpu", "strategies", "limits_vllm"),
+    "laboratory.md": ("lab",),
+}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 

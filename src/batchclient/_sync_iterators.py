@@ -231,7 +231,7 @@ class Feed(AsyncIterator[Any]):
         """More has been read."""
         self.documents.extend(read.documents)
         self._prompts.extend(read.prompts)
-        self._ended |= read.ended
+        self._ended = read.ended
         self._failure = self._failure or read.failure
         self._news.set()
 

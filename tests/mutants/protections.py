@@ -541,11 +541,11 @@ PROTECTIONS = (
         "tests/shell/test_sync_iterators.py::test_the_error_of_a_source_comes_after_the_rows_that_were_read",
     ),
     Protection(
-        "a blocking map with a slow source hands out what is ready",
+        "a blocking map reads on from a slow source while no row is ready",
         "src/batchclient/_sync_iterators.py",
         "    if read.pressed:\n        # One turn",
         "    if False:\n        # One turn",
-        "tests/shell/test_sync_iterators.py::test_rows_that_are_ready_do_not_wait_for_a_slow_source",
+        "tests/shell/test_sync_iterators.py::test_a_slow_source_is_read_on_while_no_row_is_ready",
     ),
     Protection(
         "opening documents leaves the loop other turns",

@@ -269,7 +269,16 @@ def test_the_callers_context_is_the_calls_and_comes_back_as_it_was():
         variable.set("mine")
         assert bridge.call(look) == "mine"
         assert variable.get() == "mine"
-        assert contextvars.Context().run(bridge.call, look) == "default"
+        calls = Calls()
+        with stopped(bridge) as queue:
+            # In one queue, so that none has the context of the thread that woke the loop.
+            for name in ("default", "one", "other"):
+                context = contextvars.Context()
+                if name != "default":
+                    context.run(variable.set, name)
+                calls.start(name, context.run, bridge.call, look)
+            wait_until(lambda: len(queue) == 3)
+        assert calls.join() == {name: name for name in ("default", "one", "other")}
 
 
 def test_it_works_within_a_running_event_loop():
@@ -320,6 +329,29 @@ def test_what_is_asked_may_be_asked_from_anywhere_at_any_time():
     assert bridge.ask(threading.get_ident) == here
 
 
+def test_what_is_asked_while_another_thread_starts_the_loop_is_asked_there():
+    with make_bridge() as bridge:
+        tries = threading.Event()
+
+        class Telling:
+            """A lock that tells that a thread is about to wait for it."""
+
+            def __enter__(self):
+                tries.set()
+                lock.acquire()
+
+            def __exit__(self, *_):
+                lock.release()
+
+        lock, calls = bridge._lock, Calls()
+        with lock:
+            bridge._lock = Telling()
+            calls.start("asked", bridge.ask, threading.get_ident)
+            tries.wait()
+            bridge._running()
+        assert calls.join() == {"asked": bridge._thread._thread.ident}
+
+
 def test_the_error_of_what_is_asked_is_its_own():
     def refuse():
         raise ClientClosed("its own")
@@ -356,17 +388,21 @@ def test_a_thread_that_is_interrupted_cancels_its_call_and_no_other():
         assert len(bridge._thread._tasks) == 1
 
 
-def test_a_call_that_is_given_up_in_the_queue_never_begins():
+def test_a_call_that_is_given_up_in_the_queue_never_begins(monkeypatch):
+    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
     queued = threading.Event()
     with make_bridge() as bridge:
-        bridge.call(double, 1)
+        bridge.call_now(nothing)
         held = Held()
         with stopped(bridge) as queue:
+            # It is to wait for company, so that giving it up is what the loop hears of first.
+            bridge._thread._was_alone = False
             threading.Thread(target=lambda: (wait_until(lambda: queue), queued.set()), daemon=True).start()
             interrupt_when(queued)
             with pytest.raises(KeyboardInterrupt):
                 bridge.call(held)
-        assert bridge.call(double, 1) == 2
+        for _ in range(3):
+            bridge.call_now(nothing)
         assert not held.began.is_set()
 
 
@@ -408,8 +444,28 @@ def test_the_thread_starts_with_the_first_call_and_ends_with_close():
     assert not thread.is_alive()
     assert bridge._thread._loop.is_closed()
     bridge.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosed, match="make a new one"):
         bridge.call(double, 1)
+
+
+def test_async_generators_that_were_left_are_closed_at_the_end():
+    kept, closed = [], []
+
+    async def pieces():
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0)
+            closed.append(True)
+
+    async def take_one():
+        kept.append(pieces())
+        return await anext(kept[0])
+
+    with make_bridge() as bridge:
+        assert bridge.call(take_one) == 1
+    assert closed == [True]
 
 
 def test_a_bridge_closed_before_its_first_call_takes_none():

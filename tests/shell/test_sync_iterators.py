@@ -119,8 +119,19 @@ def test_nothing_is_read_before_the_first_row_is_asked_for_nor_while_none_is_tak
     assert source.read == 10
 
 
-def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
+def test_a_slow_source_is_read_on_while_no_row_is_ready(monkeypatch):
     """Each look at the clock says that the slice is over."""
+    monkeypatch.setattr(_sync_iterators, "_SLICE_S", -1.0)
+    source, server = Source(range(40)), ScriptedTransport(held=True)
+    with make_sync(server) as client:
+        rows, calls = client.stream_map(source, lambda number: f"p{number}", look_ahead=30), Calls()
+        calls.start("rows", list, rows)
+        wait_until(lambda: source.read == 30)
+        release(client, server)
+        assert len(calls.join()["rows"]) == 40
+
+
+def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
     monkeypatch.setattr(_sync_iterators, "_SLICE_S", -1.0)
     source = Source(range(1000))
     with make_sync(ScriptedTransport()) as client:
@@ -177,6 +188,19 @@ def test_the_error_of_a_source_comes_after_the_rows_that_were_read():
     assert source.read == 4
 
 
+def test_the_error_of_a_source_is_kept_until_its_many_rows_were_taken():
+    def source():
+        yield from range(500)
+        raise OSError("the disk")
+
+    with make_sync(ScriptedTransport(), limit=4) as client:
+        rows, taken = client.stream_map(source(), lambda number: f"p{number}"), []
+        with pytest.raises(OSError, match="the disk"):
+            for row in rows:
+                taken.append(row.index)
+    assert sorted(taken) == list(range(500))
+
+
 def test_a_source_that_cannot_be_iterated_says_so_at_the_first_row():
     class Broken:
         def __iter__(self):
@@ -200,6 +224,7 @@ def test_what_is_no_iterable_of_documents_is_refused(docs):
             with pytest.raises(ConfigError) as caught:
                 call(docs, "{}")
             assert caught.value.field == "docs"
+            assert ("is for BatchClient" in str(caught.value)) == hasattr(docs, "__aiter__")
 
 
 @pytest.mark.parametrize(
@@ -294,6 +319,37 @@ def test_a_map_closed_from_another_thread_ends_its_iteration():
         rows.close()
         assert calls.join() == {"rows": []}
         wait_until(lambda: server.states == ["cancelled"])
+
+
+def test_two_threads_do_not_read_the_source_at_the_same_time():
+    reads, goes_on, waits = threading.Event(), threading.Event(), threading.Event()
+
+    def source():
+        yield "p0"
+        reads.set()
+        goes_on.wait()
+        yield "p1"
+
+    class Telling:
+        """A lock that tells that a thread waits for it."""
+
+        def __enter__(self):
+            if not lock.acquire(blocking=False):
+                waits.set()
+                lock.acquire()
+
+        def __exit__(self, *_):
+            lock.release()
+
+    with make_sync(ScriptedTransport()) as client:
+        rows, calls = client.stream_map(source(), "{}"), Calls()
+        lock, rows._taking = rows._taking, Telling()
+        calls.start("one", next, rows)
+        reads.wait()
+        calls.start("other", next, rows)
+        waits.wait()
+        goes_on.set()
+        assert sorted(row.index for row in calls.join().values()) == [0, 1]
 
 
 def test_two_threads_may_take_turns():
