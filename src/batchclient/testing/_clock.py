@@ -112,6 +112,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._hands.now
 
+    @property
+    def clock(self) -> float:
+        """The same; moved forward within a callback, the loop has stood still for so long."""
+        return self._hands.now
+
+    @clock.setter
+    def clock(self, seconds: float) -> None:
+        self._hands.now = seconds
+
 
 class VirtualClock:
     """Virtual time for the event loops of this thread, as a context manager; the fixture ``virtual_clock``.
