@@ -80,7 +80,7 @@ class Assertions:
         """
         rule = Rule(prompt)
         found = [call for call in self.calls if rule.matches(call) and not _differences(call, params)]
-        if found and (times is None or len(found) == times):
+        if len(found) == times or (found and times is None):
             return
         if times == 0:
             raise AssertionError(f"expected no call {_wanted(rule, params)}{_listed(found)}")
