@@ -58,14 +58,21 @@ def test_a_call_with_other_parameters_is_shown_as_the_nearest():
 
 def test_long_prompts_are_shown_where_they_differ():
     text = "word " * 100
-    message = failure(sent([text + "cat, and so on and on and on"]).assert_called_with, text + "dog, and so on and on and on")
-    assert "prompt: expected '…word word word word dog, and so on and o…', was '…word word word word cat, and so on and o…'" in message
+    message = failure(
+        sent([text + "cat, and so on and on and on"]).assert_called_with, text + "dog, and so on and on and on"
+    )
+    assert (
+        "prompt: expected '…word word word word dog, and so on and o…', was '…word word word word cat, and so on and o…'"
+        in message
+    )
     assert "(they differ from character 500 on)" in message
     assert max(map(len, message.splitlines())) < 200
 
 
 def test_one_and_true_are_two_things():
-    assert "logprobs: expected True, was 1" in failure(sent((["a"], {"logprobs": 1})).assert_called_with, "a", logprobs=True)
+    assert "logprobs: expected True, was 1" in failure(
+        sent((["a"], {"logprobs": 1})).assert_called_with, "a", logprobs=True
+    )
 
 
 def test_a_wrong_number_of_calls_is_said():
@@ -85,7 +92,9 @@ def test_only_the_first_calls_are_listed():
 
 def test_calls_that_went_alone_are_not_batched():
     mock = sent(["a"], ["b"])
-    assert failure(mock.assert_batched).startswith("expected calls that share requests; each went alone\n  there were 2 calls in 2")
+    assert failure(mock.assert_batched).startswith(
+        "expected calls that share requests; each went alone\n  there were 2 calls in 2"
+    )
     assert failure(mock.assert_batched, at_most=1).startswith("expected at most 1 request\n")
     assert failure(mock.assert_batched, "a", "c") == (
         "expected one request with 2 prompts:\n"
@@ -96,7 +105,12 @@ def test_calls_that_went_alone_are_not_batched():
         "    2. (request 2) completion 'b' with max_tokens=8"
     )
     assert failure(sent().assert_batched) == "expected calls that share requests; there was none"
-    assert failure(sent(["Hello there"], ["x"]).assert_batched, "Hello thexe", "x").count("never sent; nearest: 'Hello there'") == 1
+    assert (
+        failure(sent(["Hello there"], ["x"]).assert_batched, "Hello thexe", "x").count(
+            "never sent; nearest: 'Hello there'"
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

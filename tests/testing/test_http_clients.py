@@ -57,7 +57,9 @@ def test_its_transport_reaches_it_whatever_the_url(mock, http):
 @LIBRARIES
 def test_faults_are_errors_of_the_library(mock, http):
     url = f"{mock.base_url}/completions"
-    mock.when("a").time_out(times=1).hang(times=1).disconnect(times=1).disconnect(mid_reply=True, times=1).refuse_connection()
+    mock.when("a").time_out(times=1).hang(times=1).disconnect(times=1).disconnect(
+        mid_reply=True, times=1
+    ).refuse_connection()
     errors = [http.ReadTimeout, http.ReadTimeout, http.RemoteProtocolError, http.RemoteProtocolError, http.ConnectError]
     for error in errors:
         with pytest.raises(http.TransportError) as caught:
@@ -229,7 +231,9 @@ def complete(*prompts, **params):
 
 @pytest.mark.parametrize("max_tokens", [1, 64])
 @pytest.mark.parametrize(
-    "answers", ["fine", {"a": "fine", "b": "fine"}, lambda call: "fine", None], ids=["text", "mapping", "function", "none"]
+    "answers",
+    ["fine", {"a": "fine", "b": "fine"}, lambda call: "fine", None],
+    ids=["text", "mapping", "function", "none"],
 )
 def test_respx_answers_lists_and_streams(answers, max_tokens):
     with respx.mock:
@@ -277,6 +281,8 @@ def test_wrong_answers_and_wrong_requests_are_refused(mock):
 
 
 def test_importing_the_tools_loads_no_http_library_beyond_our_own():
-    program = "import sys, batchclient.testing; print({'httpx2', 'openai', 'respx', 'pytest', 'uvicorn'} & set(sys.modules))"
+    program = (
+        "import sys, batchclient.testing; print({'httpx2', 'openai', 'respx', 'pytest', 'uvicorn'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"

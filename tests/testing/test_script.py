@@ -50,7 +50,9 @@ def texts(*args, **params):
 def ask_chat(mock, *prompts, settings=None, **params):
     async def main():
         async with mock.client(**settings or {}) as client:
-            return await asyncio.gather(*[client.chat([{"role": "user", "content": each}], **params) for each in prompts])
+            return await asyncio.gather(
+                *[client.chat([{"role": "user", "content": each}], **params) for each in prompts]
+            )
 
     return run(main)
 
@@ -315,7 +317,9 @@ def test_faults_reach_the_caller_as_they_would_over_a_socket(name, way, max_toke
         settings = {**ONCE, "outage_patience_s": 0}
 
         async def main():
-            client = mock.client(**settings) if way == "transport" else BatchClient(mock.base_url, model="m", **settings)
+            client = (
+                mock.client(**settings) if way == "transport" else BatchClient(mock.base_url, model="m", **settings)
+            )
             async with client:
                 with pytest.raises(BatchClientError) as caught:
                     await client.complete("p", max_tokens=max_tokens)
@@ -391,8 +395,7 @@ def test_where_strict_a_prompt_without_a_rule_is_refused_and_said_at_the_end():
         assert cat == "cat"
         assert isinstance(dog, BadRequest)
     assert str(caught.value) == (
-        "no rule was for 1 of the prompts:\n"
-        "  completion 'Summarise: the dog'; nearest: 'Summarise: the cat'"
+        "no rule was for 1 of the prompts:\n  completion 'Summarise: the dog'; nearest: 'Summarise: the cat'"
     )
     assert [call.prompt for call in mock.unscripted] == ["Summarise: the dog"]
 
