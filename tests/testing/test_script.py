@@ -89,12 +89,14 @@ def test_a_text_comes_whole_whatever_is_in_it(text, max_tokens):
     assert answer.finish_reason == "stop"
 
 
-def test_the_rule_given_last_decides():
+def test_the_rule_for_the_fewest_prompts_decides_and_among_equals_the_last():
     mock = MockLLM()
-    mock.when().answer("any")
     mock.when("p").answer("first")
     mock.when("p").answer("last")
-    assert texts(mock, "p", "q") == ["last", "any"]
+    mock.when(re.compile("[pq]")).answer("pattern")
+    mock.when(lambda call: call.prompt == "r").answer("function")
+    mock.when().answer("any")
+    assert texts(mock, "p", "q", "r", "s") == ["last", "pattern", "function", "any"]
 
 
 def test_answers_come_in_turn_and_the_last_one_stays():
@@ -103,7 +105,7 @@ def test_answers_come_in_turn_and_the_last_one_stays():
     assert texts(mock, "p", "p", "p") == ["one", "two", "two"]
 
 
-def test_a_step_is_over_after_its_times_and_then_the_rules_before_decide():
+def test_a_step_is_over_after_its_times_and_then_other_rules_decide():
     mock = MockLLM()
     mock.when("p").answer("old")
     mock.when("p").answer("new", times=2)
@@ -124,11 +126,12 @@ def test_a_function_may_choose_the_calls_and_sees_their_parameters():
     assert texts(mock, "p", max_tokens=4) == ["mock answer to: p"]
 
 
-def test_a_function_that_returns_none_leaves_the_call_to_the_rules_before():
+def test_a_function_that_returns_none_leaves_the_call_to_other_rules():
     mock = MockLLM()
-    mock.when("p").answer("before")
+    mock.when("p").answer("other")
+    mock.when("p").answer(lambda call: None)
     mock.when().answer(lambda call: None)
-    assert texts(mock, "p", "q") == ["before", "mock answer to: q"]
+    assert texts(mock, "p", "q") == ["other", "mock answer to: q"]
 
 
 def test_what_a_function_raises_is_said_at_the_end():

@@ -2,7 +2,8 @@
 
 Rules:
 - ``MockLLM.when`` opens a rule for the prompts that match; each of the rule's methods adds a step and returns the rule.
-- Of several rules that match, the one that was given last and has a step left for this kind of call decides.
+- Of several rules that match and have a step for this kind of call, one for this very prompt goes before a pattern or a function, and these
+  before one for any prompt; among equals the one that was given last.
 - Steps come one after the other. ``times`` counts prompts for an answer and requests for a fault; a step without it holds for ever.
 - A matcher, a function or an answer that cannot work is refused where it is given.
 - Nothing here waits, and nothing here knows HTTP.
@@ -116,6 +117,13 @@ class Rule:
         return f"<Rule for {self.described} {len(self.steps)} steps left>"
 
     @property
+    def rank(self) -> int:
+        """The higher, the fewer prompts it is made for."""
+        if self.matcher is None:
+            return 0
+        return 2 if isinstance(self.matcher, str | list) else 1
+
+    @property
     def described(self) -> str:
         """Whom it is for, in words."""
         if self.matcher is None:
@@ -138,7 +146,7 @@ class Rule:
         Args:
             *answers: several are given one after the other, the last as often as ``times`` says. Each is a text, a list of the pieces
                 in which it is streamed, an object that is written as JSON, an ``Answer``, or a function of the ``Call`` that
-                returns one of these, or ``None`` to leave the call to the rules before.
+                returns one of these, or ``None`` to leave the call to other rules.
             finish_reason: ``"stop"`` by default.
             delay_s: how long the server takes, seconds.
             times: prompts that are answered so; any number by default.

@@ -98,7 +98,9 @@ class MockLLM(Assertions):
         """
         rule = Rule(prompt)
         with self._lock:
-            self._rules.append(rule)
+            # The best fit first, and among equals the last given.
+            self._rules.insert(0, rule)
+            self._rules.sort(key=lambda each: -each.rank)
         return rule
 
     def reset(self) -> None:
@@ -283,7 +285,7 @@ class MockLLM(Assertions):
 
     def _outcome(self, call: Call, used: list[tuple[Rule, Step]]) -> Answer | Fault | None:
         """What is scripted for a call; its step is appended to ``used``, and counted if it is an answer."""
-        for rule in reversed(self._rules):
+        for rule in self._rules:
             step = rule.step_for(call)
             if step is None or not rule.matches(call):
                 continue
