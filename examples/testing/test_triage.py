@@ -1,6 +1,6 @@
 """The application's tests: no server, no waiting, milliseconds each.
 
-pytest examples/testing
+    cd examples/testing && python -m pytest
 """
 
 from __future__ import annotations
