@@ -1,7 +1,4 @@
-"""The application's tests: no server, no waiting, milliseconds each.
-
-    cd examples/testing && python -m pytest
-"""
+"""The application's tests: no server, no waiting, milliseconds each. Run ``python -m pytest`` in this folder."""
 
 from __future__ import annotations
 

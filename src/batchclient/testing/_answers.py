@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pydantic_core
@@ -110,6 +111,8 @@ class Rule:
             raise ConfigError(f"{message}; not as {type(matcher).__name__}", field="prompt")
         if isinstance(matcher, re.Pattern) and not isinstance(matcher.pattern, str):
             raise ConfigError("the pattern is of bytes; prompts are text", field="prompt")
+        if callable(matcher):
+            _check_function(matcher, "prompt")
         self.matcher = matcher
         self.steps: list[Step] = []
 
@@ -157,13 +160,15 @@ class Rule:
         if not answers:
             raise ConfigError("an answer is missing", field="answers")
         for place, said in enumerate(answers):
-            outcome: Any = said
-            if not callable(said):
-                outcome = answer_from(said, finish_reason)
-            elif finish_reason is not None:
-                raise ConfigError("a function says it itself: return an Answer", field="finish_reason")
-            kinds = None if callable(outcome) else _kinds_of(outcome)
-            self._add(outcome, kinds, delay_s, times if place == len(answers) - 1 else 1)
+            own_times = times if place == len(answers) - 1 else 1
+            if callable(said):
+                _check_function(said, "answers")
+                if finish_reason is not None:
+                    raise ConfigError("a function says it itself: return an Answer", field="finish_reason")
+                self._add(said, None, delay_s, own_times)
+            else:
+                answer = answer_from(said, finish_reason)
+                self._add(answer, _kinds_of(answer), delay_s, own_times)
         return self
 
     def call_tools(
@@ -300,6 +305,16 @@ def answer_from(said: Said, finish_reason: str | None = None) -> Answer:
             return Answer(vector=numbers)
     message = "an answer is a text, a list of its pieces, an object written as JSON, a vector or an Answer"
     raise ConfigError(f"{message}; not {type(said).__name__}", field="answers")
+
+
+def _check_function(function: Callable[..., object], field: str) -> None:
+    try:
+        signature(function).bind(None)
+    except TypeError:
+        raise ConfigError("a function is called with one argument, the Call; this one cannot be", field=field) from None
+    except ValueError:
+        # Some of C's say nothing of their arguments.
+        return
 
 
 def _kinds_of(answer: Answer) -> frozenset[str]:
