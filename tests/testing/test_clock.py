@@ -152,7 +152,22 @@ def test_time_that_nobody_moves_is_said_to_stand_still(clock):
 
 
 def test_a_thread_is_waited_for_where_no_timer_is_set(clock):
-    assert asyncio.run(asyncio.to_thread(lambda: 7)) == 7
+    gate = threading.Event()
+
+    async def main():
+        asyncio.get_running_loop().time()
+        real = asyncio.get_running_loop()._selector.real
+        select = real.select
+
+        def opens_the_gate(timeout=None):
+            if timeout:
+                gate.set()
+            return select(timeout)
+
+        real.select = opens_the_gate
+        return await asyncio.to_thread(gate.wait, 5)
+
+    assert asyncio.run(main()) is True
 
 
 def test_no_time_passes_over_an_open_socket(clock):
@@ -166,6 +181,26 @@ def test_no_time_passes_over_an_open_socket(clock):
 
     with one, other, pytest.raises(Stuck, match="real socket"):
         asyncio.run(main())
+
+
+def test_a_task_that_is_stuck_may_still_clean_up(clock):
+    one, other = socket.socketpair()
+    cleaned = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.add_reader(one, lambda: None)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.001)
+            loop.remove_reader(one)
+            cleaned.append(True)
+
+    with one, other:
+        with pytest.raises(Stuck):
+            asyncio.run(main())
+    assert cleaned
 
 
 def test_what_a_socket_brings_at_once_is_read(clock):

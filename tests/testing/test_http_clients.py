@@ -159,8 +159,9 @@ def test_openais_clients_go_by_its_url(mock):
     async def main():
         async with openai.AsyncOpenAI(base_url=mock.base_url, api_key="k", max_retries=0) as client:
             stream = await client.chat.completions.create(model="m", messages=messages("weather"), stream=True)
-            fragments = [chunk.choices[0].delta.tool_calls or [] async for chunk in stream]
-            return "".join(each.function.arguments for several in fragments for each in several)
+            deltas = [chunk.choices[0].delta async for chunk in stream]
+            assert [delta.role for delta in deltas if delta.role] == ["assistant"], "its role is said once"
+            return "".join(each.function.arguments for delta in deltas for each in delta.tool_calls or [])
 
     assert asyncio.run(main()) == '{"city":"Paris"}'
 

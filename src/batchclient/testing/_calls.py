@@ -86,7 +86,7 @@ class MockRequest:
     number: int
     path: str
     body: dict[str, Any]
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
     calls: list[Call] = field(default_factory=list)
     status: int | None = None
 

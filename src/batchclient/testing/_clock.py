@@ -69,7 +69,10 @@ class _JumpingSelector:
             return ready
         if self._has_given_up:
             # The loop is being ended: its sockets may need real time for that.
-            return self.real.select(timeout)
+            began_s = time.monotonic()
+            ready = self.real.select(timeout)
+            self._hands.now += time.monotonic() - began_s
+            return ready
         hands = self._hands
         if hands.idlers:
             idlers, hands.idlers = hands.idlers, []
