@@ -200,15 +200,18 @@ def test_chats_share_requests_where_the_server_takes_lists_of_them(max_tokens):
     assert len(mock.requests) == (1 if max_tokens == 8 else 3)
 
 
+@pytest.mark.parametrize("prompt", ["weather", "again"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_tools_are_called(streamed):
+def test_tools_are_called(streamed, prompt):
     mock = MockLLM()
-    mock.when("weather").call_tools([("get", {"city": "Paris"}), ("get", {"city": "Rome"})])
+    calls = [("get", {"city": "Paris"}), ("get", {"city": "Rome"})]
+    mock.when("weather").call_tools(calls)
+    mock.when("again").answer(lambda call: Answer(tool_calls=calls))
     tools = [{"type": "function", "function": {"name": "get", "parameters": {}}}]
 
     async def main():
         async with mock.client() as client:
-            messages = [{"role": "user", "content": "weather"}]
+            messages = [{"role": "user", "content": prompt}]
             if not streamed:
                 return await client.chat(messages, tools=tools)
             async with client.stream_chat(messages, tools=tools) as stream:
@@ -444,9 +447,12 @@ def test_reset_forgets_all():
         (lambda mock: mock.when("p").fail(503, retry_after_s=-1), "retry_after_s"),
         (lambda mock: mock.when("p").embed([]), "answers"),
         (lambda mock: mock.when("p").embed(["x"]), "vector"),
-        (lambda mock: mock.when("p").embed([float("nan")]), "answers"),
-        (lambda mock: mock.when("p").call_tools({}), "calls"),
-        (lambda mock: mock.when("p").call_tools({"get": "Paris"}), "calls"),
+        (lambda mock: mock.when("p").embed([float("nan")]), "vector"),
+        (lambda mock: mock.when("p").call_tools({}), "tool_calls"),
+        (lambda mock: mock.when("p").call_tools({"get": "Paris"}), "tool_calls"),
+        (lambda mock: Answer(7), "text"),
+        (lambda mock: Answer(delay_s=-1), "delay_s"),
+        (lambda mock: Answer(tool_calls=["get"]), "tool_calls"),
         (lambda mock: MockLLM(model=""), "model"),
     ],
 )

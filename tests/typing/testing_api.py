@@ -22,7 +22,7 @@ def upper(call: Call) -> str:
 
 
 def tool(call: Call) -> Answer | None:
-    return Answer(tool_calls=(("get", "{}"),)) if call.kind == "chat" else None
+    return Answer(tool_calls={"get": {"city": "Paris"}}) if call.kind == "chat" else None
 
 
 async def scripting(mock_llm: MockLLM, virtual_clock: VirtualClock) -> None:

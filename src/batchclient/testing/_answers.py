@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,7 +33,8 @@ Matcher: TypeAlias = str | list[int] | re.Pattern[str] | Callable[[Call], bool] 
 Said: TypeAlias = "str | Answer | BaseModel | Mapping[str, Any] | Sequence[str] | Sequence[float] | None"
 """What an answer may be given as: a text, its pieces, an object that is written as JSON, or a vector."""
 
-_GENERATING = frozenset(("completion", "chat"))
+ToolCalls: TypeAlias = Mapping[str, Mapping[str, Any]] | Sequence[tuple[str, Mapping[str, Any]]]
+"""Arguments by the name of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +44,49 @@ class Answer:
     Args:
         text: the whole of it; it is never cut, whatever ``max_tokens`` says.
         pieces: the same as it is streamed; by default tokens of up to four characters.
-        tool_calls: (name, arguments as JSON) of the tools that a chat calls.
+        tool_calls: the tools that a chat calls: arguments by name, or pairs of both where one is called twice.
         vector: of an embedding.
         finish_reason: ``"stop"`` by default, ``"tool_calls"`` where tools are called.
         delay_s: how long the server takes, seconds; a request takes as long as its slowest prompt.
+
+    Raises:
+        ConfigError: one of them is wrong.
     """
 
     text: str = ""
     pieces: tuple[str, ...] = ()
-    tool_calls: tuple[tuple[str, str], ...] = ()
+    tool_calls: ToolCalls = ()
     vector: tuple[float, ...] = ()
     finish_reason: str | None = None
     delay_s: float = 0.0
 
-    def fits(self, kind: str) -> bool:
-        """Whether this is an answer to a call of that kind."""
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise ConfigError(f"text is a text, not {type(self.text).__name__}", field="text")
+        if any(type(each) not in (int, float) or not math.isfinite(each) for each in self.vector):
+            raise ConfigError("a vector is a list of finite numbers", field="vector")
+        if not _is_seconds(self.delay_s):
+            raise ConfigError("delay_s is a number of seconds", field="delay_s")
+        _ = self.written_tool_calls
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Of the calls that this may answer."""
         if self.vector:
-            return kind == "embedding"
-        return kind == "chat" if self.tool_calls else kind in _GENERATING
+            return frozenset(("embedding",))
+        return frozenset(("chat",)) if self.tool_calls else frozenset(("completion", "chat"))
+
+    @property
+    def written_tool_calls(self) -> list[tuple[str, str]]:
+        """(name, arguments as JSON) of each."""
+        pairs = list(self.tool_calls.items() if isinstance(self.tool_calls, Mapping) else self.tool_calls)
+        if not all(
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)
+            for pair in pairs
+        ):
+            message = "tools are given by name with their arguments, as {'get_weather': {'city': 'Paris'}}"
+            raise ConfigError(message, field="tool_calls")
+        return [(name, pydantic_core.to_json(dict(arguments)).decode()) for name, arguments in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +194,12 @@ class Rule:
                 self._add(said, None, delay_s, own_times)
             else:
                 answer = answer_from(said, finish_reason)
-                self._add(answer, _kinds_of(answer), delay_s, own_times)
+                self._add(answer, answer.kinds, delay_s, own_times)
         return self
 
     def call_tools(
         self,
-        calls: Mapping[str, Mapping[str, Any]] | Iterable[tuple[str, Mapping[str, Any]]],
+        calls: ToolCalls,
         *,
         text: str = "",
         delay_s: float = 0.0,
@@ -184,16 +210,10 @@ class Rule:
         Raises:
             ConfigError: an argument is wrong, or a step before holds for ever.
         """
-        pairs = list(calls.items() if isinstance(calls, Mapping) else calls)
-        if not pairs or not all(
-            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)
-            for pair in pairs
-        ):
-            message = "tools are given by name with their arguments, as {'get_weather': {'city': 'Paris'}}"
-            raise ConfigError(message, field="calls")
-        written = tuple((name, pydantic_core.to_json(dict(arguments)).decode()) for name, arguments in pairs)
-        answer = Answer(text, tool_calls=written, finish_reason="tool_calls")
-        return self._add(answer, frozenset(("chat",)), delay_s, times)
+        answer = Answer(text, tool_calls=calls)
+        if not calls:
+            raise ConfigError("a tool to call is missing", field="tool_calls")
+        return self._add(answer, answer.kinds, delay_s, times)
 
     def embed(self, vector: Sequence[float], *, delay_s: float = 0.0, times: int | None = None) -> Rule:
         """Answer embeddings with a vector.
@@ -204,7 +224,7 @@ class Rule:
         answer = answer_from(list(vector), None)
         if not answer.vector:
             raise ConfigError("a vector is a list of numbers", field="vector")
-        return self._add(answer, frozenset(("embedding",)), delay_s, times)
+        return self._add(answer, answer.kinds, delay_s, times)
 
     def fail(
         self,
@@ -300,9 +320,7 @@ def answer_from(said: Said, finish_reason: str | None = None) -> Answer:
         pieces = tuple(str(each) for each in said)
         return Answer("".join(pieces), pieces, finish_reason=finish_reason)
     if isinstance(said, Sequence) and said and all(type(each) in (int, float) for each in said):
-        numbers = tuple(float(each) for each in said)
-        if all(map(math.isfinite, numbers)):
-            return Answer(vector=numbers)
+        return Answer(vector=tuple(said))  # type: ignore[arg-type]  # all of them are numbers
     message = "an answer is a text, a list of its pieces, an object written as JSON, a vector or an Answer"
     raise ConfigError(f"{message}; not {type(said).__name__}", field="answers")
 
@@ -315,12 +333,6 @@ def _check_function(function: Callable[..., object], field: str) -> None:
     except ValueError:
         # Some of C's say nothing of their arguments.
         return
-
-
-def _kinds_of(answer: Answer) -> frozenset[str]:
-    if answer.vector:
-        return frozenset(("embedding",))
-    return frozenset(("chat",)) if answer.tool_calls else _GENERATING
 
 
 def _is_seconds(value: object) -> bool:

@@ -73,7 +73,7 @@ class Assertions:
         Args:
             prompt: as for ``when``: a text, token ids, a pattern, a function of the call; any by default.
             times: how many such calls there were; any number from 1 by default.
-            **params: the request's fields, such as ``max_tokens=8``; ``model`` and ``kind`` as well.
+            **params: the request's fields, such as ``max_tokens=8``; ``model``, ``messages`` and ``kind`` as well.
 
         Raises:
             AssertionError: there was none, or another number; it shows the nearest.
@@ -172,6 +172,8 @@ def shortened_description(rule: Rule) -> str:
 
 def _differences(call: Call, params: dict[str, Any]) -> list[str]:
     own = {**call.params, "model": call.model, "kind": call.kind}
+    if call.messages:
+        own["messages"] = call.messages
     lines = []
     for name, value in params.items():
         given = own.get(name, _MISSING)

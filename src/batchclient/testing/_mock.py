@@ -298,7 +298,7 @@ class MockLLM(Assertions):
                 if said is None:
                     continue
                 outcome = answer_from(said)
-                if not outcome.fits(call.kind):
+                if call.kind not in outcome.kinds:
                     raise ConfigError(
                         f"the function of the rule for {rule.described} returned no answer to a {call.kind}"
                     )

@@ -265,7 +265,7 @@ class _ScriptedGeneration(WrittenGeneration):
             self.tokens = len(self._pieces)
         if answer.finish_reason is not None or answer.tool_calls:
             self.finish_reason = answer.finish_reason or "tool_calls"
-        self.tool_calls = answer.tool_calls
+        self.tool_calls = answer.written_tool_calls
         self.call_id = call_id
 
 
