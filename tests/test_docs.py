@@ -18,6 +18,8 @@ from batchclient.simulator.app import EmbeddedServer
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGE_OF_TESTS = ROOT / "docs/how-to/testing.md"
+"""Its blocks are tests; tests/testing/test_page.py runs them."""
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -31,7 +33,9 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if BLOCK.search(page.read_text()) and page != PAGE_OF_TESTS], ids=name
+)
 def test_the_blocks_of_a_page_run(
     page: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

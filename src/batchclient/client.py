@@ -67,6 +67,8 @@ class BatchClient(PoolingMethods):
         dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
             other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
         http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; it is used as it is and never closed.
+        transport: your own way of sending: a function of a base URL and of the headers for every request that returns a
+            ``batchclient.transport.Transport``; called once per server, and closed with the client.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
         limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have
@@ -116,9 +118,9 @@ class BatchClient(PoolingMethods):
         http_backend: ``"httpx"``, or ``"aiohttp"`` for the faster path of the extra by that name.
         trust_env: whether proxies and certificates may come from environment variables.
         detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
-            its model's length; on by default, except with an ``http_client``, a ``dialect`` or ``server_metrics=False`` given.
+            its model's length; on by default, except with an ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.
         server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to lower the limit where they queue
-            or their KV cache fills; on by default, except with an ``http_client`` or a ``dialect`` given.
+            or their KV cache fills; on by default, except with an ``http_client``, a ``transport`` or a ``dialect`` given.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.
@@ -133,6 +135,7 @@ class BatchClient(PoolingMethods):
         preset: str = "balanced",
         dialect: str | None = None,
         http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
+        transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
         retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
         limit: int | str | None = None,
@@ -177,7 +180,7 @@ class BatchClient(PoolingMethods):
         arguments = {
             name: value
             for name, value in locals().items()
-            if name not in ("self", "api_key", "preset", "dialect", "http_client", "retry")
+            if name not in ("self", "api_key", "preset", "dialect", "http_client", "transport", "retry")
         }
         # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
         from batchclient.config import make_settings
@@ -189,17 +192,19 @@ class BatchClient(PoolingMethods):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
         self._http_client = http_client
+        self._own_transport = _check_transport(transport, http_client)
+        given = "transport" if transport is not None else "http_client" if http_client is not None else None
         self._asks_for_load = self._settings.server_metrics
         if self._asks_for_load is None:
-            self._asks_for_load = http_client is None and dialect is None
-        elif self._asks_for_load and http_client is not None:
-            message = "server_metrics needs connections of our own; an http_client is used for the calls alone"
+            self._asks_for_load = given is None and dialect is None
+        elif self._asks_for_load and given is not None:
+            message = f"server_metrics needs connections of our own; the {given} is used for the calls alone"
             raise ConfigError(message, field="server_metrics")
         self._detects = self._settings.detect
         if self._detects is None:
-            self._detects = http_client is None and dialect is None and self._settings.server_metrics is not False
-        elif self._detects and (http_client is not None or dialect is not None):
-            field = "http_client" if http_client is not None else "dialect"
+            self._detects = given is None and dialect is None and self._settings.server_metrics is not False
+        elif self._detects and (given is not None or dialect is not None):
+            field = given or "dialect"
             raise ConfigError(
                 f"detect finds out what {field} says, on connections of our own: give one", field="detect"
             )
@@ -215,7 +220,8 @@ class BatchClient(PoolingMethods):
         self._closed = False
         self._paused = False
         self._pinned: int | None = None
-        _check_http_library(http_client, self._settings.http_backend)
+        if transport is None:
+            _check_http_library(http_client, self._settings.http_backend)
         _clients.add(self)
 
     def __repr__(self) -> str:
@@ -511,6 +517,9 @@ class BatchClient(PoolingMethods):
         )
 
     def _make_transport(self, base_url: str) -> Transport:
+        if self._own_transport is not None:
+            own: Transport = self._own_transport(base_url, self._headers)
+            return own
         from batchclient.transport._httpx import HttpxTransport
 
         return HttpxTransport(
@@ -556,6 +565,15 @@ def _secrets(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str,
     queries = [url.partition("?")[2] for url in base_urls]
     values += [form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))]
     return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
+
+
+def _check_transport(transport: Any, http_client: object) -> Any:
+    if transport is not None and not callable(transport):
+        message = "transport is a function of a base URL and headers that returns a batchclient.transport.Transport"
+        raise ConfigError(f"{message}; not {type(transport).__name__}", field="transport")
+    if transport is not None and http_client is not None:
+        raise ConfigError("an http_client and a transport are two ways of sending: give one", field="transport")
+    return transport
 
 
 def _check_http_library(http_client: object, http_backend: str) -> None:

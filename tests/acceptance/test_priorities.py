@@ -19,9 +19,13 @@ LIMIT = 64
 
 def make_client(**settings: object) -> BatchClient:
     server = SimulatedServer("gpu", model="m", output_lengths="lognormal:40:0.9")
-    client = BatchClient("http://simulated/v1", model="m", limit=LIMIT, server_metrics=False, **settings)
-    client._make_transport = lambda url: SimulatorTransport(server)  # type: ignore[method-assign]
-    return client
+    return BatchClient(
+        "http://simulated/v1",
+        model="m",
+        limit=LIMIT,
+        transport=lambda url, headers: SimulatorTransport(server),
+        **settings,
+    )
 
 
 async def interactive(client: BatchClient, priority: int) -> list[float]:

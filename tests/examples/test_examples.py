@@ -52,6 +52,32 @@ def test_it_runs_on_a_given_server(name):
         assert server.prompts > 0
 
 
+def test_the_application_with_tests_passes_them_and_runs():
+    folder = FOLDER / "testing"
+    options = [
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        str(folder),
+    ]
+    command = [sys.executable, "-m", "pytest", *options, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed" in done.stdout
+    with EmbeddedServer("instant", model="theirs") as server:
+        command = [sys.executable, "-W", "error", str(folder / "triage.py"), server.base_url, "theirs"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, input="It is broken\nThanks\n")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "question | It is broken | -\nquestion | Thanks | -\n"
+
+
 def test_half_a_server_is_wrong_usage():
     done = run("complete", "http://127.0.0.1:1/v1")
     assert done.returncode != 0

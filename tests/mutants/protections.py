@@ -602,6 +602,32 @@ PROTECTIONS = (
         "shares.append(until - before)",
         "shares.append(until)",
         "tests/drop_in/test_same_answers.py::test_the_shares_of_a_lists_prompt_tokens_add_up",
+        "a fault takes back what answers used up in the same request",
+        "src/batchclient/testing/_mock.py",
+        "                fault_step = used.pop()\n                _take_back(used)\n",
+        "                fault_step = used.pop()\n",
+        "tests/testing/test_script.py::test_a_fault_takes_back_what_answers_used_up_in_the_same_request",
+    ),
+    Protection(
+        "no virtual time passes over an open socket",
+        "src/batchclient/testing/_clock.py",
+        "        if len(self.real.get_map()) > 1:\n",
+        "        if False:\n",
+        "tests/testing/test_clock.py::test_no_time_passes_over_an_open_socket",
+    ),
+    Protection(
+        "what is sent elsewhere than to a mock is left alone",
+        "src/batchclient/testing/_httpx.py",
+        "            mock = _open.get(request.url.host)\n            return sync_send",
+        "            mock = next(iter(_open.values()))\n            return sync_send",
+        "tests/testing/test_http_clients.py::test_what_goes_elsewhere_is_left_alone",
+    ),
+    Protection(
+        "the pytest plugin imports nothing of batchclient",
+        "src/pytest_batchclient/__init__.py",
+        "import pytest\n\nif",
+        "import batchclient\nimport pytest\n\nif",
+        "tests/testing/test_plugin.py::test_where_it_is_not_used_nothing_of_batchclient_is_imported",
     ),
 )
 """In no order that matters."""

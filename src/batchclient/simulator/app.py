@@ -232,9 +232,10 @@ class EmbeddedServer:
     # --- a thread ---
 
     def _start_thread(self) -> None:
+        # First, since it fails without uvicorn, and a listener would be left open.
+        runner = _uvicorn(SimulatedServer(**self._options, epoch_s=time.time()))
         listener = listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
-        runner = _uvicorn(SimulatedServer(**self._options, epoch_s=time.time()))
         stopped = asyncio.Event()
         loop = asyncio.new_event_loop()
         self._stop_thread = lambda: _call_in(loop, stopped.set)

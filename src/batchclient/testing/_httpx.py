@@ -1,0 +1,210 @@
+"""A scripted server behind httpx and behind httpx2, its fork: the same code for both, given which.
+
+Rules:
+- Classes are made per library, because each insists on its own base classes.
+- While a ``MockLLM`` is open, the libraries' own transports ask here first whether a request is for it. So every client that is built upon
+  them reaches it by its URL, through its real code, and what is sent elsewhere goes where it went before.
+- Errors are the library's own, as its users see them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from batchclient.errors import ConfigError
+from batchclient.testing._transport import is_silent_after
+
+if TYPE_CHECKING:
+    from batchclient.testing._mock import MockLLM
+    from batchclient.testing._speech import Reply
+
+__all__ = ["Library", "intercept", "let_go", "library"]
+
+_NAMES = ("httpx", "httpx2")
+
+
+@cache
+def library(name: str) -> Library:
+    """Return the shell around a library.
+
+    Raises:
+        ConfigError: it is neither of the two.
+        ImportError: it is missing.
+    """
+    if name not in _NAMES:
+        raise ConfigError(f"requests of httpx and httpx2 are answered, not of {name}", field="request")
+    return Library(import_module(name))
+
+
+class Library:
+    """Requests and responses of one library.
+
+    Args:
+        http: the module.
+    """
+
+    def __init__(self, http: Any) -> None:
+        self._http = http
+        self._body_class = _make_body_class(http)
+        self._transport_class = _make_transport_class(http, self)
+        self._originals: tuple[Any, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Library {self._http.__name__}>"
+
+    def transport(self, mock: MockLLM) -> Any:
+        """A transport that is both sync and async."""
+        return self._transport_class(mock)
+
+    def respond(self, mock: MockLLM, request: Any) -> Any:
+        """A response, or an awaitable of one where it takes time in an event loop."""
+        reply = self.receive(mock, request)
+        if reply.delay_s and _in_event_loop():
+            return self.respond_later(request, reply)
+        return self.respond_now(request, reply)
+
+    def receive(self, mock: MockLLM, request: Any) -> Reply:
+        """Hand a request over."""
+        return mock.receive(request.method, request.url.path, dict(request.headers), request.content)
+
+    def respond_now(self, request: Any, reply: Reply) -> Any:
+        """A response for a caller who blocks."""
+        read_s = _read_timeout_s(request)
+        wait_s = reply.delay_s if read_s is None else min(reply.delay_s, read_s)
+        if wait_s == float("inf"):
+            raise ConfigError("hang() with a blocking client that has no read timeout would never end", field="timeout")
+        time.sleep(wait_s)
+        return self._response(request, reply, silent=wait_s < reply.delay_s or reply.fault == "time_out")
+
+    async def respond_later(self, request: Any, reply: Reply) -> Any:
+        """A response for a caller in an event loop."""
+        silent = await is_silent_after(reply, _read_timeout_s(request))
+        return self._response(request, reply, silent=silent)
+
+    def _response(self, request: Any, reply: Reply, *, silent: bool) -> Any:
+        http = self._http
+        if silent:
+            raise http.ReadTimeout("the server was silent", request=request)
+        if reply.fault == "refuse":
+            raise http.ConnectError("the connection was refused", request=request)
+        if reply.fault == "disconnect":
+            message = "Server disconnected without sending a response."
+            raise http.RemoteProtocolError(message, request=request)
+        return http.Response(
+            reply.status, headers=reply.headers, stream=self._body_class(reply, request), request=request
+        )
+
+    # Interception ----------------------------------------------------------------------------------------------------
+
+    def patch(self) -> None:
+        """Have the library's transports ask here first."""
+        sync_class, async_class = self._http.HTTPTransport, self._http.AsyncHTTPTransport
+        sync_send, async_send = sync_class.handle_request, async_class.handle_async_request
+        self._originals = sync_send, async_send
+
+        def handle_request(transport: Any, request: Any) -> Any:
+            mock = _open.get(request.url.host)
+            return sync_send(transport, request) if mock is None else self.transport(mock).handle_request(request)
+
+        async def handle_async_request(transport: Any, request: Any) -> Any:
+            mock = _open.get(request.url.host)
+            if mock is None:
+                return await async_send(transport, request)
+            trace = request.extensions.get("trace")
+            if trace is not None:
+                # Else a client might take it for a connection that was used before, and broken while it was idle.
+                await trace("connection.connect_tcp.started", {})
+            return await self.transport(mock).handle_async_request(request)
+
+        sync_class.handle_request = handle_request
+        async_class.handle_async_request = handle_async_request
+
+    def unpatch(self) -> None:
+        """Leave the library as it was."""
+        if self._originals is not None:
+            self._http.HTTPTransport.handle_request, self._http.AsyncHTTPTransport.handle_async_request = (
+                self._originals
+            )
+            self._originals = None
+
+
+_open: dict[str, MockLLM] = {}
+"""By host; each has one of its own."""
+_lock = threading.Lock()
+
+
+def intercept(mock: MockLLM) -> None:
+    """Hand a server what is sent to its host."""
+    with _lock:
+        if not _open:
+            for name in _NAMES:
+                if find_spec(name) is not None:
+                    library(name).patch()
+        _open[mock.host] = mock
+
+
+def let_go(mock: MockLLM) -> None:
+    """Undo ``intercept``."""
+    with _lock:
+        if _open.pop(mock.host, None) is not None and not _open:
+            for name in _NAMES:
+                if name in sys.modules:
+                    library(name).unpatch()
+
+
+# What both libraries have ----------------------------------------------------------------------------------------
+
+
+def _make_body_class(http: Any) -> Callable[[Reply, Any], Any]:
+    class Body(http.SyncByteStream, http.AsyncByteStream):  # type: ignore[misc]  # known while running only
+        def __init__(self, reply: Reply, request: Any) -> None:
+            self._reply = reply
+            self._request = request
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield from self._reply.pieces
+            if self._reply.fault == "cut":
+                message = "peer closed connection without sending complete message body (incomplete chunked read)"
+                raise http.RemoteProtocolError(message, request=self._request)
+
+        async def __aiter__(self) -> AsyncGenerator[bytes]:
+            for piece in self:
+                yield piece
+
+    return Body
+
+
+def _make_transport_class(http: Any, own: Library) -> Callable[[MockLLM], Any]:
+    class MockTransport(http.BaseTransport, http.AsyncBaseTransport):  # type: ignore[misc]
+        def __init__(self, mock: MockLLM) -> None:
+            self._mock = mock
+
+        def handle_request(self, request: Any) -> Any:
+            request.read()
+            return own.respond_now(request, own.receive(self._mock, request))
+
+        async def handle_async_request(self, request: Any) -> Any:
+            await request.aread()
+            return await own.respond_later(request, own.receive(self._mock, request))
+
+    return MockTransport
+
+
+def _read_timeout_s(request: Any) -> float | None:
+    seconds: float | None = (request.extensions.get("timeout") or {}).get("read")
+    return seconds
+
+
+def _in_event_loop() -> bool:
+    if asyncio._get_running_loop() is not None:
+        return True
+    trio = sys.modules.get("trio")
+    return trio is not None and trio.lowlevel.in_trio_run()

@@ -1,0 +1,334 @@
+"""``MockLLM``: a scripted server in this process, without a socket.
+
+Rules:
+- One request in, its whole reply out: ``receive``. Every way to reach it (batchclient's own transport, httpx, httpx2, respx) is a thin shell
+  around that, and the shells do the waiting.
+- It may be asked from any number of threads and event loops; one lock guards rules and records.
+- Its URL leads nowhere. While it is open, httpx and httpx2 hand it what is sent there, and only that.
+- What went wrong inside (a function that raised, a prompt without an answer where ``strict``) is said when it is closed: the code under test
+  may have swallowed what it was answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from batchclient.errors import ConfigError
+from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.validation import HttpError
+from batchclient.testing._answers import Answer, Fault, Matcher, Rule, Step, answer_from
+from batchclient.testing._assertions import Assertions, nearest_prompt
+from batchclient.testing._calls import Call, MockRequest, params_of
+from batchclient.testing._speech import Reply, Spoken, error_reply, fault_reply, read, unscripted, write
+
+if TYPE_CHECKING:
+    from batchclient.client import BatchClient
+    from batchclient.testing._transport import MockTransport
+
+__all__ = ["MockLLM"]
+
+_numbers = itertools.count(1)
+_SCRIPTED_KINDS = frozenset(("completion", "chat", "embedding"))
+_SHOWN = 5
+_Outcome = TypeVar("_Outcome", Answer, Fault)
+
+
+class MockLLM(Assertions):
+    """A scripted server that speaks vLLM's language, lists and streams included; the fixture ``mock_llm``.
+
+        with MockLLM() as mock_llm:
+            mock_llm.when("How are you?").answer(" fine")
+            async with mock_llm.client() as client:
+                answer = await client.complete("How are you?", max_tokens=4)
+            mock_llm.assert_called_with("How are you?", max_tokens=4)
+
+    A prompt that no rule is for is answered ``"mock answer to: "`` and the prompt (an embedding, score or class: the embedded server's).
+
+    Args:
+        model: what ``/v1/models`` says; calls may name any.
+        strict: a prompt that no rule is for is refused with a 400, and closing raises ``AssertionError``.
+
+    Attributes:
+        base_url: reaches it through httpx and httpx2 while it is open, from any client built upon them.
+        model: as given.
+        strict: as given; may be changed at any time.
+    """
+
+    def __init__(self, *, model: str = "mock", strict: bool = False) -> None:
+        if not isinstance(model, str) or not model:
+            raise ConfigError("model is a name", field="model")
+        self.model = model
+        self.strict = strict
+        self.host = f"mock-llm-{next(_numbers)}.test"
+        self.base_url = f"http://{self.host}/v1"
+        self._lock = threading.RLock()
+        self._opened = 0
+        self._pages = SimulatedServer("instant", model=model, epoch_s=time.time())
+        self._forget()
+
+    def __repr__(self) -> str:
+        state = "open" if self._opened else "closed"
+        return f"<MockLLM {self.base_url} {state}, {len(self._rules)} rules, {len(self._requests)} requests>"
+
+    def _forget(self) -> None:
+        self._rules: list[Rule] = []
+        self._requests: list[MockRequest] = []
+        self._calls = 0
+        self._unscripted: list[Call] = []
+        self._errors: list[Exception] = []
+
+    # The script ------------------------------------------------------------------------------------------------------
+
+    def when(self, prompt: Matcher = None) -> Rule:
+        """Open a rule for prompts: what happens to them is said with its methods, as in ``when("Hi").answer("Hello")``.
+
+        Args:
+            prompt: this text or these token ids; a compiled pattern that is searched for; a function of the ``Call`` that says
+                whether; any by default. A chat's prompt is the text of its last message.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
+        rule = Rule(prompt)
+        with self._lock:
+            # The best fit first, and among equals the last given.
+            self._rules.insert(0, rule)
+            self._rules.sort(key=lambda each: -each.rank)
+        return rule
+
+    def reset(self) -> None:
+        """Forget rules, records and what went wrong."""
+        with self._lock:
+            self._forget()
+
+    # The records -----------------------------------------------------------------------------------------------------
+
+    @property
+    def requests(self) -> list[MockRequest]:
+        """Every request with prompts that arrived, in order; also those that were answered with a fault."""
+        with self._lock:
+            return list(self._requests)
+
+    @property
+    def unscripted(self) -> list[Call]:
+        """The first call of each prompt that no rule was for."""
+        with self._lock:
+            return list(self._unscripted)
+
+    # Ways to it ------------------------------------------------------------------------------------------------------
+
+    def client(self, **settings: Any) -> BatchClient:
+        """Return a ``BatchClient`` wired to this server; with any settings of its own.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        from batchclient.client import BatchClient
+
+        wired = {"model": self.model} | ({} if "http_client" in settings else {"transport": self.transport})
+        return BatchClient(settings.pop("base_url", self.base_url), **(wired | settings))
+
+    def transport(self, base_url: str = "", headers: Mapping[str, str] | None = None) -> MockTransport:
+        """Return a transport for batchclient: ``BatchClient(…, transport=mock_llm.transport)``."""
+        from batchclient.testing._transport import MockTransport
+
+        del base_url
+        return MockTransport(self, headers or {})
+
+    def httpx_transport(self) -> Any:
+        """Return a transport for ``httpx.Client`` and ``httpx.AsyncClient``, whatever their URL."""
+        from batchclient.testing._httpx import library
+
+        return library("httpx").transport(self)
+
+    def httpx2_transport(self) -> Any:
+        """Return a transport for ``httpx2.Client`` and ``httpx2.AsyncClient``, such as openai's from its version 3 on.
+
+        Raises:
+            ImportError: httpx2 is missing.
+        """
+        from batchclient.testing._httpx import library
+
+        return library("httpx2").transport(self)
+
+    def respond(self, request: Any) -> Any:
+        """Answer a request of httpx or httpx2 with a response of the same library.
+
+        It is a side effect for respx, a callback for pytest-httpx and a handler for ``httpx.MockTransport``. In an event loop, an answer that
+        takes time is an awaitable, which they await.
+
+        Raises:
+            httpx.TransportError: what a fault says; of httpx2 where the request is.
+        """
+        from batchclient.testing._httpx import library
+
+        return library(type(request).__module__.partition(".")[0]).respond(self, request)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None:
+            self.check()
+
+    def open(self) -> None:
+        """Have httpx and httpx2 hand over what is sent to ``base_url``."""
+        from batchclient.testing._httpx import intercept
+
+        self._opened += 1
+        if self._opened == 1:
+            intercept(self)
+
+    def close(self) -> None:
+        """Let go of them."""
+        from batchclient.testing._httpx import let_go
+
+        self._opened = max(0, self._opened - 1)
+        if not self._opened:
+            let_go(self)
+
+    def check(self) -> None:
+        """Say what went wrong inside; closing does it, too.
+
+        Raises:
+            AssertionError: a prompt had no rule, where ``strict``.
+            Exception: what a function of a rule raised.
+        """
+        with self._lock:
+            errors, lacking = self._errors, self._unscripted if self.strict else []
+            rules = [rule.matcher for rule in self._rules]
+        if errors:
+            raise errors[0]
+        if lacking:
+            lines = [f"\n  {call.described}{nearest_prompt(call.prompt, rules)}" for call in lacking[:_SHOWN]]
+            more = f"\n  … and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+            raise AssertionError(f"no rule was for {len(lacking)} of the prompts:{''.join(lines)}{more}")
+
+    # What the shells ask ---------------------------------------------------------------------------------------------
+
+    def receive(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Take one request, record it, and decide its reply.
+
+        Args:
+            method: upper case.
+            path: without the query; what stands before ``/v1`` does not matter.
+            headers: of the request.
+            body: of the request.
+        """
+        at = path.find("/v1/")
+        path = path[at:] if at >= 0 else f"/{path.rpartition('/')[2]}"
+        with self._lock:
+            try:
+                spoken = read(path, body, self.model) if method == "POST" else None
+            except HttpError as error:
+                return Reply(error.status, JSON_HEADERS + error.headers, [error.body])
+            if spoken is None:
+                return self._page(method, path, body)
+            request = self._record(path, headers, spoken)
+            reply = self._decide(request, spoken)
+            request.status = reply.status or None
+            return reply
+
+    def _record(self, path: str, headers: Mapping[str, str], spoken: Spoken) -> MockRequest:
+        lower = {name.lower(): value for name, value in headers.items()}
+        request = MockRequest(len(self._requests) + 1, path, spoken.body, lower)
+        model = spoken.body.get("model") or self.model
+        params = params_of(spoken.body)
+        for place, prompt in enumerate(spoken.prompts):
+            self._calls += 1
+            messages = spoken.conversations[place] if spoken.conversations else []
+            request.calls.append(Call(spoken.kind, prompt, params, messages, model, self._calls, request.number))
+        self._requests.append(request)
+        return request
+
+    def _decide(self, request: MockRequest, spoken: Spoken) -> Reply:
+        """The reply; a fault takes back what answers had used up for the same request."""
+        used: list[tuple[Rule, Step]] = []
+        answers: list[Answer] = []
+        for call in request.calls:
+            try:
+                outcome = self._outcome(call, used)
+            except Exception as error:  # a user's function
+                self._errors.append(error)
+                _take_back(used)
+                return error_reply(400, "a function of the test's script failed", "MockError")
+            if isinstance(outcome, Fault):
+                fault_step = used.pop()
+                _take_back(used)
+                fault_step[0].use(fault_step[1])
+                whole = (
+                    self._write(request, spoken, [Answer("x")] * len(request.calls)) if outcome.kind == "cut" else None
+                )
+                return fault_reply(outcome, whole)
+            if outcome is None:
+                outcome = unscripted(call.prompt, spoken.body)
+                if call.kind in _SCRIPTED_KINDS:
+                    self._note_unscripted(call)
+                    if self.strict:
+                        _take_back(used)
+                        return error_reply(400, "no rule of the test is for this prompt", "MockError")
+                if call.kind == "embedding":
+                    outcome = Answer()
+            answers.append(outcome)
+        return self._write(request, spoken, answers)
+
+    def _outcome(self, call: Call, used: list[tuple[Rule, Step]]) -> Answer | Fault | None:
+        """What is scripted for a call; its step is appended to ``used``, and counted if it is an answer."""
+        for rule in self._rules:
+            step = rule.step_for(call)
+            if step is None or not rule.matches(call):
+                continue
+            outcome = step.outcome
+            if isinstance(outcome, Fault):
+                used.append((rule, step))
+                return _delayed(outcome, step)
+            if not isinstance(outcome, Answer):
+                said = outcome(call)
+                if said is None:
+                    continue
+                outcome = answer_from(said)
+                if call.kind not in outcome.kinds:
+                    raise ConfigError(
+                        f"the function of the rule for {rule.described} returned no answer to a {call.kind}"
+                    )
+            if call.kind not in _SCRIPTED_KINDS:
+                continue
+            used.append((rule, step))
+            rule.use(step)
+            return _delayed(outcome, step)
+        return None
+
+    def _note_unscripted(self, call: Call) -> None:
+        if not any(each.prompt == call.prompt and each.kind == call.kind for each in self._unscripted):
+            self._unscripted.append(call)
+
+    def _write(self, request: MockRequest, spoken: Spoken, answers: list[Answer]) -> Reply:
+        return write(spoken, answers, request.number, int(time.time()), self.model)
+
+    def _page(self, method: str, path: str, body: bytes) -> Reply:
+        """What the embedded server says of itself."""
+        self._pages.receive(0, method, path, body, 0.0)
+        parts = self._pages.poll(0.0)
+        return Reply(parts[0].status, parts[0].headers, [part.body for part in parts])
+
+
+def _delayed(outcome: _Outcome, step: Step) -> _Outcome:
+    return replace(outcome, delay_s=outcome.delay_s + step.delay_s) if step.delay_s else outcome
+
+
+def _take_back(used: list[tuple[Rule, Step]]) -> None:
+    for rule, step in reversed(used):
+        step.left += 1
+        if step not in rule.steps:
+            rule.steps.insert(0, step)

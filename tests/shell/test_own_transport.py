@@ -1,0 +1,60 @@
+"""``BatchClient(transport=…)``: sending by one's own way."""
+
+import pytest
+
+from batchclient import BatchClient, ConfigError
+from tests.shell.scripted import ScriptedTransport, settle
+
+
+async def test_each_server_gets_one_with_the_headers_to_send():
+    asked, made = [], []
+
+    def make(base_url, headers):
+        asked.append((base_url, headers["authorization"], headers["x-own"]))
+        made.append(ScriptedTransport())
+        return made[-1]
+
+    async with BatchClient(
+        ["http://a/v1", "http://b/v1"], model="m", transport=make, api_key="k", headers={"x-own": "1"}, limit=1
+    ) as client:
+        answer = await client.complete("p", max_tokens=1)
+        client.add_endpoint("http://c/v1")
+    assert answer.text == "<p|0>"
+    assert asked == [(f"http://{host}/v1", "Bearer k", "1") for host in "abc"]
+    assert [each.closed for each in made] == [1, 1, 1], "they are closed with the client"
+
+
+async def test_nothing_but_the_calls_is_sent(monkeypatch):
+    # Pages about the server would be asked for on connections of the client's own.
+    monkeypatch.setattr("batchclient.transport._httpx.HttpxTransport", None)
+    transport = ScriptedTransport(held=True)
+    async with BatchClient("http://a/v1", model="m", transport=lambda url, headers: transport) as client:
+        with pytest.raises(TimeoutError):
+            # Long enough for a look at the server's pages.
+            await client.complete("p", max_tokens=1, timeout_s=5)
+        await settle()
+    assert [each.request.method for each in transport.sent] == ["POST"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"transport": ScriptedTransport()}, "transport"),
+        ({"transport": "http://a"}, "transport"),
+        ({"transport": lambda url, headers: None, "detect": True}, "detect"),
+        ({"transport": lambda url, headers: None, "server_metrics": True}, "server_metrics"),
+    ],
+)
+async def test_what_cannot_work_is_refused(arguments, field):
+    with pytest.raises(ConfigError) as caught:
+        BatchClient("http://a/v1", model="m", **arguments)
+    assert caught.value.field == field
+
+
+async def test_two_ways_of_sending_are_refused():
+    import httpx
+
+    async with httpx.AsyncClient() as own:
+        with pytest.raises(ConfigError, match="two ways") as caught:
+            BatchClient("http://a/v1", http_client=own, transport=lambda url, headers: ScriptedTransport())
+    assert caught.value.field == "transport"
