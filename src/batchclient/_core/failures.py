@@ -27,6 +27,8 @@ class FailureKind(Enum):
     """The server takes no lists: send the prompts one by one."""
     LIST_TOO_LONG = "list too long"
     """The server takes lists, but shorter ones."""
+    MIX_REFUSED = "mix refused"
+    """The server takes no list whose prompts have parameters of their own: send them one by one."""
     FIELDS_REFUSED = "fields refused"
     """The server refuses fields that we added to the callers' own: send it again at once, without them."""
     STREAM_REFUSED = "stream refused"

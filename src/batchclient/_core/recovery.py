@@ -152,6 +152,9 @@ class Recovery:
         elif kind is FailureKind.PACKING_REFUSED and batch.packed:
             abilities.refuse_packing(now)
             self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.MIX_REFUSED and listed:
+            # Each has a shape of its own, which any server takes.
+            self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
             abilities.refuse_lists(now)
             self._resend_singly(alive, batch.failures)
