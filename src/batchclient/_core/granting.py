@@ -3,6 +3,7 @@
 Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
+- An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``refusals``).
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
@@ -140,7 +141,9 @@ class Granting:
         if queued < sum(endpoint.free for endpoint in choices):
             most = max(_SHORTEST_SHARE, -(-queued // len(choices)))
         while choices and (head := self._head()) is not None:
-            endpoint = choose(choices, head.family, head.failed_on, now)
+            # One that cannot take the call does not "hold it back": see below.
+            takers = self._endpoints.takers(choices, head.shape, now)
+            endpoint = choose(takers, head.family, head.failed_on, now)
             free, wake_at = endpoint.free, self.wake_at
             self.wake_at = None
             if not self._grant_on(endpoint, now, batches, most):
@@ -201,7 +204,7 @@ class Granting:
         reserve = self._reserve(endpoint, now)
         above: int | None = None
         more = False
-        rates, doubts = endpoint.rates, endpoint.refusals.models
+        rates, doubts, lacking = endpoint.rates, endpoint.refusals.models, endpoint.refusals.shapes
         while (room := endpoint.free) > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
             if rates is not None and (ready_at := rates.ready_at(now)) is not None:
                 self._wake(ready_at)
@@ -213,9 +216,13 @@ class Granting:
             if sheltered >= 0 and oldest.failed_on == sheltered:
                 passed_over.append(group)
                 continue
+            if lacking and not lone and self._endpoints.leaves(group.shape, endpoint, now):
+                passed_over.append(group)
+                self._wake(lacking[group.shape.answer_key])
+                continue
             doubtful = bool(doubts) and subject_of(group.shape) in doubts
             if doubtful:
-                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint)
+                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint, now)
                 if not endpoint.refusals.may_probe(subject_of(group.shape), now, elsewhere=elsewhere):
                     passed_over.append(group)
                     continue

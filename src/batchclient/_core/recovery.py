@@ -197,6 +197,15 @@ class Recovery:
         self._counters.retries += 1
         self._resend(alive, batch.failures, batch.isolation)
 
+    def divert(self, alive: list[Request], batch: Batch, *, sent: bool) -> None:
+        """Requeue requests whose endpoint takes none of their shape; ``sent``: it was the server who said so, and that was an attempt."""
+        if sent:
+            self._counters.retries += 1
+        else:
+            for request in alive:
+                request.attempts -= 1
+        self._resend(alive, batch.failures, batch.isolation)
+
     def _search(self, alive: list[Request], batch: Batch) -> None:
         """A list was refused for one of its prompts, or for all of them."""
         isolation = batch.isolation or Isolation(size=len(alive))

@@ -78,7 +78,7 @@ class ServerDialect:
         form = self.forms.get(batch.shape.kind)
         if form is None:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
-            return Failure(FailureKind.REFUSED, BadRequest, message)
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
         if batch.shape.is_mixed and self.own_fields is None:
             # Its endpoint joined, or became known, after the list was queued.
             message = f"a {self.name} server takes no parameters per prompt"
