@@ -469,11 +469,11 @@ def test_llamacpps_stream_begins_with_null_and_ends_without_a_word():
     batch = batch_of("a", "b", streamed=True, max_tokens=20)
     stream = events(
         None,
-        result(0, "o"),
-        result(1, "tw"),
-        result(0, "ne"),
+        result(0, "o", made=1),
+        result(1, "tw", made=2),
+        result(0, "ne", made=2),
         result(0, "", "eos"),
-        result(1, "o"),
+        result(1, "o", made=3),
         result(1, "", "limit", 3),
         done=False,
     )
