@@ -843,6 +843,8 @@ def test_a_last_event_that_comes_twice_in_one_read_is_not_handed_out():
         [counted(0, "", None, 1), counted(0, "", None, 1), counted(0, "ab", "stop", 2)],
         # An echoed prompt before the first token.
         [counted(0, "a", None, 0), counted(0, "b", None, 0), counted(0, "", "length", 0)],
+        # A gateway that counts nothing truly.
+        [counted(0, "a", None, 1), counted(0, "b", None, 1), counted(0, "", "stop", 1)],
         # Nothing is counted: nothing is known.
         [event(choice(0, "a", None)), event(choice(0, "", None)), event(choice(0, "b", "stop"))],
     ],

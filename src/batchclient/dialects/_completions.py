@@ -414,7 +414,7 @@ class StreamDecoder(_Reply):
         # TGI says "" until it has finished.
         if not piece.get("finish_reason"):
             if usage is not None:
-                self._check_growth(index, piece, usage)
+                self._check_growth(index, pieces, usage)
             return
         if usage is not None:
             self._usage[index] = usage
@@ -429,9 +429,10 @@ class StreamDecoder(_Reply):
             else:
                 answers.append((position, made))
 
-    def _check_growth(self, index: int, piece: dict[str, Any], usage: Usage) -> None:
-        """Refuse an event that brings text and no token: it is one that came before. A last one may bring text that was held back."""
-        if 0 < usage.completion_tokens <= self._tokens.get(index, 0) and piece.get("text"):
+    def _check_growth(self, index: int, pieces: list[dict[str, Any]], usage: Usage) -> None:
+        """Refuse an event that brings the text of the one before it, and no token: it is the same. A last one may bring text that was held back."""
+        text = pieces[-1].get("text")
+        if text and 0 < usage.completion_tokens <= self._tokens.get(index, 0) and text == pieces[-2].get("text"):
             raise DemuxError(f"the server sent a piece of choice {index} twice")
         self._tokens[index] = usage.completion_tokens
 
