@@ -24,6 +24,7 @@ from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFou
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
+    from batchclient.dialects import OwnFields
 
 __all__ = ["CallMaker"]
 
@@ -151,6 +152,10 @@ class CallMaker:
         """Stands for the server's model while arguments are only checked."""
         return self.default_model or "?"
 
+    def mix(self, own_fields: OwnFields | None) -> None:
+        """From now on calls may share lists in which each has its own values of these fields; ``None``: none may."""
+        self._shapes.mix(own_fields)
+
     def found_model(self, name: str) -> None:
         """The server was asked for its model."""
         self.default_model = name
@@ -199,6 +204,7 @@ class CallMaker:
             answer_key=shape.answer_key,
             tells_priority=bool(priority and self._settings.send_priority),
             max_attempts=max_attempts,
+            mixed=None if shape.mixed is None else self._in_lane(shape.mixed, priority, tenant, max_attempts),
         )
         if len(self._of_lanes) >= _SHAPES_REMEMBERED:
             self._of_lanes.clear()

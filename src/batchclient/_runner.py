@@ -69,13 +69,14 @@ from batchclient.transport import Timeouts, Transport
 if TYPE_CHECKING:
     from batchclient._detect import Detection
     from batchclient._server_model import ModelQuestion
+    from batchclient.dialects import OwnFields
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 
 __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
 _CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
-_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG})
+_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
 
 
 class _Starting:
@@ -105,6 +106,7 @@ class Runner:
         detection_transports: one per endpoint, to its base URL, to find out which server it is; none: nobody asks.
         on_server: told of each server that was found out, for what the client learns from it.
         on_model: told of the model's name, where it was asked for.
+        on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Runner:
         detection_transports: Sequence[Transport] = (),
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
+        on_own_fields: Callable[[OwnFields | None], None] | None = None,
     ) -> None:
         self.backend = backend
         self.core = core
@@ -180,6 +183,15 @@ class Runner:
             lambda: dialects.secrets,
             self._hear_model,
         )
+        self._on_own_fields = on_own_fields
+        self._tell_own_fields()
+
+    def _tell_own_fields(self) -> None:
+        """Only what servers of one sort say holds for all: a list is bound to an endpoint after its calls have come together."""
+        if self._on_own_fields is not None:
+            dialects = list(self._dialects.values())
+            alike = len({type(dialect) for dialect in dialects}) == 1
+            self._on_own_fields(dialects[0].own_fields if alike else None)
 
     @property
     def mixes_queries(self) -> bool:
@@ -241,6 +253,7 @@ class Runner:
         if (before.known if before is not None else None) != facts.known:
             # One of the same sort stays: it may have learnt something.
             self._dialects[endpoint] = dialect
+            self._tell_own_fields()
         if before != facts:
             self._servers[endpoint] = facts
             _log.info("endpoint %d is %s", endpoint, facts)
@@ -268,6 +281,7 @@ class Runner:
         self._endpoints_made += 1
         self._transports[number] = transport
         self._dialects[number] = self._dialect_choice.make()
+        self._tell_own_fields()
         if self._feedback is not None and metrics is not None:
             self._feedback.add(number, metrics)
         if self._detection is not None and detection is not None:
@@ -288,7 +302,8 @@ class Runner:
         gone = self._gone.setdefault(number, anyio.Event())
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
-        self._dialects.pop(number, None)
+        if self._dialects.pop(number, None) is not None:
+            self._tell_own_fields()
         self._servers.pop(number, None)
         transport = self._transports.pop(number, None)
         if transport is not None:

@@ -459,6 +459,7 @@ class BatchClient(PoolingMethods):
             detection_transports=[self._make_detection_transport(url) for url, _ in self._endpoints if self._detects],
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
+            on_own_fields=self._calls.mix,
         )
         self._calls.lengths.restart(len(self._endpoints))
         runner.watches_stalls = self._settings.heeds_time

@@ -151,7 +151,7 @@ def test_an_answer_of_any_kind_shows_that_it_lives():
         call.failed_on = 1
         play.submit(call) >> Woke()
         kind = FailureKind.REFUSED if call.waiter in ("c2", "c6", "c10") else FailureKind.MAYBE_PROCESSED
-        play >> failed(call, kind, status=405 if kind is FailureKind.REFUSED else 500)
+        play >> failed(call, kind, status=418 if kind is FailureKind.REFUSED else 500)
     assert {batch.endpoint for batch in play.sent} == {0}
     assert play.endpoints[0].state == "healthy"
 

@@ -54,6 +54,7 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BadRequest, BatchClientError
 from batchclient.types import Choice, Completion, Usage
 
+MIXED = Shape(b"mixed", b"{}", max_output_tokens=16, is_mixed=True)
 SHAPES = [
     Shape(b"short", b"{}", max_output_tokens=1),
     Shape(b"common", b"{}", max_output_tokens=16),
@@ -66,6 +67,8 @@ SHAPES = [
     Shape(b"tenant a", b"{}", max_output_tokens=16, tenant="a", answer_key=b"common"),
     Shape(b"tenant b", b"{}", weight=2, max_output_tokens=16, tenant="b"),
     Shape(b"urgent a", b"{}", max_output_tokens=16, tenant="a", priority=1),
+    Shape(b"one of a mix", b"{}", max_output_tokens=16, mixed=MIXED),
+    Shape(b"another of it", b"{}", max_output_tokens=16, mixed=MIXED),
 ]
 PREFIXES = [b"", b"x" * 300, b"x" * 600, b"x" * 300 + b"y" * 300, b"z" * 300]
 OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
@@ -160,7 +163,7 @@ class World:
         if kind == "REJECTED" and retry_after is not None:
             until = self.now + min(retry_after, 60.0)
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
-        if kind == "NOT_SENT" and self.setting.requests_per_minute is not None:
+        if kind in ("NOT_SENT", "UNSUPPORTED") and self.setting.requests_per_minute is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
@@ -243,7 +246,10 @@ class World:
         assert batch.endpoint == endpoint.id
         assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
-        assert {request.shape for request in requests} == {batch.shape}, "one shape per batch"
+        shapes = {request.shape for request in requests}
+        own = shapes == {batch.shape} and not batch.shape.is_mixed
+        mixed = len(shapes) > 1 and {shape.mixed for shape in shapes} == {batch.shape}
+        assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= endpoint.list_cap(self.now), "longer than the endpoint takes"
         assert len(requests) == 1 or batch.shape.alone_reason is None
@@ -474,6 +480,8 @@ class Machine(RuleBasedStateMachine):
             for request in queued:
                 together = min(request.group.size, endpoint.list_cap(world.now)) if request.group.whole else 1
                 room = world.room(endpoint, request.shape.priority)
+                if world.core._endpoints.leaves(request.shape, endpoint, world.now):
+                    continue
                 if room >= together * request.shape.weight or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
@@ -539,7 +547,7 @@ class AnyOrder(Machine):
         self.open_world(**beginning)
 
     @rule(
-        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10]),
+        shape=st.sampled_from([0, 1, 1, 1, 2, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11, 11, 12]),
         count=st.sampled_from([1, 1, 2, 5, 9]),
         tokens=st.sampled_from([1, 30, 5000]),
         patience=st.sampled_from([None, None, None, 0.05, 0.3, 5.0, 0.0]),

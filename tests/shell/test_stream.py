@@ -299,7 +299,7 @@ async def test_silence_raises():
 
 
 async def test_the_deadline_holds_for_the_whole_of_it():
-    transport = ScriptedTransport(reply(*[part for _ in range(100) for part in (piece("a"), 1.0)]))
+    transport = ScriptedTransport(reply(*[part for n in range(100) for part in (piece("a", tokens=n + 1), 1.0)]))
     async with make_client(transport) as client:
         began = anyio.current_time()
         stream = client.stream("a", max_tokens=200, timeout_s=5.5)

@@ -65,7 +65,7 @@ def test_nothing_of_vllms_is_sent_to_other_servers(name, streamed):
 
 def test_tei_generates_nothing():
     failure = make_dialect("tei", ()).encode(batch_of("a"))
-    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+    assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
 
 
 # Fields of ours that are refused --------------------------------------------------------------------------------
@@ -371,13 +371,13 @@ def test_tgi_takes_no_top_p_of_one_and_the_rest_as_it_is():
 )
 def test_what_tgi_would_ignore_is_refused_before_it_is_sent(params):
     failure = make_dialect("tgi", ()).encode(batch_of("a", **params))
-    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+    assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
     assert "not sent" in failure.message
 
 
 def test_tgi_gets_no_token_ids():
     failure = make_dialect("tgi", ()).encode(batch_of([1, 2]))
-    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+    assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
 
 
 def test_an_empty_finish_reason_is_none():
@@ -456,7 +456,7 @@ def test_llamacpp_calls_without_a_translation_go_the_other_way(params):
 
 def test_llamacpp_does_not_echo():
     failure = make_dialect("llamacpp", ()).encode(batch_of("a", echo=True))
-    assert (failure.kind, failure.error) == (FailureKind.REFUSED, BadRequest)
+    assert (failure.kind, failure.error) == (FailureKind.UNSUPPORTED, BadRequest)
 
 
 def test_llamacpps_results_are_read_each_with_its_usage():
@@ -469,11 +469,11 @@ def test_llamacpps_stream_begins_with_null_and_ends_without_a_word():
     batch = batch_of("a", "b", streamed=True, max_tokens=20)
     stream = events(
         None,
-        result(0, "o"),
-        result(1, "tw"),
-        result(0, "ne"),
+        result(0, "o", made=1),
+        result(1, "tw", made=2),
+        result(0, "ne", made=2),
         result(0, "", "eos"),
-        result(1, "o"),
+        result(1, "o", made=3),
         result(1, "", "limit", 3),
         done=False,
     )

@@ -86,3 +86,12 @@ def test_a_doubt_about_one_kind_of_call_is_none_about_another():
     assert not refusals.end_probe(batch(2))
     refusals.answered(batch(3, sent_at=2.0))
     assert set(refusals.models) == {("m", Kind.EMBEDDING)}
+
+
+def test_shapes_that_it_lacks_are_few_and_the_oldest_is_forgotten_first():
+    refusals, shapes = Refusals(), [Shape(b"%d" % i, b"{}") for i in range(3000)]
+    for shape in shapes:
+        refusals.lack(shape, 0.0)
+    assert len(refusals.shapes) == 1024
+    assert [refusals.lacks(shape, 1.0) for shape in shapes] == [False] * (3000 - 1024) + [True] * 1024
+    assert not any(refusals.lacks(shape, 30.0) for shape in shapes)

@@ -304,7 +304,8 @@ def test_a_plain_reply_with_wrong_indices_is_handed_to_nobody(indices):
 @pytest.mark.parametrize("last", [(1,), (3,), (-1,), (True,), (None,), ("2",), (2.0,)])
 def test_a_stream_with_a_wrong_index_keeps_what_was_finished_before(last):
     answers, failure = decode(batch_of("a", "b", "c"), shuffled(0, 1, *last, streamed=True))
-    assert texts(answers) == {0: ["t0"], 1: ["t1"]}
+    # More of a choice after its end, in the same read, spoils that choice as well.
+    assert texts(answers) == ({0: ["t0"]} if last == (1,) and last[0] is not True else {0: ["t0"], 1: ["t1"]})
     assert failure.kind is FailureKind.MISMATCH
 
 
@@ -322,6 +323,10 @@ def test_nothing_is_believed_after_a_wrong_index():
 def test_a_choice_that_goes_on_after_its_end_is_a_mismatch():
     body = events(event(choice(0)), event(choice(0, finish_reason=None)), event(choice(1)))
     answers, failure = decode(batch_of("a", "b"), body)
+    assert sorted(answers) == []
+    assert failure.kind is FailureKind.MISMATCH
+    # In another read it is too late: it was handed out.
+    answers, failure = decode(batch_of("a", "b"), *body.splitlines(keepends=True))
     assert sorted(answers) == [0]
     assert failure.kind is FailureKind.MISMATCH
 
@@ -801,3 +806,48 @@ def test_lower_priorities_go_first_here(priority, told):
     shape = replace(Shapes().shape({"seed": 1}, "tiny")[0], priority=priority, tells_priority=True)
     request = VllmDialect().encode(make_batch(shape, [make_request(shape, "x")], streamed=False))
     assert json.loads(request.body) == {"prompt": "x", "model": "tiny", "seed": 1, "priority": told}
+
+
+# Events that come twice -----------------------------------------------------------------------------------------------
+
+
+def counted(index, text, finish_reason, tokens):
+    return event(choice(index, text, finish_reason), usage={"prompt_tokens": 2, "completion_tokens": tokens})
+
+
+def outcome(batch, *chunks):
+    """The texts handed out, and what kind of failure it was."""
+    answers, failure = decode(batch, *chunks)
+    return {place: answer.text for place, answer in dict(answers).items()}, failure and failure.kind
+
+
+def test_an_event_that_comes_twice_before_the_last_is_known_by_its_count():
+    first, last = counted(0, "a", None, 1), counted(0, "b", "stop", 2)
+    assert outcome(batch_of("p"), events(first, last)) == ({0: "ab"}, None)
+    assert outcome(batch_of("p"), events(first, first, last)) == ({}, FailureKind.MISMATCH)
+    other = counted(1, "c", "stop", 1)
+    assert outcome(batch_of("p", "q"), events(other), events(first, first, last)) == ({1: "c"}, FailureKind.MISMATCH)
+
+
+def test_a_last_event_that_comes_twice_in_one_read_is_not_handed_out():
+    first, last = counted(0, "a", None, 1), counted(0, "b", "stop", 2)
+    assert outcome(batch_of("p"), events(first, done=False), events(last, last)) == ({}, FailureKind.MISMATCH)
+
+
+@pytest.mark.parametrize(
+    "payloads",
+    [
+        # What was held back for a stop string comes with the end, and no token.
+        [counted(0, "a", None, 1), counted(0, "b", "length", 1)],
+        # Tokens without text, and text after them.
+        [counted(0, "", None, 1), counted(0, "", None, 1), counted(0, "ab", "stop", 2)],
+        # An echoed prompt before the first token.
+        [counted(0, "a", None, 0), counted(0, "b", None, 0), counted(0, "", "length", 0)],
+        # A gateway that counts nothing truly.
+        [counted(0, "a", None, 1), counted(0, "b", None, 1), counted(0, "", "stop", 1)],
+        # Nothing is counted: nothing is known.
+        [event(choice(0, "a", None)), event(choice(0, "", None)), event(choice(0, "b", "stop"))],
+    ],
+)
+def test_what_only_looks_like_it_is_read(payloads):
+    assert outcome(batch_of("p"), events(*payloads)) == ({0: "ab"}, None)

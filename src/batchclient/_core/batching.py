@@ -93,7 +93,7 @@ class BatchingRule:
             if chosen is not None:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         if longest > 1 and not self.streamed(shape, longest, endpoint, now):
-            worth = endpoint.list_costs.cap(shape.key, now)
+            worth = endpoint.list_costs.cap(shape.list_key, now)
             if worth is not None and worth < longest:
                 return worth
         return longest
@@ -107,15 +107,15 @@ class BatchingRule:
             if abilities.lists_refused:
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
-        if endpoint.can(shape.kind).trial.singles(shape.key, now) and self._settings.batch_size is None:
+        if endpoint.can(shape.kind).trial.singles(shape.list_key, now) and self._settings.batch_size is None:
             return "lists are served one prompt after another"
-        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         if expected > self._settings.singles_above_tokens:
             return "long output expected"
         short = self._settings.plain_lists_up_to_tokens
         if shape.lists_plain and expected > short:
             # All of such a list comes when its last member ends: that is no matter only where all end together.
-            ends_together = self._lengths.fills(shape.answer_key, shape.max_output_tokens)
+            ends_together = self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
             if not ends_together or expected > _TOGETHER * short:
                 return "long output expected, and the list cannot stream"
         return None

@@ -45,13 +45,26 @@ class Endpoints:
         """Whether any that serves has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
 
-    def others_take(self, shape: Shape, endpoint: Endpoint) -> bool:
+    def others_take(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint is in use that has not refused such calls."""
         subject = subject_of(shape)
         return any(
-            other is not endpoint and other.health.in_use and subject not in other.refusals.models
+            other is not endpoint
+            and other.health.in_use
+            and subject not in other.refusals.models
+            and not other.refusals.lacks(shape, now)
             for other in self.serving
         )
+
+    def leaves(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
+        """Whether an endpoint takes no calls of this shape, and another one may."""
+        return endpoint.refusals.lacks(shape, now) and self.others_take(shape, endpoint, now)
+
+    def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
+        """Of some endpoints those that may take a call of this shape; all, if none may."""
+        if not any(endpoint.refusals.shapes for endpoint in choices):
+            return choices
+        return [endpoint for endpoint in choices if not self.leaves(shape, endpoint, now)] or choices
 
     def fail(self, endpoint: Endpoint, sign: Sign, batch: int, now: float, sent_at: float | None = None) -> None:
         """One of an endpoint's batches has failed for a reason that is the endpoint's."""

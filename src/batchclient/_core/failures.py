@@ -27,10 +27,14 @@ class FailureKind(Enum):
     """4xx that one prompt of the list may have caused: split to find it."""
     REFUSED = "refused"
     """4xx that concerns every call alike (key, model, route), a redirect, a certificate, a fault of ours: no split, no retry."""
+    UNSUPPORTED = "unsupported"
+    """This sort of server has no form for such calls; nothing was sent: another endpoint may have one."""
     LIST_REFUSED = "list refused"
     """The server takes no lists: send the prompts one by one."""
     LIST_TOO_LONG = "list too long"
     """The server takes lists, but shorter ones."""
+    MIX_REFUSED = "mix refused"
+    """The server takes no list whose prompts have parameters of their own: send them one by one."""
     FIELDS_REFUSED = "fields refused"
     """The server refuses fields that we added to the callers' own: send it again at once, without them."""
     STREAM_REFUSED = "stream refused"
@@ -73,6 +77,8 @@ class Failure:
     @property
     def final(self) -> bool:
         """Whether no policy may have the calls sent again; a 4xx it may (a model that is being loaded is not found at first)."""
+        if self.kind is FailureKind.UNSUPPORTED:
+            return True
         return self.kind is FailureKind.REFUSED and not (self.status is not None and 400 <= self.status < 500)
 
     def to_error(self, attempt: int) -> BatchClientError:

@@ -23,6 +23,7 @@ from batchclient._core.messages import (
     EndpointGone,
     EndpointRemoved,
     Failure,
+    FailureKind,
     HealthChanged,
     LoadReported,
     RatesReported,
@@ -65,7 +66,7 @@ class Fleet:
         """Tell an endpoint's health and rates what a failed batch says of it."""
         endpoint = self._endpoints.by_id[batch.endpoint]
         sign = sign_of(failure)
-        if endpoint.rates is not None and sign is Sign.REFUSED:
+        if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
             endpoint.rates.refund(batch.charged_tokens, batch.sent_at, now)
         if batch.moving:
             endpoint.health.end_probe(batch.id)

@@ -3,6 +3,7 @@
 Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
+- An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``refusals``).
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
@@ -29,6 +30,7 @@ from batchclient._core.lengths import OutputLengths
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient._core.queue import FamilyGroup, Group, Queue
 from batchclient._core.refusals import subject_of
+from batchclient._core.requests import shape_of
 from batchclient._core.service import ServiceTimes, is_fresh
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
@@ -139,7 +141,9 @@ class Granting:
         if queued < sum(endpoint.free for endpoint in choices):
             most = max(_SHORTEST_SHARE, -(-queued // len(choices)))
         while choices and (head := self._head()) is not None:
-            endpoint = choose(choices, head.family, head.failed_on, now)
+            # One that cannot take the call does not "hold it back": see below.
+            takers = self._endpoints.takers(choices, head.shape, now)
+            endpoint = choose(takers, head.family, head.failed_on, now)
             free, wake_at = endpoint.free, self.wake_at
             self.wake_at = None
             if not self._grant_on(endpoint, now, batches, most):
@@ -163,7 +167,7 @@ class Granting:
         """Those that answer the call no later than one that holds it back for a while would."""
         if not all(endpoint.pace.is_known for endpoint in (held, *others)):
             return others
-        units = work(self._lengths.expected(head.shape.answer_key, head.shape.max_output_tokens))
+        units = work(self._lengths.expected(head.shape.learnt_as, head.shape.max_output_tokens))
         *waits, wait = expected_waits([*others, held], now)
         longest = wait + (until - now) / units
         return [other for other, its in zip(others, waits, strict=True) if its <= longest]
@@ -200,7 +204,7 @@ class Granting:
         reserve = self._reserve(endpoint, now)
         above: int | None = None
         more = False
-        rates, doubts = endpoint.rates, endpoint.refusals.models
+        rates, doubts, lacking = endpoint.rates, endpoint.refusals.models, endpoint.refusals.shapes
         while (room := endpoint.free) > 0 and len(passed_over) < _GROUPS_LOOKED_AT:
             if rates is not None and (ready_at := rates.ready_at(now)) is not None:
                 self._wake(ready_at)
@@ -212,9 +216,13 @@ class Granting:
             if sheltered >= 0 and oldest.failed_on == sheltered:
                 passed_over.append(group)
                 continue
+            if lacking and not lone and self._endpoints.leaves(group.shape, endpoint, now):
+                passed_over.append(group)
+                self._wake(lacking[group.shape.answer_key])
+                continue
             doubtful = bool(doubts) and subject_of(group.shape) in doubts
             if doubtful:
-                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint)
+                elsewhere = not lone and self._endpoints.others_take(group.shape, endpoint, now)
                 if not endpoint.refusals.may_probe(subject_of(group.shape), now, elsewhere=elsewhere):
                     passed_over.append(group)
                     continue
@@ -300,14 +308,14 @@ class Granting:
         assert oldest.deadline is not None
         if not self._times.known:
             return False
-        key, left_s = oldest.shape.answer_key, oldest.deadline - now
+        key, left_s = oldest.shape.learnt_as, oldest.deadline - now
         return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
 
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""
         if not self._times.known:
             return requests
-        key = requests[0].shape.answer_key
+        key = requests[0].shape.learnt_as
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         if not likely_s:
             return requests
@@ -330,12 +338,12 @@ class Granting:
         return in_time
 
     def _make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
-        shape, lane = group.shape, group.lane
+        shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
         if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
-            endpoint.can(shape.kind).trial.sent_single(shape.key)
+            endpoint.can(shape.kind).trial.sent_single(shape.list_key)
         for request in requests:
             request.state = _IN_FLIGHT
             request.attempts += 1
@@ -374,7 +382,7 @@ class Granting:
         endpoint.take(size * shape.weight, now)
         batch.in_flight_at_sent = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
-        expected = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        expected = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         self._queue.lanes.charge(batch, expected)
         batch.tokens_at_risk = prompt_tokens + size * expected
         if not group.failures:
@@ -386,7 +394,7 @@ class Granting:
     def _tokens(self, request: Request) -> int:
         """What a call is expected to cost, at least 1."""
         shape = request.shape
-        output = shape.weight * self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        output = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         return max(1, request.prompt_tokens + output)
 
     def _wake(self, time: float) -> None:

@@ -1,7 +1,7 @@
 """What waits for a permit: groups of requests that may share a batch, in the order in which they are to be granted.
 
 Rules:
-- A request waits in the group of its shape; ``groups`` says in which order there.
+- A request waits in the group of its shape, or of its mixed one if it has one; ``groups`` says in which order there.
 - Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes`` says which lane is next.
 - The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log groups) or amortised O(1);
   nothing grows with the number of requests queued.
@@ -68,7 +68,7 @@ class Queue:
 
     def add(self, request: Request) -> Group:
         """Queue a fresh request; return its group."""
-        group = self._fresh.get(request.shape.key)
+        group = self._fresh.get(request.shape.list_key)
         if group is None:
             group = self._open(request)
         request.state = _QUEUED
@@ -166,7 +166,7 @@ class Queue:
 
     def _open(self, request: Request) -> Group:
         """Begin the group of a shape."""
-        shape, order = request.shape, self._order
+        shape, order = request.shape.mixed or request.shape, self._order
         group: Group
         if self._ranked:
             group = RankedGroup(shape, order)

@@ -152,6 +152,9 @@ class Recovery:
         elif kind is FailureKind.PACKING_REFUSED and batch.packed:
             abilities.refuse_packing(now)
             self._resend(alive, batch.failures, batch.isolation)
+        elif kind is FailureKind.MIX_REFUSED and listed:
+            # Each has a shape of its own, which any server takes.
+            self._resend_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
             abilities.refuse_lists(now)
             self._resend_singly(alive, batch.failures)
@@ -192,6 +195,15 @@ class Recovery:
     def move(self, alive: list[Request], batch: Batch) -> None:
         """Requeue the unanswered requests of a batch whose endpoint was removed; this is no failure of theirs."""
         self._counters.retries += 1
+        self._resend(alive, batch.failures, batch.isolation)
+
+    def divert(self, alive: list[Request], batch: Batch, *, sent: bool) -> None:
+        """Requeue requests whose endpoint takes none of their shape; ``sent``: it was the server who said so, and that was an attempt."""
+        if sent:
+            self._counters.retries += 1
+        else:
+            for request in alive:
+                request.attempts -= 1
         self._resend(alive, batch.failures, batch.isolation)
 
     def _search(self, alive: list[Request], batch: Batch) -> None:

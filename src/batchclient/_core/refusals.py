@@ -1,4 +1,4 @@
-"""What an endpoint refuses whoever calls: the key (401, 403), or a model it does not have (404). No hammering.
+"""What an endpoint refuses whoever calls: the key (401, 403), a model it does not have (404), or calls of a shape. No hammering.
 
     ADMITTED ──401, 403 or 404──▶ IN DOUBT ──one call finds out: anything else──▶ ADMITTED
                                      ▲──────────the same again: all that is queued for the model fails──┘
@@ -9,6 +9,8 @@ Rules:
 - While a model is in doubt, one of its calls at a time is sent, by itself. If that one is refused as well, every call of the kind that
   waits for the model fails with the same error. Calls made later find out anew, with one call again.
 - Where another endpoint is in use that has not refused the model, its calls go there, and the doubtful one is asked again every 30 s.
+- A shape that its dialect has no form for, or that it answers with 405 or 501, goes to another endpoint in use that has not refused it; for
+  30 s it is not tried here again. Where there is none, only the call itself fails: the next one may be another's to take.
 - An answer to what was sent before the refusal removes no doubt: a key may have been taken away meanwhile.
 """
 
@@ -20,19 +22,27 @@ from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
 
-__all__ = ["Refusals", "Subject", "is_refusal", "subject_of"]
+__all__ = ["Refusals", "Subject", "is_of_shape", "is_refusal", "subject_of"]
 
 Subject = tuple[str, Kind]
 """What is in doubt: calls of a kind for a model."""
 
 _ASK_AGAIN_AFTER_S = 30.0
 _MOST_MODELS = 1024
+_MOST_SHAPES = 1024
 _STATUSES = (401, 403, 404)
+_NO_SUCH_CALL = (405, 501)
+"""No such method on the route, not implemented (RFC 9110); llama.cpp says 501 to what it was not started for."""
 
 
 def is_refusal(failure: Failure) -> bool:
     """Whether a failure concerns every call for its model alike."""
     return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
+
+
+def is_of_shape(failure: Failure) -> bool:
+    """Whether a failure concerns every call of its shape here, and no other server."""
+    return failure.kind is FailureKind.UNSUPPORTED or failure.status in _NO_SUCH_CALL
 
 
 def subject_of(shape: Shape) -> Subject:
@@ -51,9 +61,11 @@ class _Doubt:
 class Refusals:
     """One endpoint's."""
 
-    __slots__ = ("models",)
+    __slots__ = ("models", "shapes")
 
     def __init__(self) -> None:
+        self.shapes: dict[bytes, float] = {}
+        """Shapes that it has no form for, and until when that is believed; empty as a rule, too."""
         self.models: dict[Subject, _Doubt] = {}
         """The models in doubt; empty as a rule, which is all that a call looks at."""
 
@@ -70,6 +82,19 @@ class Refusals:
             self.models[subject] = _Doubt(now, now + _ASK_AGAIN_AFTER_S)
         elif doubt.probe is None:
             doubt.ask_again_at = now + _ASK_AGAIN_AFTER_S
+
+    def lack(self, shape: Shape, now: float) -> None:
+        """It takes no calls of this shape."""
+        shapes = self.shapes
+        shapes.pop(shape.answer_key, None)
+        if len(shapes) >= _MOST_SHAPES:
+            # The oldest: were all forgotten, two endpoints could send a call back and forth.
+            del shapes[next(iter(shapes))]
+        shapes[shape.answer_key] = now + _ASK_AGAIN_AFTER_S
+
+    def lacks(self, shape: Shape, now: float) -> bool:
+        """Whether it is believed to take no calls of this shape."""
+        return now < self.shapes.get(shape.answer_key, now)
 
     def may_probe(self, subject: Subject, now: float, *, elsewhere: bool) -> bool:
         """Whether a call for a model in doubt may be sent to find out.

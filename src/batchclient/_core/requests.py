@@ -2,7 +2,7 @@
 
 A *request* is a caller's. A *batch* is ours: the requests that share one HTTP request. An *attempt* is one batch that
 contained the request, counted from 1. A *shape* is what a coalescing key means: two requests share a batch only if they
-have the same shape.
+have the same shape, or the same *mixed* one where the server takes parameters per prompt.
 
 Prompts are opaque here: JSON bytes made when the call was given, so that bad text is refused there, and so that no
 prompt can reach a log or a repr of the core.
@@ -18,7 +18,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lanes import Account, Lane
 
-__all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape"]
+__all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,9 @@ class Shape:
         greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
         verbatim: the answers keep the server's own reply; a lone call is sent as its caller wrote it, never streamed.
         max_attempts: requests that may be sent for such a call, whatever the retry policy says; ``None``: the policy alone decides.
+        mixed: the shape of a list in which each prompt has parameters of its own, where the servers take such lists: calls whose ``mixed`` has
+            the same key share one. ``None``: they share requests with their like only.
+        is_mixed: it is such a shape: what its requests do not share is in their own shapes.
     """
 
     key: bytes
@@ -70,10 +73,28 @@ class Shape:
     packable: bool = False
     verbatim: bool = False
     max_attempts: int | None = None
+    mixed: Shape | None = None
+    is_mixed: bool = False
+    list_key: bytes = field(init=False, default=b"")
+    """What calls that may share a list have in common: ``key``, or that of ``mixed``."""
+    learnt_as: bytes = field(init=False, default=b"")
+    """Under which key it is learnt how long answers are and take: ``answer_key``, or that of ``mixed``."""
 
     def __post_init__(self) -> None:
         if not self.answer_key:
             object.__setattr__(self, "answer_key", self.key)
+        listed = self.mixed or self
+        object.__setattr__(self, "list_key", listed.key)
+        object.__setattr__(self, "learnt_as", listed.answer_key)
+
+
+def shape_of(requests: list[Request]) -> Shape:
+    """The shape of a list of requests that may share it: their own if it is one, else the mixed one."""
+    shape = requests[0].shape
+    mixed = shape.mixed
+    if mixed is None or all(request.shape.key == shape.key for request in requests):
+        return shape
+    return mixed
 
 
 class RequestState(Enum):
@@ -206,7 +227,7 @@ class Batch:
     Args:
         id: unique within a scheduler.
         endpoint: id of the endpoint it was granted on.
-        shape: the requests' common shape.
+        shape: the requests' common shape, which may be a mixed one.
         requests: in the order of the prompts on the wire.
         streamed: whether the reply is asked for as a stream.
         failures: failed attempts of these requests before this one (splits not counted).

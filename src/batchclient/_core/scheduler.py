@@ -4,7 +4,8 @@ Its whole contract is four methods: ``handle(event, now)``, ``commands()``, ``ne
 events give the same commands. ``now`` never decreases: an earlier one counts as the last.
 
 Rules (the numbers are those of ``docs/explanation/batching.md``):
- 1. Only requests of one shape (coalescing key) share a batch; a shape may say that its calls go alone.
+ 1. Only requests of one shape (coalescing key) share a batch, or of one mixed shape where all servers take parameters per prompt; a
+    shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
     endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight, but for a moment for a
     conversation whose next turn is about to come (see ``warmth``).
@@ -73,7 +74,7 @@ from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
-from batchclient._core.refusals import is_refusal, subject_of
+from batchclient._core.refusals import is_of_shape, is_refusal, subject_of
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
@@ -255,7 +256,7 @@ class Scheduler:
     def _enqueue(self, request: Request) -> None:
         shape = request.shape
         self._prompts.estimate(request)
-        expected = self._lengths.expected(shape.answer_key, shape.max_output_tokens)
+        expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         request.bucket = bucket_of(request.prompt_tokens + expected)
         self._queue.add(request)
         self._fresh_calls = True
@@ -293,7 +294,7 @@ class Scheduler:
         self._lanes.give_back(batch.lane, tally.count * weight)
         if tally.with_deadline:
             self._deadlines.ended(tally.with_deadline)
-            self._times.learn(batch.shape.answer_key, now - batch.sent_at, now, tally.with_deadline)
+            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.with_deadline)
         if batch.has_families and self._queue.warmth is not None:
             self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
         if tally.resolved:
@@ -322,7 +323,7 @@ class Scheduler:
             self._lanes.settle(batch, event.answers)
         self._prompts.learn(batch, event.answers)
         if tally.made_tokens:
-            self._lengths.learn(batch.shape.answer_key, tally.made_tokens / (tally.count * batch.shape.weight))
+            self._lengths.learn(batch.shape.learnt_as, tally.made_tokens / (tally.count * batch.shape.weight))
         self._steering.answered(event, in_flight, tally, now)
         if batch.isolation is not None:
             kind = batch.shape.kind
@@ -357,7 +358,7 @@ class Scheduler:
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
         if batch.expired:
-            self._times.learn_at_least(batch.shape.answer_key, self._now - batch.sent_at, self._now)
+            self._times.learn_at_least(batch.shape.learnt_as, self._now - batch.sent_at, self._now)
         self._fleet.judge(batch, failure, self._now)
         self._outage.watch(self._now, failure)
         disproved = endpoint.refusals.end_probe(batch)
@@ -371,6 +372,8 @@ class Scheduler:
         list_cap = endpoint.list_cap(self._now, kind)
         if alive and batch.moving:
             self._recovery.move(alive, batch)
+        elif is_of_shape(failure) and self._divert(event, alive, endpoint):
+            pass
         elif is_refusal(failure) and event.retry_delay_s is None:
             self._on_refused(event, alive, endpoint, disproved=disproved)
         elif alive and not self._recovery.try_again(
@@ -382,11 +385,24 @@ class Scheduler:
             self._fleet.see_off(endpoint)
         self._settle()
 
+    def _divert(self, event: Failed, alive: list[Request], endpoint: Endpoint) -> bool:
+        """An endpoint takes no calls of this shape: send them to one that may; return false if there is none."""
+        batch, failure = event.batch, event.failure
+        unsent = failure.kind is FailureKind.UNSUPPORTED
+        if not self._endpoints.others_take(batch.shape, endpoint, self._now):
+            if unsent and len(self._endpoints.serving) > 1:
+                event.failure = replace(failure, message=f"{failure.message}; no other server in use takes it")
+            return False
+        endpoint.refusals.lack(batch.shape, self._now)
+        if alive:
+            self._recovery.divert(alive, batch, sent=not unsent)
+        return True
+
     def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
         shape = event.batch.shape
         endpoint.refusals.doubt(event.batch, self._now)
-        if self._endpoints.others_take(shape, endpoint):
+        if self._endpoints.others_take(shape, endpoint, self._now):
             for request in alive:
                 request.failed_on = endpoint.id
             if alive:

@@ -56,7 +56,7 @@ class Steering:
         endpoint.served += tally.count * batch.shape.weight
         whole = not batch.streamed and tally.count == len(batch.requests)
         if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
-            endpoint.list_costs.learn(batch.shape.key, tally.count, now - batch.sent_at)
+            endpoint.list_costs.learn(batch.shape.list_key, tally.count, now - batch.sent_at)
         outcome = Outcome.SUCCESS
         if not tally.resolved:
             # An answer that nobody waited for took its time and brought nothing.
@@ -90,7 +90,7 @@ class Steering:
         per_s = (endpoint.served - batch.served_at_sent) / seconds
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
         before = endpoint.list_cap(now, shape.kind)
-        if trial.ended(shape.key, prompts, batch.sent_at, per_s, load, now):
+        if trial.ended(shape.list_key, prompts, batch.sent_at, per_s, load, now):
             reason = "lists are served one prompt after another, requests at once"
             self.adjusted(endpoint.id, "max_list", before, 1, reason, now)
 
@@ -162,7 +162,7 @@ class Steering:
         mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
-            units = work(self._lengths.expected(batch.shape.answer_key, batch.shape.max_output_tokens))
+            units = work(self._lengths.expected(batch.shape.learnt_as, batch.shape.max_output_tokens))
             endpoint.pace.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(

@@ -8,9 +8,9 @@ before their server is known, in ``_shapes``. Every endpoint has a dialect of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, Shape
@@ -19,10 +19,15 @@ from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Completion
 
-__all__ = ["DIALECTS", "Decoder", "Dialect", "make_dialect"]
+__all__ = ["DIALECTS", "Decoder", "Dialect", "OwnFields", "make_dialect"]
 
 DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
 """The names of all dialects; each is a module here."""
+
+
+OwnFields = Callable[[Mapping[str, Any]], frozenset[str]]
+"""From a completion's fields, without nulls, to those that each prompt of a list may have its own values of; none: it shares lists
+with its like only."""
 
 
 class Decoder(Protocol):
@@ -51,6 +56,8 @@ class Dialect(Protocol):
     name: str
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
+    own_fields: OwnFields | None
+    """Which fields a list's prompts may each have their own values of; ``None``: none, whatever the call."""
 
     @property
     def caps(self) -> Mapping[Kind, int]:

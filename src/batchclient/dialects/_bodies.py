@@ -41,4 +41,4 @@ class Bodies(Generic[T]):
 
 def refuse(server: str, what: str) -> Failure:
     """A call that this sort of server cannot answer as it was meant; nothing is sent."""
-    return Failure(FailureKind.REFUSED, BadRequest, f"a {server} server {what}; the call was not sent")
+    return Failure(FailureKind.UNSUPPORTED, BadRequest, f"a {server} server {what}; the call was not sent")

@@ -8,6 +8,7 @@ What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wi
 - A plain reply has one usage for the whole list, so a list also asks for token ids and counts them. Not with ``echo``: asked
   for token ids, vLLM leaves the prompt out of the text. Such calls are streamed where they can be; else they have no usage.
 - ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
+- An event that comes twice is known by its count of tokens, which has not grown, or, if it was the last, by what it repeats being over.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``.
 
 What other servers do differently: ``_reader``. What they do not know is left out (``Batch.without``), and then:
@@ -358,6 +359,8 @@ class StreamDecoder(_Reply):
         self._about: dict[str, Any] = {}
         """What the events say beside their choices, which is the same for all calls."""
         self._first_at: dict[int, float] = {}
+        self._tokens: dict[int, int] = {}
+        """Of each choice, as the last event said."""
         self._aborted: dict[int, Failure] = {}
         self._failure: Failure | None = None
         self.deltas: list[Delta] = []
@@ -371,6 +374,7 @@ class StreamDecoder(_Reply):
 
     def _take(self, payloads: list[bytes], now: float) -> list[tuple[int, Completion]]:
         answers: list[tuple[int, Completion]] = []
+        index: object = None
         for payload in payloads:
             if self._failure is not None:
                 break
@@ -388,11 +392,13 @@ class StreamDecoder(_Reply):
                 event = self._reader.event(event)
                 pieces = event["choices"]
                 for piece in pieces:
+                    index = piece["index"]
                     self._on_piece(piece, event, now, answers)
                 if not pieces and self._held is not None:
                     self._release(answers, _usage(event.get("usage")))
             except DemuxError as error:
                 self._failure = _mismatch(error)
+                self._take_back(index, answers)
             except (LookupError, TypeError, AttributeError, ValueError) as error:
                 self._failure = _malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
@@ -417,6 +423,8 @@ class StreamDecoder(_Reply):
         usage = self._watch.usage(index, _usage(event.get("usage")))
         # TGI says "" until it has finished.
         if not piece.get("finish_reason"):
+            if usage is not None:
+                self._check_growth(index, pieces, usage)
             return
         if usage is not None:
             self._usage[index] = usage
@@ -434,6 +442,19 @@ class StreamDecoder(_Reply):
                 self._held = made
             else:
                 answers.append((position, made))
+
+    def _check_growth(self, index: int, pieces: list[dict[str, Any]], usage: Usage) -> None:
+        """Refuse an event that brings the text of the one before it, and no token: it is the same. A last one may bring text that was held back."""
+        text = pieces[-1].get("text")
+        if text and 0 < usage.completion_tokens <= self._tokens.get(index, 0) and text == pieces[-2].get("text"):
+            raise DemuxError(f"the server sent a piece of choice {index} twice")
+        self._tokens[index] = usage.completion_tokens
+
+    def _take_back(self, index: object, answers: list[tuple[int, Completion]]) -> None:
+        """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
+        if type(index) is int:
+            self._held = None
+            answers[:] = [answer for answer in answers if answer[0] != index // self._n]
 
     def _release(self, answers: list[tuple[int, Completion]], usage: Usage | None = None) -> None:
         """Hand out what waited for its usage."""

@@ -15,7 +15,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient._core.rates import RateWindow
 from batchclient._core.requests import Learnt, Shape
-from batchclient.dialects import Decoder
+from batchclient.dialects import Decoder, OwnFields
 from batchclient.dialects._completions import events_per_choice
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
@@ -54,6 +54,7 @@ class ServerDialect:
     name: str
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
+    own_fields: OwnFields | None = None
     forms: Mapping[Kind, Form]
     without: frozenset[str] = frozenset()
     """Fields that vLLM has and this sort of server does not."""
@@ -77,7 +78,11 @@ class ServerDialect:
         form = self.forms.get(batch.shape.kind)
         if form is None:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
-            return Failure(FailureKind.REFUSED, BadRequest, message)
+            return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
+        if batch.shape.is_mixed and self.own_fields is None:
+            # Its endpoint joined, or became known, after the list was queued.
+            message = f"a {self.name} server takes no parameters per prompt"
+            return Failure(FailureKind.MIX_REFUSED, BadRequest, message)
         batch.without, batch.learnt = self._without, self._learnt
         return form.encode(batch)
 

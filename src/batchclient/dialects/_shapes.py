@@ -4,6 +4,8 @@ Rules:
 - A shape is made when the call is, and its server is chosen later: nothing in it belongs to one sort of server.
 - Equal parameters give the same object, so that groups are found by identity.
 - The key begins with the kind of call and of prompt; then comes the shared part of the body.
+- Where all servers are of one sort that takes some fields per prompt (``mix``), completions that differ only in those have the same
+  mixed shape, whose body is what they share.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ from __future__ import annotations
 import marshal
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.errors import ConfigError
+
+if TYPE_CHECKING:
+    from batchclient.dialects import OwnFields
 
 __all__ = ["Shapes"]
 
@@ -26,6 +31,7 @@ _PREFIXES = {
     Kind.EMBEDDING: (b"embedding:", b"embedding ids:"),
     Kind.CLASSIFICATION: (b"classification:", b"classification ids:"),
 }
+_MIXED = b"mixed:"
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 _INPUT_FIELDS = frozenset(
     {
@@ -52,6 +58,15 @@ class Shapes:
     def __init__(self) -> None:
         self._shapes: dict[bytes, Shape] = {}
         self._known: dict[tuple[object, ...], Shape] = {}
+        self._mixed: dict[bytes, Shape] = {}
+        self._own_fields: OwnFields | None = None
+
+    def mix(self, own_fields: OwnFields | None) -> None:
+        """From now on completions may differ in these fields and share a list; ``None``: in none."""
+        if own_fields is not self._own_fields:
+            self._own_fields = own_fields
+            for remembered in (self._shapes, self._known, self._mixed):
+                remembered.clear()
 
     def shape(
         self,
@@ -113,6 +128,8 @@ class Shapes:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
                 shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim)
+            elif self._own_fields is not None and kind is Kind.COMPLETION and shape.alone_reason is None:
+                shape = self._with_mixed(shape, joining, prefixes[token_ids])  # type: ignore[index]
             self._shapes[key] = shape
         if solo:
             return shape, canonical(solo)[1:-1]
@@ -121,6 +138,22 @@ class Shapes:
                 known.clear()
             known[signature] = shape
         return shape, b""
+
+    def _with_mixed(self, shape: Shape, fields: Mapping[str, Any], prefix: bytes) -> Shape:
+        """Return a completion's shape with what it may share with completions that have other sampling parameters."""
+        assert self._own_fields is not None
+        own = self._own_fields({name: value for name, value in fields.items() if value is not None})
+        if not own:
+            return shape
+        body = canonical({name: value for name, value in fields.items() if name not in own})
+        key = _MIXED + prefix + body
+        mixed = self._mixed.get(key)
+        if mixed is None:
+            if len(self._mixed) >= _KEYS_REMEMBERED:
+                self._mixed.clear()
+            mixed = replace(shape, key=key, body=body, answer_key=key, greedy=False, is_mixed=True)
+            self._mixed[key] = mixed
+        return replace(shape, mixed=mixed)
 
 
 def _make_shape(

@@ -3,6 +3,8 @@
 What it rests on (SGLang 0.5.23, ``srt/managers/io_struct.py``, ``srt/managers/tokenizer_manager.py``, ``srt/entrypoints``; not yet seen running):
 - ``/generate`` takes lists of texts or of ids and answers with an array in their order, or with one object for one prompt. Ids are tokenized and
   scheduled as one message, texts one by one.
+- The sampling parameters may be a list with an object per prompt: calls that differ in seed, temperature, stop strings and their like share a
+  request (``own_fields``). ``max_tokens`` is the same for all: it decides how long a list is and whether it is streamed.
 - With ``n`` above 1 it first fills its cache for each prompt in turn: the prompt is repeated instead, with seeds as vLLM counts them.
 - A streamed text is the whole so far, unless the server was started with ``--incremental-streaming-output``: then ids and text are what is new, and the ids
   are fewer than ``completion_tokens`` says. Only a list's events have an ``index``.
@@ -61,11 +63,27 @@ _SAME_NAME = frozenset(
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 _AROUND = frozenset({"model", "logprobs", "return_token_ids", "n", "seed", "response_format"})
 """What is not among the sampling parameters, or not as it is."""
+_OWN = frozenset(
+    {
+        "seed",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "stop",
+        "stop_token_ids",
+        "logit_bias",
+    }
+)
+"""What prompts of one list may have their own values of: none of it decides by which path a call goes, or how its reply is read."""
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's, which SGLang's ``/v1/completions`` has too; ``/generate`` has 128."""
 
 
-def _sampling_params(fields: dict[str, Any]) -> dict[str, Any] | None:
+def _sampling_params(fields: Mapping[str, Any]) -> dict[str, Any] | None:
     """The sampling parameters in SGLang's names; ``None`` where a field has no translation."""
     if ":" in fields["model"] or not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
         return None
@@ -79,6 +97,11 @@ def _sampling_params(fields: dict[str, Any]) -> dict[str, Any] | None:
         if schema:
             params["json_schema"] = schema
     return params
+
+
+def _own_fields(fields: Mapping[str, Any]) -> frozenset[str]:
+    """What each prompt of a list may have its own values of: nothing where the call goes to ``/v1/completions``."""
+    return frozenset() if _sampling_params(fields) is None else _OWN
 
 
 def _schema_of(response_format: Any) -> str | None:
@@ -107,15 +130,14 @@ class _Generate:
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request."""
         shape = batch.shape
-        params = self._params_of(batch)
-        if params is None:
+        if self._params_of(batch) is None:
             return self._openai.encode(batch)
         n = shape.weight
         prompts = [request.prompt for request in batch.requests for _ in range(n)]
         field = b"input_ids" if prompts[0][:1] == b"[" else b"text"
         # One prompt as one: its reply is one object.
         value = prompts[0] if len(prompts) == 1 else b"[" + b",".join(prompts) + b"]"
-        fields = self._around(batch, params, len(batch.requests))
+        fields = self._around(batch)
         return WireRequest("POST", _PATH, b'{"%b":%b,%b' % (field, value, canonical(fields)[1:]), from_root=True)
 
     def _params_of(self, batch: Batch) -> dict[str, Any] | None:
@@ -124,22 +146,32 @@ class _Generate:
             return None
         return self._params.of(batch.shape)
 
-    @staticmethod
-    def _around(batch: Batch, params: dict[str, Any], prompts: int) -> dict[str, Any]:
-        asked = _asked(batch.shape)
-        if batch.streamed and not batch.shape.to_caller:
-            params = params | {"stream_interval": stream_interval(batch.shape)}
-        seed, n = asked.get("seed"), batch.shape.weight
-        fields: dict[str, Any] = {"sampling_params": params, "stream": batch.streamed}
-        if seed is not None and n == 1:
-            fields["sampling_params"] = params | {"sampling_seed": seed}
-        elif seed is not None:
-            fields["sampling_params"] = [params | {"sampling_seed": seed + k} for _ in range(prompts) for k in range(n)]
-        if asked.get("logprobs") is not None:
-            fields |= {"return_logprob": True, "top_logprobs_num": asked["logprobs"], "return_text_in_logprobs": True}
-        if batch.shape.tells_priority:
-            fields["priority"] = batch.shape.priority
+    def _around(self, batch: Batch) -> dict[str, Any]:
+        """All members but the prompts."""
+        shape = batch.shape
+        of_stream = {"stream_interval": stream_interval(shape)} if batch.streamed and not shape.to_caller else {}
+        if shape.is_mixed:
+            each = [own for request in batch.requests for own in self._of_prompt(request.shape, of_stream)]
+        else:
+            each = self._of_prompt(shape, of_stream)
+            if len(each) > 1 and each[0] != each[1]:
+                each *= len(batch.requests)
+            else:
+                each = each[:1]
+        fields: dict[str, Any] = {"sampling_params": each if len(each) > 1 else each[0], "stream": batch.streamed}
+        logprobs = _asked(shape)["logprobs"]
+        if logprobs is not None:
+            fields |= {"return_logprob": True, "top_logprobs_num": logprobs, "return_text_in_logprobs": True}
+        if shape.tells_priority:
+            fields["priority"] = shape.priority
         return fields
+
+    def _of_prompt(self, shape: Shape, of_stream: dict[str, Any]) -> list[dict[str, Any]]:
+        """The sampling parameters of each of a prompt's choices."""
+        params, seed = self._params.of(shape), _asked(shape)["seed"]
+        assert params is not None, "a call without a translation goes to /v1/completions"
+        params = params | of_stream
+        return [params if seed is None else params | {"sampling_seed": seed + k} for k in range(shape.weight)]
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> Decoder:
         """Return a fresh decoder for the batch's reply."""
@@ -255,6 +287,7 @@ class SglangDialect(ServerDialect):
     # Of /v1/completions: it gives no ids as vLLM does.
     without = frozenset({"return_token_ids"})
     caps = {Kind.CHAT: 1}  # noqa: RUF012
+    own_fields = staticmethod(_own_fields)
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Generate(),
         Kind.CHAT: Chat(priority_sign=1),

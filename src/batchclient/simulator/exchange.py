@@ -140,7 +140,7 @@ class Exchange:
         """Decide every choice's answer."""
         call = self.call
         for i, prompt in enumerate(call.prompts):
-            fields = call.fields_of(i)
+            fields, stops = call.fields_of(i), call.stops_of(i)
             variant = variant_of(fields, nonce)
             is_random = variant.endswith(nonce) and fields.get("temperature") != 0 and fields.get("seed") is None
             ignore_eos = bool(fields.get("ignore_eos"))
@@ -161,8 +161,8 @@ class Exchange:
                         ignore_eos=ignore_eos,
                         min_tokens=min_tokens,
                     )
-                if call.stop:
-                    generation.apply_stops(call.stop, keep=bool(fields.get("include_stop_str_in_output")))
+                if stops:
+                    generation.apply_stops(stops, keep=bool(fields.get("include_stop_str_in_output")))
                 if self.fault == "abort":
                     generation.cut_short()
                 self.generations.append(generation)

@@ -1,6 +1,7 @@
 """SGLang 0.5.23: its own ``/generate`` with lists and parameters per prompt, and OpenAI's ``/v1/completions``.
 
 Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.py``, ``entrypoints/http_server.py``, ``entrypoints/openai``):
+- Each prompt's sampling parameters are its own: they are checked one by one, and one bad one refuses the list.
 - A list's answers come as an array in the order of the prompts, each with its own ``meta_info``. One prompt's is an object.
 - A streamed text is cumulative, and so are its ids; only a list's events carry ``index``.
 - Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``. No model name is checked.
@@ -9,6 +10,8 @@ Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.p
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pydantic_core
@@ -70,6 +73,57 @@ class _GenerateCall(CompletionCall):
     def fields_of(self, prompt: int) -> dict[str, Any]:
         return self.own[prompt]
 
+    def stops_of(self, prompt: int) -> list[str]:
+        stop = self.own[prompt].get("stop") or []
+        return [stop] if isinstance(stop, str) else stop
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda value: _is_number(value) and 0 <= value < math.inf, "a non-negative finite number"),
+    "top_p": (lambda value: _is_number(value) and 0 < value <= 1, "in (0, 1]"),
+    "min_p": (lambda value: _is_number(value) and 0 <= value <= 1, "in [0, 1]"),
+    "top_k": (lambda value: type(value) is int and (value == -1 or value >= 1), "-1 (disable) or at least 1"),
+    "frequency_penalty": (lambda value: _is_number(value) and -2 <= value <= 2, "in [-2, 2]"),
+    "presence_penalty": (lambda value: _is_number(value) and -2 <= value <= 2, "in [-2, 2]"),
+    "repetition_penalty": (lambda value: _is_number(value) and 0 < value <= 2, "in (0, 2] (1.0 = no penalty)"),
+    "max_new_tokens": (lambda value: type(value) is int and value >= 0, "at least 0"),
+    "min_new_tokens": (lambda value: type(value) is int and value >= 0, "in [0, max_new_tokens]"),
+    "n": (lambda value: type(value) is int and value >= 1, "at least 1"),
+    "sampling_seed": (lambda value: type(value) is int, "an integer"),
+    "stop": (
+        lambda value: (
+            isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+        ),
+        "a string or a list of them",
+    ),
+    "logit_bias": (lambda value: isinstance(value, dict), "an object"),
+}
+"""What ``SamplingParams.verify`` demands of a value, and its words."""
+_TAKEN = (
+    "stop_token_ids stop_regex json_schema regex ebnf structural_tag ignore_eos skip_special_tokens"
+    " spaces_between_special_tokens no_stop_trim custom_params stream_interval"
+)
+_UNCHECKED = frozenset(_TAKEN.split())
+_NO_RANGE: tuple[Callable[[Any], bool], str] = (lambda _: True, "")
+
+
+def _verified(params: object) -> dict[str, Any]:
+    """One prompt's sampling parameters, checked, in OpenAI's names."""
+    if not isinstance(params, dict):
+        raise _refusal(400, "sampling_params is an object, or a list of one per prompt")
+    for name, value in params.items():
+        if name not in _RANGES and name not in _UNCHECKED:
+            raise _refusal(400, f"Unexpected keyword argument '{name}'")
+        holds, words = _RANGES.get(name, _NO_RANGE)
+        if value is not None and not holds(value):
+            raise _refusal(400, f"{name} must be {words}, got {value}.")
+    given: dict[str, Any] = params
+    return {_NAMES.get(name, name): value for name, value in given.items() if value is not None}
+
 
 def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
     fields = read_object(body, _refusal)
@@ -83,8 +137,10 @@ def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
     each = given if isinstance(given, list) else [given] * len(prompts)
     if len(each) != len(prompts):
         raise _refusal(400, "The length of sampling_params should be equal to the batch size.")
-    own = [{_NAMES.get(name, name): value for name, value in params.items()} for params in each]
-    if any(params.get("n", 1) != 1 for params in own):
+    own = [_verified(params) for params in each]
+    if len({params.get("n", 1) for params in own}) > 1:
+        raise _refusal(400, "The parallel_sample_num should be the same for all samples in sample params.")
+    if own[0].get("n", 1) != 1:
         # It has parallel sampling; the client must not use it (a list with it is prefilled prompt by prompt).
         raise _refusal(400, "parallel sampling is not simulated")
     call = _GenerateCall(fields, prompts, own, is_list=is_list)

@@ -141,6 +141,10 @@ class CompletionCall:
         """What a prompt's answers are shaped by: the whole body, where all prompts share their parameters."""
         return self.fields
 
+    def stops_of(self, prompt: int) -> list[str]:
+        """The stop strings of a prompt's answers."""
+        return self.stop
+
 
 def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
     """Read and check a body.

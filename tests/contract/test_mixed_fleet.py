@@ -1,0 +1,68 @@
+"""Servers of several sorts behind one client: a call that some of them cannot be asked goes to one that can."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from batchclient import BadRequest, BatchClient, Completion
+from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
+from tests.shell import clocks
+
+
+def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
+    """Run a story with a client that knows which servers it has."""
+
+    async def told() -> Any:
+        engines = {guise: SimulatorTransport(SimulatedServer("gpu", model="tgi", guise=guise)) for guise in guises}
+        urls = [f"http://{guise}/v1" for guise in guises]
+        client = BatchClient(urls, model="tgi", detect=True, server_metrics=False, limit=16)
+        client._make_transport = client._make_detection_transport = lambda url: engines[url.split("/")[2]]
+        async with client:
+            # Long enough to be found out beside them.
+            await asyncio.gather(*[client.complete(f"warm {i}", max_tokens=500) for i in range(32)])
+            names = [str(endpoint.server).split()[0] for endpoint in client.statistics().endpoints]
+            assert names == list(guises)
+            return await story(client)
+
+    return clocks.run(told)
+
+
+@pytest.mark.parametrize("order", [("tgi", "vllm"), ("vllm", "tgi")])
+def test_token_ids_texts_and_vectors_all_find_their_server(order: tuple[str, str]) -> None:
+    async def story(client: BatchClient) -> Any:
+        ids = [client.complete([i, 2, 3], max_tokens=4, temperature=0) for i in range(40)]
+        texts = [client.complete(f"text {i}", max_tokens=4, temperature=0) for i in range(40)]
+        pairs = [client.complete(f"text {i}", max_tokens=4, n=2, seed=i) for i in range(10)]
+        vectors = [client.embed(f"text {i}") for i in range(10)]
+        answers = await asyncio.gather(*ids, *texts, *pairs, *vectors)
+        pieces = [delta.text async for delta in client.stream([9, 9], max_tokens=4, temperature=0)]
+        return answers, "".join(pieces), client.statistics()
+
+    answers, streamed, statistics = fleet(story, *order)
+    greedy = {"max_tokens": 4, "temperature": 0}
+    assert [answer.text for answer in answers[:40]] == [expected_text([i, 2, 3], **greedy) for i in range(40)]
+    assert [answer.text for answer in answers[40:80]] == [expected_text(f"text {i}", **greedy) for i in range(40)]
+    assert all(len(answer.choices) == 2 for answer in answers[80:90])
+    assert all(len(answer.vector) for answer in answers[90:])
+    assert streamed == expected_text([9, 9], **greedy)
+    assert (statistics.failed, statistics.retries) == (0, 0)
+    assert {answer.attempts for answer in answers} == {1}
+
+
+def test_what_none_of_them_takes_says_so() -> None:
+    async def story(client: BatchClient) -> Any:
+        calls = [client.classify(f"text {i}") for i in range(4)]
+        fine = [client.complete(f"text {i}", max_tokens=2) for i in range(8)]
+        return await asyncio.gather(*calls, *fine, return_exceptions=True)
+
+    answers = fleet(story, "tgi", "trtllm")
+    for error in answers[:4]:
+        assert type(error) is BadRequest
+        assert "has no classification calls" in str(error)
+        assert "no other server in use takes it" in str(error)
+        assert not error.retryable
+    assert all(isinstance(answer, Completion) for answer in answers[4:])
