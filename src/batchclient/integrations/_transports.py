@@ -1,0 +1,242 @@
+"""What the transports of all HTTP libraries share: one ``BatchClient`` per server and set of headers, and a way around them.
+
+Rules:
+- What may share a request (``_requests``) goes through a ``BatchClient``; everything else, and what that client refuses, goes to the inner transport as it came,
+  streams included.
+- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. There are at most 32: then the one that was idle
+  longest makes room, and where all are busy the request goes around them.
+- A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
+- The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection
+from contextvars import copy_context
+from typing import Any, ClassVar
+
+import anyio.lowlevel
+
+from batchclient._backend import AsyncioBackend
+from batchclient._openai_form import make_calls
+from batchclient.client import BatchClient
+from batchclient.config import check_base_url
+from batchclient.errors import BatchClientError, ConfigError
+from batchclient.integrations._over import client_over
+from batchclient.integrations._requests import Job, RequestReader
+from batchclient.integrations._responses import ResponseWriter
+
+__all__ = ["AsyncBatching", "Batcher"]
+
+_MOST_CLIENTS = 32
+"""Each has connections and a learnt limit of its own; programs have one or two."""
+_NOT_HERE = {
+    "model": "each request names its own",
+    "api_key": "each request brings its own",
+    "headers": "each request brings its own",
+    "http_client": "give the transport that is to be used: transport=…",
+    "render_chat": "it is for BatchClient.chat",
+    "count_tokens": "it is for BatchClient's own calls",
+}
+_MOST_CONNECTIONS, _MOST_IDLE = 1000, 100
+"""Of the transport for all else: openai's own (openai-python, _constants.py). httpx's 100 would let streams wait for each other."""
+
+
+class Batcher:
+    """The clients of one transport, and what they are for.
+
+    Args:
+        library: ``httpx`` or ``httpx2``.
+        inner: the user's own transport, if shared requests are to go over it.
+        base_url, max_attempts, labels, settings: the transport's.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        inner: Any,
+        *,
+        base_url: str | None,
+        max_attempts: int | None,
+        labels: Collection[str],
+        settings: dict[str, Any],
+    ) -> None:
+        for name in settings:
+            if name in _NOT_HERE:
+                raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
+        if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
+            raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
+        if isinstance(labels, str) or not all(isinstance(name, str) and name.isascii() for name in labels):
+            raise ConfigError("labels is a collection of names of headers", field="labels")
+        if base_url is not None:
+            url = library.URL(check_base_url(base_url))
+            base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
+        self._settings = settings
+        # Wrong settings are refused here, not with the first request.
+        BatchClient("http://localhost/v1", **settings)
+        self._http_client = None if inner is None else client_over(inner, library)
+        self._max_attempts = max_attempts
+        self._reader = RequestReader(base_url, labels)
+        self.read = self._reader.read
+        self._writer = ResponseWriter(library)
+        self._clients: OrderedDict[tuple[str, tuple[tuple[bytes, bytes], ...]], BatchClient | None] = OrderedDict()
+
+    @property
+    def clients(self) -> tuple[BatchClient, ...]:
+        """Those at work."""
+        return tuple(client for client in self._clients.values() if client is not None)
+
+    async def respond(self, job: Job, request: Any) -> Any:
+        """Return the response to a request; ``None``: it is to go alone."""
+        key = (job.base_url, job.headers)
+        try:
+            client = self._clients[key]
+        except KeyError:
+            client = await self._make_client(job)
+        else:
+            self._clients.move_to_end(key)
+        if client is None:
+            return None
+        try:
+            reply = await make_calls(client, job.calls, job.timeout_s, self._max_attempts)
+        except BatchClientError as error:
+            return self._writer.failure(error, request)
+        return None if reply is None else self._writer.answer(reply)
+
+    async def _make_client(self, job: Job) -> BatchClient | None:
+        """Return a new client; ``None`` if there may be none."""
+        clients = self._clients
+        gone = None
+        if len(clients) >= _MOST_CLIENTS:
+            idle = next((key for key, each in clients.items() if each is None or is_idle(each)), None)
+            if idle is None:
+                return None
+            gone = clients.pop(idle)
+        client = None
+        try:
+            headers = {name.decode("ascii"): value.decode("ascii") for name, value in job.headers}
+            if len(headers) == len(job.headers):
+                client = BatchClient(job.base_url, headers=headers, http_client=self._http_client, **self._settings)
+        except (ConfigError, UnicodeDecodeError):
+            # A URL or a header that the server may well take, and we do not.
+            client = None
+        clients[job.base_url, job.headers] = client
+        if gone is not None:
+            await gone.aclose()
+        return client
+
+    async def aclose(self) -> None:
+        """End all calls and close the clients' connections."""
+        clients = self.clients
+        self._clients.clear()
+        for client in clients:
+            await client.aclose()
+
+
+def is_idle(client: BatchClient) -> bool:
+    """Whether nothing is under way."""
+    runner = client._runner
+    return runner is None or runner.ended or runner.core.idle
+
+
+class AsyncBatching:
+    """An HTTP transport that lets completions, chats and embeddings share requests; all else it passes on.
+
+        client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
+
+    The server is learnt from the requests' own URLs: what is posted to ``…/completions``, ``…/chat/completions`` or ``…/embeddings`` is batched, for each server
+    and each set of headers by itself. A request with ``stream`` goes alone.
+
+    Args:
+        transport: what everything is sent over; by default shared requests go over pools of ours, the rest over the library's own transport.
+            It is closed with this one.
+        base_url: batch only what goes to this server; by default any.
+        max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
+            ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
+        labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
+        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
+
+    Attributes:
+        clients: the ``BatchClient`` of each server and set of headers, for ``statistics()``, ``retune(…)`` and so on.
+        shared: requests that a ``BatchClient`` answered.
+        passed_on: those that went past.
+
+    Raises:
+        ConfigError: an argument is wrong; the error names it.
+    """
+
+    _library: ClassVar[Any]
+
+    def __init__(
+        self,
+        transport: Any = None,
+        *,
+        base_url: str | None = None,
+        max_attempts: int | None = 1,
+        labels: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
+        if transport is not None and not isinstance(transport, self._library.AsyncBaseTransport):
+            name = self._library.__name__
+            message = f"transport is an async transport of {name}'s, not a {type(transport).__name__}"
+            raise ConfigError(message, field="transport")
+        self._given = transport
+        self._batcher = Batcher(
+            self._library, transport, base_url=base_url, max_attempts=max_attempts, labels=labels, settings=settings
+        )
+        self._own: Any = None
+        self._own_token: object = None
+        self._keeper: Any = None
+        self._trust_env = bool(settings.get("trust_env"))
+        self._closed = False
+        self.shared = 0
+        self.passed_on = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.shared} shared, {self.passed_on} passed on"
+        return f"<BatchTransport: {state}, {self.clients}>"
+
+    @property
+    def clients(self) -> tuple[BatchClient, ...]:
+        """Those at work."""
+        return self._batcher.clients
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Answer a request."""
+        if self._closed:
+            raise RuntimeError("the transport is closed")
+        batcher = self._batcher
+        job = batcher.read(request)
+        if job is not None:
+            response = await batcher.respond(job, request)
+            if response is not None:
+                self.shared += 1
+                return response
+        self.passed_on += 1
+        inner = self._own_of_this_loop() if self._given is None else self._given
+        return await inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """End all calls, close every connection, and the transport that was given."""
+        self._closed = True
+        try:
+            await self._batcher.aclose()
+        finally:
+            if self._given is not None:
+                await self._given.aclose()
+            elif self._own is not None and self._own_token is anyio.lowlevel.current_token():
+                await self._own.aclose()
+
+    def _own_of_this_loop(self) -> Any:
+        """The library's own transport. Its sockets belong to an event loop."""
+        token = anyio.lowlevel.current_token()
+        if self._own is None or self._own_token is not token:
+            library = self._library
+            limits = library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE)
+            self._own = own = library.AsyncHTTPTransport(limits=limits, trust_env=self._trust_env)
+            self._own_token = token
+            if asyncio._get_running_loop() is not None:
+                self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
+        return self._own
