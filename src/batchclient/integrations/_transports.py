@@ -15,6 +15,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import anyio.lowlevel
@@ -81,64 +82,78 @@ class Batcher:
         self._reader = RequestReader(base_url, labels)
         self.read = self._reader.read
         self._writer = ResponseWriter(library)
-        self._clients: OrderedDict[tuple[str, tuple[tuple[bytes, bytes], ...]], BatchClient | None] = OrderedDict()
+        self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
 
     @property
     def clients(self) -> tuple[BatchClient, ...]:
         """Those at work."""
-        return tuple(client for client in self._clients.values() if client is not None)
+        return tuple(desk.client for desk in self._desks.values() if desk.client is not None)
 
     async def respond(self, job: Job, request: Any) -> Any:
         """Return the response to a request; ``None``: it is to go alone."""
         key = (job.base_url, job.headers)
-        try:
-            client = self._clients[key]
-        except KeyError:
-            client = await self._make_client(job)
+        desk = self._desks.get(key)
+        if desk is None:
+            desk = await self._make_desk(key)
         else:
-            self._clients.move_to_end(key)
-        if client is None:
+            self._desks.move_to_end(key)
+        if desk is None or desk.client is None:
             return None
+        desk.busy += 1
         try:
-            reply = await make_calls(client, job.calls, job.timeout_s, self._max_attempts)
+            reply = await make_calls(desk.client, job.calls, job.timeout_s, self._max_attempts)
         except BatchClientError as error:
             return self._writer.failure(error, request)
+        finally:
+            desk.busy -= 1
         return None if reply is None else self._writer.answer(reply)
 
-    async def _make_client(self, job: Job) -> BatchClient | None:
-        """Return a new client; ``None`` if there may be none."""
-        clients = self._clients
+    async def _make_desk(self, key: _Key) -> _Desk | None:
+        """Return a new client's; ``None`` if there may be none more."""
         gone = None
-        if len(clients) >= _MOST_CLIENTS:
-            idle = next((key for key, each in clients.items() if each is None or is_idle(each)), None)
+        if len(self._desks) >= _MOST_CLIENTS:
+            idle = next((each for each, desk in self._desks.items() if not desk.busy), None)
             if idle is None:
                 return None
-            gone = clients.pop(idle)
-        client = None
-        try:
-            headers = {name.decode("ascii"): value.decode("ascii") for name, value in job.headers}
-            if len(headers) == len(job.headers):
-                client = BatchClient(job.base_url, headers=headers, http_client=self._http_client, **self._settings)
-        except (ConfigError, UnicodeDecodeError):
-            # A URL or a header that the server may well take, and we do not.
-            client = None
-        clients[job.base_url, job.headers] = client
+            gone = self._desks.pop(idle).client
+        self._desks[key] = desk = _Desk(self._make_client(*key))
         if gone is not None:
-            await gone.aclose()
-        return client
+            # Meanwhile nobody is to take it for idle.
+            desk.busy += 1
+            try:
+                await gone.aclose()
+            finally:
+                desk.busy -= 1
+        return desk
+
+    def _make_client(self, base_url: str, headers: tuple[tuple[bytes, bytes], ...]) -> BatchClient | None:
+        """``None``: the server may well take such a URL or header, and we do not."""
+        try:
+            named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
+            if len(named) < len(headers):
+                return None
+            return BatchClient(base_url, headers=named, http_client=self._http_client, **self._settings)
+        except (ConfigError, UnicodeDecodeError):
+            return None
 
     async def aclose(self) -> None:
         """End all calls and close the clients' connections."""
         clients = self.clients
-        self._clients.clear()
+        self._desks.clear()
         for client in clients:
             await client.aclose()
 
 
-def is_idle(client: BatchClient) -> bool:
-    """Whether nothing is under way."""
-    runner = client._runner
-    return runner is None or runner.ended or runner.core.idle
+_Key = tuple[str, tuple[tuple[bytes, bytes], ...]]
+"""(base URL, headers that count)."""
+
+
+@dataclass(slots=True)
+class _Desk:
+    """A client, or that there is none for its key, and how many requests are with it."""
+
+    client: BatchClient | None
+    busy: int = 0
 
 
 class AsyncBatching:
