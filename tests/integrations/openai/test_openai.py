@@ -115,9 +115,7 @@ def test_what_is_not_shared_works_all_the_same(server):
                 raw = await client.completions.with_raw_response.create(
                     model="m", prompt="p", max_tokens=1, temperature=0
                 )
-                several = await client.completions.create(
-                    model="m", prompt=["a", "b"], n=2, max_tokens=2, seed=5
-                )
+                several = await client.completions.create(model="m", prompt=["a", "b"], n=2, max_tokens=2, seed=5)
                 extra = await client.completions.create(
                     model="m", prompt="p", max_tokens=1, temperature=0, extra_body={"top_k": 3, "of_tomorrow": {"a": 1}}
                 )
