@@ -53,7 +53,7 @@ def test_extractions_share_requests(counted, run):
 
     requests, people, plain = run(main)
     assert requests <= 30
-    assert people[:3] == plain
+    assert [each.model_dump() for each in people[:3]] == [each.model_dump() for each in plain]
     assert len({person.name for person in people}) == COUNT
     # instructor keeps the reply, and counts its tokens.
     assert people[0]._raw_response.usage.completion_tokens > 0

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Collection
 from contextvars import copy_context
@@ -21,15 +22,16 @@ from typing import Any, ClassVar
 import anyio.lowlevel
 
 from batchclient._backend import AsyncioBackend
+from batchclient._bridge import Bridge
 from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
 from batchclient.config import check_base_url
-from batchclient.errors import BatchClientError, ConfigError
-from batchclient.integrations._over import client_over
+from batchclient.errors import BatchClientError, ClientClosed, ConfigError
+from batchclient.integrations._over import client_over, client_over_threads
 from batchclient.integrations._requests import Job, RequestReader
 from batchclient.integrations._responses import ResponseWriter
 
-__all__ = ["AsyncBatching", "Batcher"]
+__all__ = ["AsyncBatching", "SyncBatching"]
 
 _MOST_CLIENTS = 32
 """Each has connections and a learnt limit of its own; programs have one or two."""
@@ -50,14 +52,14 @@ class Batcher:
 
     Args:
         library: ``httpx`` or ``httpx2``.
-        inner: the user's own transport, if shared requests are to go over it.
+        http_client: sends the shared requests, if they are to go over a user's own transport.
         base_url, max_attempts, labels, settings: the transport's.
     """
 
     def __init__(
         self,
         library: Any,
-        inner: Any,
+        http_client: Any,
         *,
         base_url: str | None,
         max_attempts: int | None,
@@ -77,12 +79,23 @@ class Batcher:
         self._settings = settings
         # Wrong settings are refused here, not with the first request.
         BatchClient("http://localhost/v1", **settings)
-        self._http_client = None if inner is None else client_over(inner, library)
+        self._http_client = http_client
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, labels)
         self.read = self._reader.read
         self._writer = ResponseWriter(library)
         self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
+        self.shared = 0
+        self.passed_on = 0
+        self._counting = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{self.shared} shared, {self.passed_on} passed on, {self.clients}"
+
+    def pass_on(self) -> None:
+        """A request goes past. Of a sync transport's, in any thread."""
+        with self._counting:
+            self.passed_on += 1
 
     @property
     def clients(self) -> tuple[BatchClient, ...]:
@@ -106,7 +119,10 @@ class Batcher:
             return self._writer.failure(error, request)
         finally:
             desk.busy -= 1
-        return None if reply is None else self._writer.answer(reply)
+        if reply is None:
+            return None
+        self.shared += 1
+        return self._writer.answer(reply)
 
     async def _make_desk(self, key: _Key) -> _Desk | None:
         """Return a new client's; ``None`` if there may be none more."""
@@ -156,7 +172,68 @@ class _Desk:
     busy: int = 0
 
 
-class AsyncBatching:
+class Batching:
+    """What the async and the sync transports have in common.
+
+    Args:
+        transport, base_url, max_attempts, labels, settings: as ``AsyncBatching``'s.
+    """
+
+    _library: ClassVar[Any]
+
+    def __init__(
+        self,
+        transport: Any = None,
+        *,
+        base_url: str | None = None,
+        max_attempts: int | None = 1,
+        labels: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
+        library = self._library
+        self._given = transport
+        over = None if transport is None else self._client_over(transport)
+        self._batcher = Batcher(
+            library, over, base_url=base_url, max_attempts=max_attempts, labels=labels, settings=settings
+        )
+        self._own_arguments = {
+            "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),
+            "trust_env": bool(settings.get("trust_env")),
+        }
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'closed' if self._closed else self._batcher}>"
+
+    @property
+    def clients(self) -> tuple[BatchClient, ...]:
+        """The ``BatchClient`` of each server and set of headers, for ``statistics()``."""
+        return self._batcher.clients
+
+    @property
+    def shared(self) -> int:
+        """Requests that a ``BatchClient`` answered."""
+        return self._batcher.shared
+
+    @property
+    def passed_on(self) -> int:
+        """Requests that went past."""
+        return self._batcher.passed_on
+
+    def _client_over(self, transport: Any) -> Any:
+        raise NotImplementedError
+
+    def _read(self, request: Any) -> Job | None:
+        if self._closed:
+            raise RuntimeError("the transport is closed")
+        return self._batcher.read(request)
+
+    def _refuse(self, transport: Any, kind: str) -> ConfigError:
+        name = type(transport).__name__
+        return ConfigError(f"transport is {kind} of {self._library.__name__}'s, not a {name}", field="transport")
+
+
+class AsyncBatching(Batching):
     """An HTTP transport that lets completions, chats and embeddings share requests; all else it passes on.
 
         client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
@@ -173,63 +250,22 @@ class AsyncBatching:
         labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
         settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
 
-    Attributes:
-        clients: the ``BatchClient`` of each server and set of headers, for ``statistics()``, ``retune(…)`` and so on.
-        shared: requests that a ``BatchClient`` answered.
-        passed_on: those that went past.
-
     Raises:
         ConfigError: an argument is wrong; the error names it.
     """
 
-    _library: ClassVar[Any]
-
-    def __init__(
-        self,
-        transport: Any = None,
-        *,
-        base_url: str | None = None,
-        max_attempts: int | None = 1,
-        labels: Collection[str] = (),
-        **settings: Any,
-    ) -> None:
-        if transport is not None and not isinstance(transport, self._library.AsyncBaseTransport):
-            name = self._library.__name__
-            message = f"transport is an async transport of {name}'s, not a {type(transport).__name__}"
-            raise ConfigError(message, field="transport")
-        self._given = transport
-        self._batcher = Batcher(
-            self._library, transport, base_url=base_url, max_attempts=max_attempts, labels=labels, settings=settings
-        )
-        self._own: Any = None
-        self._own_token: object = None
-        self._keeper: Any = None
-        self._trust_env = bool(settings.get("trust_env"))
-        self._closed = False
-        self.shared = 0
-        self.passed_on = 0
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.shared} shared, {self.passed_on} passed on"
-        return f"<BatchTransport: {state}, {self.clients}>"
-
-    @property
-    def clients(self) -> tuple[BatchClient, ...]:
-        """Those at work."""
-        return self._batcher.clients
+    _own: Any = None
+    _own_token: object = None
+    _keeper: Any = None
 
     async def handle_async_request(self, request: Any) -> Any:
         """Answer a request."""
-        if self._closed:
-            raise RuntimeError("the transport is closed")
-        batcher = self._batcher
-        job = batcher.read(request)
+        job = self._read(request)
         if job is not None:
-            response = await batcher.respond(job, request)
+            response = await self._batcher.respond(job, request)
             if response is not None:
-                self.shared += 1
                 return response
-        self.passed_on += 1
+        self._batcher.pass_on()
         inner = self._own_of_this_loop() if self._given is None else self._given
         return await inner.handle_async_request(request)
 
@@ -244,14 +280,73 @@ class AsyncBatching:
             elif self._own is not None and self._own_token is anyio.lowlevel.current_token():
                 await self._own.aclose()
 
+    def _client_over(self, transport: Any) -> Any:
+        if not isinstance(transport, self._library.AsyncBaseTransport):
+            raise self._refuse(transport, "an async transport")
+        return client_over(transport, self._library)
+
     def _own_of_this_loop(self) -> Any:
         """The library's own transport. Its sockets belong to an event loop."""
         token = anyio.lowlevel.current_token()
         if self._own is None or self._own_token is not token:
-            library = self._library
-            limits = library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE)
-            self._own = own = library.AsyncHTTPTransport(limits=limits, trust_env=self._trust_env)
+            self._own = own = self._library.AsyncHTTPTransport(**self._own_arguments)
             self._own_token = token
             if asyncio._get_running_loop() is not None:
                 self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
         return self._own
+
+
+class SyncBatching(Batching):
+    """The same for clients that block: calls that threads make at nearly the same time share requests.
+
+        client = OpenAI(base_url=…, http_client=httpx2.Client(transport=SyncBatchTransport()))
+
+    One event loop in a thread of its own serves all threads. What passes goes over the library's own transport in the caller's thread.
+
+    Args:
+        transport: what everything is sent over, as for ``BatchTransport``; shared requests then occupy a thread each, and are read whole.
+        base_url, max_attempts, labels, settings: as for ``BatchTransport``.
+
+    Raises:
+        ConfigError: an argument is wrong; the error names it.
+    """
+
+    def __init__(self, transport: Any = None, **settings: Any) -> None:
+        super().__init__(transport, **settings)
+        self._bridge = Bridge(self._batcher.aclose)
+        self._own: Any = None
+        self._making = threading.Lock()
+
+    def handle_request(self, request: Any) -> Any:
+        """Answer a request."""
+        job = self._read(request)
+        if job is not None:
+            try:
+                response = self._bridge.call(self._batcher.respond, job, request)
+            except ClientClosed as error:
+                raise self._library.ReadError(error.message, request=request) from error
+            if response is not None:
+                return response
+        self._batcher.pass_on()
+        return (self._own_of_all_threads() if self._given is None else self._given).handle_request(request)
+
+    def close(self) -> None:
+        """End all calls, close every connection, and the transport that was given."""
+        self._closed = True
+        try:
+            self._bridge.close()
+        finally:
+            for inner in (self._given, self._own):
+                if inner is not None:
+                    inner.close()
+
+    def _client_over(self, transport: Any) -> Any:
+        if not isinstance(transport, self._library.BaseTransport):
+            raise self._refuse(transport, "a sync transport")
+        return client_over_threads(transport, self._library)
+
+    def _own_of_all_threads(self) -> Any:
+        with self._making:
+            if self._own is None:
+                self._own = self._library.HTTPTransport(**self._own_arguments)
+            return self._own

@@ -6,10 +6,14 @@ from typing import Any, ClassVar
 
 import httpx
 
-from batchclient.integrations._transports import AsyncBatching
+from batchclient.integrations._transports import AsyncBatching, SyncBatching
 
-__all__ = ["BatchTransport"]
+__all__ = ["BatchTransport", "SyncBatchTransport"]
 
 
 class BatchTransport(AsyncBatching, httpx.AsyncBaseTransport):  # noqa: D101  # inherited
+    _library: ClassVar[Any] = httpx
+
+
+class SyncBatchTransport(SyncBatching, httpx.BaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx

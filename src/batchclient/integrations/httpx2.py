@@ -6,10 +6,14 @@ from typing import Any, ClassVar
 
 import httpx2
 
-from batchclient.integrations._transports import AsyncBatching
+from batchclient.integrations._transports import AsyncBatching, SyncBatching
 
-__all__ = ["BatchTransport"]
+__all__ = ["BatchTransport", "SyncBatchTransport"]
 
 
 class BatchTransport(AsyncBatching, httpx2.AsyncBaseTransport):  # noqa: D101  # inherited
+    _library: ClassVar[Any] = httpx2
+
+
+class SyncBatchTransport(SyncBatching, httpx2.BaseTransport):  # noqa: D101  # inherited
     _library: ClassVar[Any] = httpx2
