@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from batchclient import Backoff, ConfigError
-from batchclient.integrations._transports import _MOST_CLIENTS
+from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 
 LIBRARIES = ("httpx", "httpx2")
@@ -616,6 +616,40 @@ def test_closing_closes_what_was_given(library, made):
     assert given.closed
 
 
+def test_what_goes_past_keeps_its_connections_until_the_end(library, made, server, monkeypatch):
+    alive = []
+
+    class Own(library.AsyncHTTPTransport):
+        def __init__(self, *args, **arguments):
+            super().__init__(*args, **arguments)
+            alive.append(self)
+
+        async def aclose(self):
+            if self in alive:
+                alive.remove(self)
+            await super().aclose()
+
+    monkeypatch.setattr(library, "AsyncHTTPTransport", Own)
+
+    async def main():
+        async with library.AsyncClient(transport=made(), timeout=30) as client:
+            for _ in range(3):
+                await client.get(f"{server.base_url}/models")
+            assert len(alive) == 1
+        assert alive == []
+
+    run(main)
+    # A client that nobody closes lets go with its event loop.
+    forgotten = library.AsyncClient(transport=made(), timeout=30)
+
+    async def forget():
+        await forgotten.get(f"{server.base_url}/models")
+        assert len(alive) == 1
+
+    run(forget)
+    assert alive == []
+
+
 def test_nothing_is_left_in_the_loop(library, made, server):
     async def main():
         async with library.AsyncClient(transport=made(), timeout=30) as client:
@@ -625,6 +659,34 @@ def test_nothing_is_left_in_the_loop(library, made, server):
         return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(main()) == set()
+
+
+def test_it_works_on_trio(library, made, server):
+    trio = pytest.importorskip("trio", reason="trio is not installed here")
+    texts = {}
+
+    async def main():
+        transport = made()
+        async with library.AsyncClient(transport=transport, timeout=30) as client:
+
+            async def call(prompt):
+                response = await client.post(f"{server.base_url}/completions", json=body(prompt, temperature=0))
+                texts[prompt] = response.json()["choices"][0]["text"]
+
+            async with trio.open_nursery() as nursery:
+                for i in range(50):
+                    nursery.start_soon(call, f"p{i}")
+            assert (await client.get(f"{server.base_url}/models")).status_code == 200
+        assert (transport.shared, transport.passed_on) == (50, 1)
+        bare = library.AsyncClient(transport=made())
+        with pytest.raises(ConfigError, match="async with"):
+            await bare.post(f"{server.base_url}/completions", json=body("p"))
+        await bare.aclose()
+
+    before = server.requests
+    trio.run(main)
+    assert texts == {f"p{i}": expected_text(f"p{i}", max_tokens=1, temperature=0) for i in range(50)}
+    assert server.requests - before <= 10
 
 
 # Wrong arguments -----------------------------------------------------------------------------------------------------

@@ -1,175 +1,33 @@
-"""What the transports of all HTTP libraries share: one ``BatchClient`` per server and set of headers, and a way around them.
+"""What the transports of all HTTP libraries share: a way through a ``BatchClient``, and a way around it.
 
 Rules:
-- What may share a request (``_requests``) goes through a ``BatchClient``; everything else, and what that client refuses, goes to the inner transport as it came,
-  streams included.
-- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. There are at most 32: then the one that was idle
-  longest makes room, and where all are busy the request goes around them.
-- A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
-- The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
+- What may share a request (``_requests``) goes through a ``BatchClient`` (``_batcher``); everything else, and what that client refuses, goes to the inner
+  transport as it came, streams included.
+- A transport that was given carries all requests, the shared ones too (``_over``), and is closed with this one. Else shared requests have pools of ours, and
+  the rest goes over the library's own transport, made when it is needed, in each event loop afresh.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Collection
 from contextvars import copy_context
-from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import anyio.lowlevel
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
 from batchclient._backend import AsyncioBackend
 from batchclient._bridge import Bridge
-from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
-from batchclient.config import check_base_url
-from batchclient.errors import BatchClientError, ClientClosed, ConfigError
+from batchclient.errors import ClientClosed, ConfigError
+from batchclient.integrations._batcher import Batcher
 from batchclient.integrations._over import client_over, client_over_threads
-from batchclient.integrations._requests import Job, RequestReader
-from batchclient.integrations._responses import ResponseWriter
+from batchclient.integrations._requests import Job
 
 __all__ = ["AsyncBatching", "SyncBatching"]
 
-_MOST_CLIENTS = 32
-"""Each has connections and a learnt limit of its own; programs have one or two."""
-_NOT_HERE = {
-    "model": "each request names its own",
-    "api_key": "each request brings its own",
-    "headers": "each request brings its own",
-    "http_client": "give the transport that is to be used: transport=…",
-    "render_chat": "it is for BatchClient.chat",
-    "count_tokens": "it is for BatchClient's own calls",
-}
 _MOST_CONNECTIONS, _MOST_IDLE = 1000, 100
 """Of the transport for all else: openai's own (openai-python, _constants.py). httpx's 100 would let streams wait for each other."""
-
-
-class Batcher:
-    """The clients of one transport, and what they are for.
-
-    Args:
-        library: ``httpx`` or ``httpx2``.
-        http_client: sends the shared requests, if they are to go over a user's own transport.
-        base_url, max_attempts, labels, settings: the transport's.
-    """
-
-    def __init__(
-        self,
-        library: Any,
-        http_client: Any,
-        *,
-        base_url: str | None,
-        max_attempts: int | None,
-        labels: Collection[str],
-        settings: dict[str, Any],
-    ) -> None:
-        for name in settings:
-            if name in _NOT_HERE:
-                raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
-        if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
-            raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
-        if isinstance(labels, str) or not all(isinstance(name, str) and name.isascii() for name in labels):
-            raise ConfigError("labels is a collection of names of headers", field="labels")
-        if base_url is not None:
-            url = library.URL(check_base_url(base_url))
-            base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
-        self._settings = settings
-        # Wrong settings are refused here, not with the first request.
-        BatchClient("http://localhost/v1", **settings)
-        self._http_client = http_client
-        self._max_attempts = max_attempts
-        self._reader = RequestReader(base_url, labels)
-        self.read = self._reader.read
-        self._writer = ResponseWriter(library)
-        self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
-        self.shared = 0
-        self.passed_on = 0
-        self._counting = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"{self.shared} shared, {self.passed_on} passed on, {self.clients}"
-
-    def pass_on(self) -> None:
-        """A request goes past. Of a sync transport's, in any thread."""
-        with self._counting:
-            self.passed_on += 1
-
-    @property
-    def clients(self) -> tuple[BatchClient, ...]:
-        """Those at work."""
-        return tuple(desk.client for desk in self._desks.values() if desk.client is not None)
-
-    async def respond(self, job: Job, request: Any) -> Any:
-        """Return the response to a request; ``None``: it is to go alone."""
-        key = (job.base_url, job.headers)
-        desk = self._desks.get(key)
-        if desk is None:
-            desk = await self._make_desk(key)
-        else:
-            self._desks.move_to_end(key)
-        if desk is None or desk.client is None:
-            return None
-        desk.busy += 1
-        try:
-            reply = await make_calls(desk.client, job.calls, job.timeout_s, self._max_attempts)
-        except BatchClientError as error:
-            return self._writer.failure(error, request)
-        finally:
-            desk.busy -= 1
-        if reply is None:
-            return None
-        self.shared += 1
-        return self._writer.answer(reply)
-
-    async def _make_desk(self, key: _Key) -> _Desk | None:
-        """Return a new client's; ``None`` if there may be none more."""
-        gone = None
-        if len(self._desks) >= _MOST_CLIENTS:
-            idle = next((each for each, desk in self._desks.items() if not desk.busy), None)
-            if idle is None:
-                return None
-            gone = self._desks.pop(idle).client
-        self._desks[key] = desk = _Desk(self._make_client(*key))
-        if gone is not None:
-            # Meanwhile nobody is to take it for idle.
-            desk.busy += 1
-            try:
-                await gone.aclose()
-            finally:
-                desk.busy -= 1
-        return desk
-
-    def _make_client(self, base_url: str, headers: tuple[tuple[bytes, bytes], ...]) -> BatchClient | None:
-        """``None``: the server may well take such a URL or header, and we do not."""
-        try:
-            named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
-            if len(named) < len(headers):
-                return None
-            return BatchClient(base_url, headers=named, http_client=self._http_client, **self._settings)
-        except (ConfigError, UnicodeDecodeError):
-            return None
-
-    async def aclose(self) -> None:
-        """End all calls and close the clients' connections."""
-        clients = self.clients
-        self._desks.clear()
-        for client in clients:
-            await client.aclose()
-
-
-_Key = tuple[str, tuple[tuple[bytes, bytes], ...]]
-"""(base URL, headers that count)."""
-
-
-@dataclass(slots=True)
-class _Desk:
-    """A client, or that there is none for its key, and how many requests are with it."""
-
-    client: BatchClient | None
-    busy: int = 0
 
 
 class Batching:
@@ -239,7 +97,7 @@ class AsyncBatching(Batching):
         client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
 
     The server is learnt from the requests' own URLs: what is posted to ``…/completions``, ``…/chat/completions`` or ``…/embeddings`` is batched, for each server
-    and each set of headers by itself. A request with ``stream`` goes alone.
+    and each set of headers by itself. A request with ``stream`` goes alone. On trio the HTTP client's ``async with`` is needed.
 
     Args:
         transport: what everything is sent over; by default shared requests go over pools of ours, the rest over the library's own transport.
@@ -255,13 +113,38 @@ class AsyncBatching(Batching):
     """
 
     _own: Any = None
-    _own_token: object = None
+    _own_loop: object = None
     _keeper: Any = None
+    _nursery: Any = None
+
+    async def __aenter__(self) -> Self:
+        if asyncio._get_running_loop() is None:
+            import trio
+
+            self._nursery = trio.open_nursery()
+            self._batcher.nursery = await self._nursery.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            nursery, self._nursery, self._batcher.nursery = self._nursery, None, None
+            if nursery is not None:
+                await nursery.__aexit__(None, None, None)
 
     async def handle_async_request(self, request: Any) -> Any:
         """Answer a request."""
         job = self._read(request)
         if job is not None:
+            if self._nursery is None and asyncio._get_running_loop() is None:
+                name = self._library.__name__
+                raise ConfigError(f"without asyncio this needs `async with {name}.AsyncClient(transport=…)`")
             response = await self._batcher.respond(job, request)
             if response is not None:
                 return response
@@ -277,7 +160,7 @@ class AsyncBatching(Batching):
         finally:
             if self._given is not None:
                 await self._given.aclose()
-            elif self._own is not None and self._own_token is anyio.lowlevel.current_token():
+            elif self._own is not None and self._own_loop is _running_loop():
                 await self._own.aclose()
 
     def _client_over(self, transport: Any) -> Any:
@@ -287,13 +170,23 @@ class AsyncBatching(Batching):
 
     def _own_of_this_loop(self) -> Any:
         """The library's own transport. Its sockets belong to an event loop."""
-        token = anyio.lowlevel.current_token()
-        if self._own is None or self._own_token is not token:
+        loop = _running_loop()
+        if self._own is None or self._own_loop is not loop:
             self._own = own = self._library.AsyncHTTPTransport(**self._own_arguments)
-            self._own_token = token
+            self._own_loop = loop
             if asyncio._get_running_loop() is not None:
                 self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
         return self._own
+
+
+def _running_loop() -> object:
+    """Asyncio's, or what stands for trio's."""
+    loop = asyncio._get_running_loop()
+    if loop is not None:
+        return loop
+    import trio
+
+    return trio.lowlevel.current_trio_token()
 
 
 class SyncBatching(Batching):
