@@ -56,6 +56,7 @@ test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, in
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/drop_in.py
 	$(BIN)/python benchmarks/million.py
 	$(BIN)/python benchmarks/strategies.py
 	$(BIN)/python benchmarks/report.py

@@ -28,6 +28,7 @@ INTRODUCTION = """# Benchmarks
 Ratios within one run carry over to other machines; absolute figures do not. Everything below was made by
 
     python benchmarks/overhead.py
+    python benchmarks/drop_in.py
     python benchmarks/million.py
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
@@ -155,13 +156,14 @@ def lab_series(lab: dict[str, Any], path: Path) -> None:
 
 SECTIONS: dict[str, dict[str, Draw]] = {
     "overhead": {"cpu_per_call.png": cpu_per_call, "list_sizes.png": list_sizes},
+    "drop_in": {},
     "million": {"million_memory.png": million_memory},
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
+PAGES = {"benchmarks.md": ("overhead", "drop_in", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 

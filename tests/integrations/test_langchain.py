@@ -133,6 +133,20 @@ def test_structured_output(counted, run):
     assert counted.requests <= 30
 
 
+def test_batch_in_threads_shares_requests(counted):
+    from batchclient.integrations.httpx2 import SyncBatchTransport
+
+    transport = SyncBatchTransport(preset="throughput")
+    with httpx2.Client(transport=transport, timeout=60) as http:
+        llm = ChatOpenAI(
+            model="m", base_url=counted.base_url, api_key="k", http_client=http, max_tokens=4, temperature=0
+        )
+        answers = llm.batch([f"question {i}" for i in range(COUNT)], config={"max_concurrency": 64})
+    assert transport.shared == COUNT
+    assert counted.requests <= 100
+    assert len({each.content for each in answers}) == COUNT
+
+
 def test_streams_go_past(counted, run):
     async def main():
         async with Models(counted) as models:

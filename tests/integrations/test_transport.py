@@ -707,6 +707,7 @@ def test_it_works_on_trio(library, made, server):
         ({"max_attempts": True}, "max_attempts"),
         ({"labels": "x-mine"}, "labels"),
         ({"labels": [1]}, "labels"),
+        ({"labels": None}, "labels"),
         ({"base_url": "localhost:8000"}, "base_url"),
         ({"transport": object()}, "transport"),
     ],
@@ -715,6 +716,12 @@ def test_a_wrong_argument_is_refused_by_name(made, arguments, field):
     with pytest.raises(ConfigError) as caught:
         made(**arguments)
     assert caught.value.field == field
+
+
+def test_what_needs_connections_of_ours_is_refused_with_a_transport(library, made):
+    with pytest.raises(ConfigError) as caught:
+        made(library.MockTransport(lambda request: None), detect=True)
+    assert caught.value.field == "detect"
 
 
 def test_a_transport_of_the_other_library_is_refused(library, made):

@@ -60,14 +60,15 @@ class Batcher:
                 raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
         if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
             raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
-        if isinstance(labels, str) or not all(isinstance(name, str) and name.isascii() for name in labels):
+        names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
+        if not all(isinstance(name, str) and name.isascii() for name in names):
             raise ConfigError("labels is a collection of names of headers", field="labels")
         if base_url is not None:
             url = library.URL(check_base_url(base_url))
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
         self._settings = settings
         # Wrong settings are refused here, not with the first request.
-        BatchClient("http://localhost/v1", **settings)
+        BatchClient("http://localhost/v1", http_client=http_client, **settings)
         self._http_client = http_client
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, labels)
