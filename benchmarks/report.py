@@ -163,7 +163,10 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "strategies": {},
     "limits_vllm": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "drop_in", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
+PAGES = {
+    "benchmarks.md": ("overhead", "drop_in", "million", "vllm_cpu", "strategies", "limits_vllm"),
+    "laboratory.md": ("lab",),
+}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 

@@ -128,6 +128,15 @@ def test_closing_ends_calls_and_the_thread_and_is_final(library, made):
     assert not [each for each in threading.enumerate() if each.name == "batchclient"]
 
 
+def test_a_call_that_meets_the_closing_breaks(library, made, server):
+    transport = made()
+    # Closed by another thread, just after this one has looked.
+    transport._bridge.close()
+    with pytest.raises(library.ReadError, match="closed"):
+        transport.handle_request(library.Request("POST", f"{server.base_url}/completions", json=body("p")))
+    transport.close()
+
+
 def test_a_transport_that_is_dropped_ends_its_thread(library, made, server):
     transport = made()
     transport.handle_request(library.Request("POST", f"{server.base_url}/completions", json=body("p")))

@@ -63,7 +63,7 @@ class Handler:
         ]
         usage = {"prompt_tokens": len(prompts), "completion_tokens": len(prompts), "total_tokens": 2 * len(prompts)}
         reply = {"id": "1", "model": "m", "choices": choices, "usage": usage}
-        return self.library.Response(200, json=reply, headers={"x-served-by": "replica 7"})
+        return self.library.Response(200, json=reply, headers={"x-request-number": str(len(self.requests))})
 
     @property
     def prompts(self):
@@ -173,13 +173,16 @@ def test_a_response_is_what_the_server_alone_would_have_sent(library, made, serv
         assert told(response.json()) == told(plain.json())
 
 
-def test_the_headers_of_the_server_reach_every_caller(over):
+def test_the_headers_of_its_own_request_reach_every_caller(over, handler):
     async def main():
         _, client = over()
         async with client:
-            return await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(5)])
+            first = [await client.post("completions", json=body("p0"))]
+            return first + await asyncio.gather(*[client.post("completions", json=body(f"p{i}")) for i in range(1, 6)])
 
-    assert [response.headers["x-served-by"] for response in run(main)] == ["replica 7"] * 5
+    for i, response in enumerate(run(main)):
+        assert f"p{i}" in handler.prompts[int(response.headers["x-request-number"]) - 1]
+    assert len(handler.requests) < 6
 
 
 def test_a_transport_that_was_given_carries_the_shared_requests_too(over, handler):
@@ -316,6 +319,10 @@ PAST = {
         "content": json.dumps(body("p")).encode(),
         "headers": [(b"content-type", b"application/json"), (b"x-name", "Zoë".encode("latin-1"))],
     },
+    "a header that ends in a space": {
+        "content": json.dumps(body("p")).encode(),
+        "headers": [(b"content-type", b"application/json"), (b"x-name", b"ann ")],
+    },
     "a field of ours": {"json": body("p", priority=3)},
     "NaN": {"content": b'{"model":"m","prompt":"p","x":NaN}', "headers": {"content-type": "application/json"}},
     "a timeout of nothing": {"json": body("p"), "timeout": 0},
@@ -449,6 +456,28 @@ def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
         (response,) = run(lambda: post_all(library, made, server, ["p"]))
     assert response.status_code == 502
     assert response.json()["error"]["type"] == "DialectError"
+
+
+def test_what_would_fail_again_asks_not_to_be_sent_again(library, made):
+    async def main():
+        async with library.AsyncClient(
+            transport=made(library.MockTransport(lambda _: library.Response(204)))
+        ) as client:
+            return await client.post("http://llm.test/v1/completions", json=body("p"))
+
+    response = run(main)
+    assert response.status_code == 502
+    assert response.headers["x-should-retry"] == "false"
+
+
+def test_a_reply_over_the_cap_is_broken_off(library, over):
+    async def main():
+        _, client = over(max_response_bytes=10)
+        async with client:
+            with pytest.raises(library.ReadError, match="max_response_bytes"):
+                await client.post("completions", json=body("p"))
+
+    run(main)
 
 
 def test_a_full_queue_is_a_429(library, made, over, handler):
@@ -617,12 +646,13 @@ def test_closing_closes_what_was_given(library, made):
 
 
 def test_what_goes_past_keeps_its_connections_until_the_end(library, made, server, monkeypatch):
-    alive = []
+    alive, made_so_far = [], []
 
     class Own(library.AsyncHTTPTransport):
         def __init__(self, *args, **arguments):
             super().__init__(*args, **arguments)
             alive.append(self)
+            made_so_far.append(1)
 
         async def aclose(self):
             if self in alive:
@@ -635,7 +665,7 @@ def test_what_goes_past_keeps_its_connections_until_the_end(library, made, serve
         async with library.AsyncClient(transport=made(), timeout=30) as client:
             for _ in range(3):
                 await client.get(f"{server.base_url}/models")
-            assert len(alive) == 1
+            assert len(alive) == len(made_so_far) == 1
         assert alive == []
 
     run(main)
@@ -728,6 +758,17 @@ def test_a_transport_of_the_other_library_is_refused(library, made):
     other = pytest.importorskip("httpx" if library.__name__ == "httpx2" else "httpx2")
     with pytest.raises(ConfigError, match=f"transport of {library.__name__}'s"):
         made(other.MockTransport(lambda request: None))
+
+
+def test_a_client_of_the_other_library_is_told_so(library, made):
+    other = pytest.importorskip("httpx" if library.__name__ == "httpx2" else "httpx2")
+
+    async def main():
+        client = other.AsyncClient(transport=made())
+        with pytest.raises(ConfigError, match=f"for {library.__name__}; a client of {other.__name__} takes"):
+            await client.get("http://llm.test/v1/models")
+
+    run(main)
 
 
 def test_keys_are_not_shown(over):

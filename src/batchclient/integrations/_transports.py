@@ -84,6 +84,11 @@ class Batching:
     def _read(self, request: Any) -> Job | None:
         if self._closed:
             raise RuntimeError("the transport is closed")
+        if not isinstance(request, self._library.Request):
+            mine, theirs = self._library.__name__, type(request).__module__.partition(".")[0]
+            raise ConfigError(
+                f"this transport is for {mine}; a client of {theirs} takes batchclient.integrations.{theirs}'s"
+            )
         return self._batcher.read(request)
 
     def _refuse(self, transport: Any, kind: str) -> ConfigError:
