@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu bench bench-vllm million lab sim mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations bench bench-vllm million lab sim mutants soak format clean
 
 help:  ## Say what there is
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(STAMP): requirements/dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
@@ -46,8 +46,17 @@ test-servers: $(STAMP)  ## The same against a real llama-server (builds it: 5 mi
 test-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see docs/how-to/gpu-suite.md
 	$(BIN)/python -m pytest tests/gpu -m gpu $(PYTEST_ARGS)
 
+test-openai2:  ## openai 2 over BatchTransport, in an environment of its own
+	PYTHON=$(PYTHON) scripts/openai2_env.sh
+	"$${BATCHCLIENT_OPENAI2_VENV:-.openai2}/bin/python" -m pytest tests/integrations/openai $(PYTEST_ARGS)
+
+test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, in an environment of their own (400 MB)
+	PYTHON=$(PYTHON) scripts/integrations_env.sh
+	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
+
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/drop_in.py
 	$(BIN)/python benchmarks/million.py
 	$(BIN)/python benchmarks/sync.py
 	$(BIN)/python benchmarks/strategies.py

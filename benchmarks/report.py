@@ -28,6 +28,7 @@ INTRODUCTION = """# Benchmarks
 Ratios within one run carry over to other machines; absolute figures do not. Everything below was made by
 
     python benchmarks/overhead.py
+    python benchmarks/drop_in.py
     python benchmarks/million.py
     python benchmarks/sync.py
     python benchmarks/vllm_cpu.py
@@ -156,6 +157,7 @@ def lab_series(lab: dict[str, Any], path: Path) -> None:
 
 SECTIONS: dict[str, dict[str, Draw]] = {
     "overhead": {"cpu_per_call.png": cpu_per_call, "list_sizes.png": list_sizes},
+    "drop_in": {},
     "million": {"million_memory.png": million_memory},
     "sync": {},
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
@@ -164,7 +166,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "limits_vllm": {},
 }
 PAGES = {
-    "benchmarks.md": ("overhead", "million", "sync", "vllm_cpu", "strategies", "limits_vllm"),
+    "benchmarks.md": ("overhead", "drop_in", "million", "sync", "vllm_cpu", "strategies", "limits_vllm"),
     "laboratory.md": ("lab",),
 }
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}

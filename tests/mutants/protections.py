@@ -602,6 +602,8 @@ PROTECTIONS = (
         "shares.append(until - before)",
         "shares.append(until)",
         "tests/drop_in/test_same_answers.py::test_the_shares_of_a_lists_prompt_tokens_add_up",
+    ),
+    Protection(
         "a fault takes back what answers used up in the same request",
         "src/batchclient/testing/_mock.py",
         "                fault_step = used.pop()\n                _take_back(used)\n",

@@ -127,7 +127,9 @@ class Shapes:
             if key is not answer_key:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
-                shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim)
+                # A reply that is handed on is in the form that its caller asked for.
+                packable = shape.packable and not verbatim
+                shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim, packable=packable)
             elif self._own_fields is not None and kind is Kind.COMPLETION and shape.alone_reason is None:
                 shape = self._with_mixed(shape, joining, prefixes[token_ids])  # type: ignore[index]
             self._shapes[key] = shape

@@ -1,0 +1,167 @@
+"""Which ``BatchClient`` answers a request: one per server and set of headers.
+
+Rules:
+- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. There are at most 32: then the one that was idle
+  longest makes room, and where all are busy the request goes around them.
+- A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
+- The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from batchclient._openai_form import make_calls
+from batchclient.client import BatchClient
+from batchclient.config import check_base_url
+from batchclient.errors import BatchClientError, ConfigError
+from batchclient.integrations._requests import Job, RequestReader
+from batchclient.integrations._responses import ResponseWriter
+
+__all__ = ["Batcher"]
+
+_MOST_CLIENTS = 32
+"""Each has connections and a learnt limit of its own; programs have one or two."""
+_NOT_HERE = {
+    "model": "each request names its own",
+    "api_key": "each request brings its own",
+    "headers": "each request brings its own",
+    "http_client": "give the transport that is to be used: transport=…",
+    "render_chat": "it is for BatchClient.chat",
+    "count_tokens": "it is for BatchClient's own calls",
+}
+
+
+class Batcher:
+    """The clients of one transport, and what they are for.
+
+    Args:
+        library: ``httpx`` or ``httpx2``.
+        http_client: sends the shared requests, if they are to go over a user's own transport.
+        base_url, max_attempts, labels, settings: the transport's.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        http_client: Any,
+        *,
+        base_url: str | None,
+        max_attempts: int | None,
+        labels: Collection[str],
+        settings: dict[str, Any],
+    ) -> None:
+        for name in settings:
+            if name in _NOT_HERE:
+                raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
+        if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
+            raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
+        names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
+        if not all(isinstance(name, str) and name.isascii() for name in names):
+            raise ConfigError("labels is a collection of names of headers", field="labels")
+        if base_url is not None:
+            url = library.URL(check_base_url(base_url))
+            base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
+        self._settings = settings
+        # Wrong settings are refused here, not with the first request.
+        BatchClient("http://localhost/v1", http_client=http_client, **settings)
+        self._http_client = http_client
+        self._max_attempts = max_attempts
+        self._reader = RequestReader(base_url, labels)
+        self.read = self._reader.read
+        self._writer = ResponseWriter(library)
+        self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
+        self.nursery: Any = None
+        """Trio's, where the clients' tasks live."""
+        self.shared = 0
+        self.passed_on = 0
+        self._counting = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{self.shared} shared, {self.passed_on} passed on, {self.clients}"
+
+    def pass_on(self) -> None:
+        """A request goes past. Of a sync transport's, in any thread."""
+        with self._counting:
+            self.passed_on += 1
+
+    @property
+    def clients(self) -> tuple[BatchClient, ...]:
+        """Those at work."""
+        return tuple(desk.client for desk in self._desks.values() if desk.client is not None)
+
+    async def respond(self, job: Job, request: Any) -> Any:
+        """Return the response to a request; ``None``: it is to go alone."""
+        key = (job.base_url, job.headers)
+        desk = self._desks.get(key)
+        if desk is None:
+            desk = await self._make_desk(key)
+        else:
+            self._desks.move_to_end(key)
+        if desk is None or desk.client is None:
+            return None
+        desk.busy += 1
+        try:
+            reply = await make_calls(desk.client, job.calls, job.timeout_s, self._max_attempts)
+        except BatchClientError as error:
+            return self._writer.failure(error, request)
+        finally:
+            desk.busy -= 1
+        if reply is None:
+            return None
+        self.shared += 1
+        return self._writer.answer(reply)
+
+    async def _make_desk(self, key: _Key) -> _Desk | None:
+        """Return a new client's; ``None`` if there may be none more."""
+        gone = None
+        if len(self._desks) >= _MOST_CLIENTS:
+            idle = next((each for each, desk in self._desks.items() if not desk.busy), None)
+            if idle is None:
+                return None
+            gone = self._desks.pop(idle).client
+        self._desks[key] = desk = _Desk(self._make_client(*key))
+        if gone is not None:
+            # Meanwhile nobody is to take it for idle.
+            desk.busy += 1
+            try:
+                await gone.aclose()
+            finally:
+                desk.busy -= 1
+        return desk
+
+    def _make_client(self, base_url: str, headers: tuple[tuple[bytes, bytes], ...]) -> BatchClient | None:
+        """``None``: the server may well take such a URL or header, and we do not."""
+        try:
+            named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
+            if len(named) < len(headers):
+                return None
+            client = BatchClient(base_url, headers=named, http_client=self._http_client, **self._settings)
+        except (ConfigError, UnicodeDecodeError):
+            return None
+        # What its own ``async with`` would hold.
+        client._nursery = client._trio_nursery = self.nursery
+        return client
+
+    async def aclose(self) -> None:
+        """End all calls and close the clients' connections."""
+        clients = self.clients
+        self._desks.clear()
+        for client in clients:
+            await client.aclose()
+
+
+_Key = tuple[str, tuple[tuple[bytes, bytes], ...]]
+"""(base URL, headers that count)."""
+
+
+@dataclass(slots=True)
+class _Desk:
+    """A client, or that there is none for its key, and how many requests are with it."""
+
+    client: BatchClient | None
+    busy: int = 0

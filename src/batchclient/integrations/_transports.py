@@ -1,0 +1,250 @@
+"""What the transports of all HTTP libraries share: a way through a ``BatchClient``, and a way around it.
+
+Rules:
+- What may share a request (``_requests``) goes through a ``BatchClient`` (``_batcher``); everything else, and what that client refuses, goes to the inner
+  transport as it came, streams included.
+- A transport that was given carries all requests, the shared ones too (``_over``), and is closed with this one. Else shared requests have pools of ours, and
+  the rest goes over the library's own transport, made when it is needed, in each event loop afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection
+from contextvars import copy_context
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from batchclient._backend import AsyncioBackend
+from batchclient._bridge import Bridge
+from batchclient.client import BatchClient
+from batchclient.errors import ClientClosed, ConfigError
+from batchclient.integrations._batcher import Batcher
+from batchclient.integrations._over import client_over, client_over_threads
+from batchclient.integrations._requests import Job
+
+__all__ = ["AsyncBatching", "SyncBatching"]
+
+_MOST_CONNECTIONS, _MOST_IDLE = 1000, 100
+"""Of the transport for all else: openai's own (openai-python, _constants.py). httpx's 100 would let streams wait for each other."""
+
+
+class Batching:
+    """What the async and the sync transports have in common.
+
+    Args:
+        transport, base_url, max_attempts, labels, settings: as ``AsyncBatching``'s.
+    """
+
+    _library: ClassVar[Any]
+
+    def __init__(
+        self,
+        transport: Any = None,
+        *,
+        base_url: str | None = None,
+        max_attempts: int | None = 1,
+        labels: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
+        library = self._library
+        self._given = transport
+        over = None if transport is None else self._client_over(transport)
+        self._batcher = Batcher(
+            library, over, base_url=base_url, max_attempts=max_attempts, labels=labels, settings=settings
+        )
+        self._own_arguments = {
+            "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),
+            "trust_env": bool(settings.get("trust_env")),
+        }
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'closed' if self._closed else self._batcher}>"
+
+    @property
+    def clients(self) -> tuple[BatchClient, ...]:
+        """The ``BatchClient`` of each server and set of headers, for ``statistics()``."""
+        return self._batcher.clients
+
+    @property
+    def shared(self) -> int:
+        """Requests that a ``BatchClient`` answered."""
+        return self._batcher.shared
+
+    @property
+    def passed_on(self) -> int:
+        """Requests that went past."""
+        return self._batcher.passed_on
+
+    def _client_over(self, transport: Any) -> Any:
+        raise NotImplementedError
+
+    def _read(self, request: Any) -> Job | None:
+        if self._closed:
+            raise RuntimeError("the transport is closed")
+        if not isinstance(request, self._library.Request):
+            mine, theirs = self._library.__name__, type(request).__module__.partition(".")[0]
+            raise ConfigError(
+                f"this transport is for {mine}; a client of {theirs} takes batchclient.integrations.{theirs}'s"
+            )
+        return self._batcher.read(request)
+
+    def _refuse(self, transport: Any, kind: str) -> ConfigError:
+        name = type(transport).__name__
+        return ConfigError(f"transport is {kind} of {self._library.__name__}'s, not a {name}", field="transport")
+
+
+class AsyncBatching(Batching):
+    """An HTTP transport that lets completions, chats and embeddings share requests; all else it passes on.
+
+        client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
+
+    The server is learnt from the requests' own URLs: what is posted to ``…/completions``, ``…/chat/completions`` or ``…/embeddings`` is batched, for each server
+    and each set of headers by itself. A request with ``stream`` goes alone. On trio the HTTP client's ``async with`` is needed.
+
+    Args:
+        transport: what everything is sent over; by default shared requests go over pools of ours, the rest over the library's own transport.
+            It is closed with this one.
+        base_url: batch only what goes to this server; by default any.
+        max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
+            ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
+        labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
+        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
+
+    Raises:
+        ConfigError: an argument is wrong; the error names it.
+    """
+
+    _own: Any = None
+    _own_loop: object = None
+    _keeper: Any = None
+    _nursery: Any = None
+
+    async def __aenter__(self) -> Self:
+        if asyncio._get_running_loop() is None:
+            import trio
+
+            self._nursery = trio.open_nursery()
+            self._batcher.nursery = await self._nursery.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            nursery, self._nursery, self._batcher.nursery = self._nursery, None, None
+            if nursery is not None:
+                await nursery.__aexit__(None, None, None)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Answer a request."""
+        job = self._read(request)
+        if job is not None:
+            if self._nursery is None and asyncio._get_running_loop() is None:
+                name = self._library.__name__
+                raise ConfigError(f"without asyncio this needs `async with {name}.AsyncClient(transport=…)`")
+            response = await self._batcher.respond(job, request)
+            if response is not None:
+                return response
+        self._batcher.pass_on()
+        inner = self._own_of_this_loop() if self._given is None else self._given
+        return await inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """End all calls, close every connection, and the transport that was given."""
+        self._closed = True
+        try:
+            await self._batcher.aclose()
+        finally:
+            if self._given is not None:
+                await self._given.aclose()
+            elif self._own is not None and self._own_loop is _running_loop():
+                await self._own.aclose()
+
+    def _client_over(self, transport: Any) -> Any:
+        if not isinstance(transport, self._library.AsyncBaseTransport):
+            raise self._refuse(transport, "an async transport")
+        return client_over(transport, self._library)
+
+    def _own_of_this_loop(self) -> Any:
+        """The library's own transport. Its sockets belong to an event loop."""
+        loop = _running_loop()
+        if self._own is None or self._own_loop is not loop:
+            self._own = own = self._library.AsyncHTTPTransport(**self._own_arguments)
+            self._own_loop = loop
+            if asyncio._get_running_loop() is not None:
+                self._keeper = AsyncioBackend(copy_context()).at_end(own.aclose)
+        return self._own
+
+
+def _running_loop() -> object:
+    """Asyncio's, or what stands for trio's."""
+    loop = asyncio._get_running_loop()
+    if loop is not None:
+        return loop
+    import trio
+
+    return trio.lowlevel.current_trio_token()
+
+
+class SyncBatching(Batching):
+    """The same for clients that block: calls that threads make at nearly the same time share requests.
+
+        client = OpenAI(base_url=…, http_client=httpx2.Client(transport=SyncBatchTransport()))
+
+    One event loop in a thread of its own serves all threads. What passes goes over the library's own transport in the caller's thread.
+
+    Args:
+        transport: what everything is sent over, as for ``BatchTransport``; shared requests then occupy a thread each, and are read whole.
+        base_url, max_attempts, labels, settings: as for ``BatchTransport``.
+
+    Raises:
+        ConfigError: an argument is wrong; the error names it.
+    """
+
+    def __init__(self, transport: Any = None, **settings: Any) -> None:
+        super().__init__(transport, **settings)
+        self._bridge = Bridge(self._batcher.aclose)
+        self._own: Any = None
+        self._making = threading.Lock()
+
+    def handle_request(self, request: Any) -> Any:
+        """Answer a request."""
+        job = self._read(request)
+        if job is not None:
+            try:
+                response = self._bridge.call(self._batcher.respond, job, request)
+            except ClientClosed as error:
+                raise self._library.ReadError(error.message, request=request) from error
+            if response is not None:
+                return response
+        self._batcher.pass_on()
+        return (self._own_of_all_threads() if self._given is None else self._given).handle_request(request)
+
+    def close(self) -> None:
+        """End all calls, close every connection, and the transport that was given."""
+        self._closed = True
+        try:
+            self._bridge.close()
+        finally:
+            for inner in (self._given, self._own):
+                if inner is not None:
+                    inner.close()
+
+    def _client_over(self, transport: Any) -> Any:
+        if not isinstance(transport, self._library.BaseTransport):
+            raise self._refuse(transport, "a sync transport")
+        return client_over_threads(transport, self._library)
+
+    def _own_of_all_threads(self) -> Any:
+        with self._making:
+            if self._own is None:
+                self._own = self._library.HTTPTransport(**self._own_arguments)
+            return self._own

@@ -1,0 +1,60 @@
+"""The libraries' pages and examples run as their readers would run them."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = {"langchain": "langchain_openai", "instructor": "instructor", "litellm": "litellm"}
+EXAMPLES = {
+    "openai_client": ("httpx2", r"300 answers in [1-9]\d? requests\n1 streamed"),
+    "langchain_abatch": ("langchain_openai", r"200 definitions in [1-9]\d? requests\n200 vectors in [1-9]\d? requests"),
+    "instructor_extraction": ("instructor", r"100 people in [1-9]\d? requests: .*name="),
+    "litellm_calls": ("litellm", r"200 answers in [1-9]\d? requests, \d+ tokens"),
+}
+ENVIRONMENT = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""LiteLLM's import asks the network otherwise."""
+
+
+def needs(package):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed here: make test-integrations")
+
+
+def run(*command):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_blocks_of_a_page_run(name, tmp_path):
+    needs(PAGES[name])
+    blocks = BLOCK.findall((ROOT / f"docs/how-to/{name}.md").read_text())
+    assert blocks
+    with EmbeddedServer("instant", model="m") as server:
+        for number, block in enumerate(blocks):
+            file = tmp_path / f"block{number}.py"
+            file.write_text(block.replace("http://localhost:8000/v1", server.base_url))
+            done = run(str(file))
+            assert done.returncode == 0, done.stderr
+        assert 0 < server.requests < server.prompts / 4
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in (ROOT / "examples/integrations").glob("[!_]*.py")} == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_says_what_it_promises(name):
+    package, promise = EXAMPLES[name]
+    needs(package)
+    done = run(str(ROOT / f"examples/integrations/{name}.py"))
+    assert done.returncode == 0, done.stderr
+    assert re.search(promise, done.stdout), done.stdout
