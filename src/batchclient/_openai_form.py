@@ -135,6 +135,8 @@ async def make_calls(
             answers = await call_together(runner, len(calls.items), make)
         except ConfigError:
             return None
+        for answer in answers:
+            answer.reply.attempts = answer.attempts
         return _join([answer.reply for answer in answers], "data" if calls.kind is Kind.EMBEDDING else "choices")
     try:
         request = make(0, backend.waiter())
@@ -147,6 +149,7 @@ async def make_calls(
         runner.leave(request)
         raise
     reply: Reply = answer.reply
+    reply.attempts = answer.attempts
     return reply
 
 
@@ -161,7 +164,7 @@ def _join(replies: Sequence[Reply], holder: str) -> Reply:
         if all(count == size for (_, size), count in met.items()):
             # Nobody else's calls were in those requests: the shares add up to what the server counted.
             del usage[ESTIMATED]
-    return Reply(body, first.headers, first.status)
+    return Reply(body, first.headers, first.status, attempts=max(reply.attempts for reply in replies))
 
 
 def _sum(usages: Sequence[Any]) -> dict[str, Any] | None:

@@ -46,6 +46,7 @@ class Reply:
         body: the parsed JSON of an answer; an error's body as it came, or ``None`` if it concerned others, too.
         headers: of the HTTP response, by lower-case name; shared with the calls of the same request.
         status: the HTTP status.
+        attempts: requests sent that contained this call.
         source: the number of the request it came with, and how many calls shared that.
     """
 
@@ -53,6 +54,7 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     status: int = 200
     source: tuple[int, int] = (0, 1)
+    attempts: int = 1
 
 
 @dataclass(slots=True)

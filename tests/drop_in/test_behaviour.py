@@ -1,6 +1,7 @@
 """What the drop-in does beside giving openai's answers: it shares requests, retries once over, raises openai's errors, keeps callers apart."""
 
 import asyncio
+import inspect
 import json
 
 import httpx
@@ -124,9 +125,7 @@ async def test_max_retries_bounds_the_requests_of_a_call(retries):
     reply = response(b"{}", "500 No", [("content-type", "application/json")])
     async with FaultServer(then=says(*[reply] * 20)) as server:
         async with make(server.url, max_retries=retries) as client:
-            client._batching._clients.copy().popitem()[1]._retry = type(
-                "Now", (), {"decide": staticmethod(lambda *_: 0.0)}
-            )()
+            client.batch_client._retry = type("Now", (), {"decide": staticmethod(lambda *_: 0.0)})()
             with pytest.raises(openai.InternalServerError):
                 await complete(client)
             assert len(server.heard) == 1 + retries
@@ -163,8 +162,116 @@ async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here()
         assert plan(client, "/completions", body, {}, {}).timeout_s is None
         assert plan(client, "/completions", body, {"timeout": 3}, {}).timeout_s == 3
         assert plan(client.with_options(timeout=7), "/completions", body, {}, {}).timeout_s == 7
-        assert plan(client, "/completions", body, {"timeout": None}, {}).timeout_s is None
+        # More than the silence that is borne: openai's own way.
+        assert plan(client, "/completions", body, {"timeout": None}, {}) is None
+        assert plan(client, "/completions", body, {"timeout": 601}, {}) is None
         assert plan(client, "/completions", body, {"timeout": HTTP.Timeout(9, connect=1)}, {}).timeout_s == 9
+
+
+async def test_a_call_may_have_more_time_than_its_client():
+    async def late(connection):
+        heard = await connection.request()
+        await asyncio.sleep(0.1)
+        await connection.write(response(body_of(heard), headers=JSON))
+
+    async with FaultServer(then=late) as server, make(server.url, timeout=0.02) as client:
+        with pytest.raises(openai.APITimeoutError):
+            await complete(client)
+        for call in (
+            complete(client, timeout=9),
+            complete(client, timeout=None),
+            complete(client.with_options(timeout=9)),
+        ):
+            assert (await call).choices[0].text
+        client.timeout = 9
+        assert (await complete(client)).choices[0].text
+
+
+async def test_credentials_by_the_dozen():
+    """More than are kept: those that are idle make room, and nobody else notices."""
+    async with FaultServer() as server, make(server.url) as client:
+        await complete(client)
+        for n in range(80):
+            other = client.with_options(api_key=f"key {n}")
+            assert (await complete(other)).choices[0].text
+        assert (await complete(client)).choices[0].text
+        assert (await complete(other)).choices[0].text
+        assert len(client._batching._clients._clients) == 32
+    keys = [heard.header("authorization") for heard in server.heard]
+    assert keys == ["Bearer key", *[f"Bearer key {n}" for n in range(80)], "Bearer key", "Bearer key 79"]
+
+
+async def test_what_is_set_later_counts():
+    async with FaultServer() as one, FaultServer() as two, make(one.url) as client:
+        await complete(client)
+        client.organization = "later"
+        await complete(client)
+        client.api_key = "later"
+        await complete(client.with_options(default_headers={"Authorization": openai.Omit(), "x": "1"}))
+        client.base_url = two.url
+        await complete(client)
+        client.base_url = one.url
+        await complete(client.with_options(default_headers={"Authorization": "Basic own"}))
+    seen = [(each.header("authorization"), each.header("openai-organization")) for each in (*one.heard, *two.heard)]
+    assert seen == [
+        ("Bearer key", None),
+        ("Bearer key", "later"),
+        (None, "later"),
+        ("Basic own", "later"),
+        ("Bearer later", "later"),
+    ]
+
+
+@pytest.mark.parametrize("owner", [openai.resources.completions.AsyncCompletions])
+async def test_a_create_that_others_have_replaced_is_called(owner, monkeypatch, caplog):
+    """Tracers wrap the class's method, and mocks stand for it."""
+    before, calls = owner.create, []
+
+    async def traced(self, *args, **kwargs):
+        calls.append(kwargs["prompt"])
+        return await before(self, *args, **kwargs)
+
+    async with FaultServer() as server, make(server.url) as client:
+        await complete(client)
+        monkeypatch.setattr(owner, "create", traced)
+        await complete(client, "watched")
+        monkeypatch.undo()
+        await complete(client)
+        assert client.batch_client.statistics().submitted == 3
+    assert calls == ["watched"]
+    assert "max_tokens" in inspect.signature(client.completions.create).parameters
+
+
+async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
+    class Signing(AsyncOpenAI):
+        async def _prepare_options(self, options):
+            options.headers = {"x-signed": "yes"}
+            return options
+
+    class Counting(AsyncOpenAI):
+        posts = 0
+
+        async def post(self, path, **arguments):
+            self.posts += 1
+            return await super().post(path, **arguments)
+
+    assert "Signing overrides _prepare_options" in caplog.text
+    async with FaultServer() as server:
+        given = {"base_url": server.url, "api_key": "key"}
+        async with Signing(**given) as signing, Counting(**given, preset="throughput", linger_s=0.01) as counting:
+            await complete(signing)
+            await asyncio.gather(*[complete(counting, f"{n}") for n in range(4)])
+            assert counting.posts == 4
+    assert server.heard[0].header("x-signed") == "yes"
+    assert len(server.heard[1].prompts) == 4
+
+
+async def test_a_raw_response_tells_its_retries_and_its_time():
+    reply = response(b"{}", "503 No", [("content-type", "application/json"), ("retry-after", "0")])
+    async with FaultServer(says(reply)) as server, make(server.url, max_retries=2) as client:
+        raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
+    assert raw.retries_taken == 1
+    assert raw.elapsed.total_seconds() > 0
 
 
 async def test_an_answer_has_its_requests_number():

@@ -1,7 +1,10 @@
 """The blocking drop-in: threads share requests, answers and errors are openai's."""
 
+import gc
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import openai
 import pytest
@@ -102,3 +105,84 @@ def test_a_key_that_is_asked_for():
     with EmbeddedServer() as server, make(server.base_url, api_key=lambda: "asked") as client:
         assert client.completions.create(model=server.model, prompt="p", max_tokens=1).choices
         assert client.api_key == "asked"
+
+
+class Recorder(ThreadingHTTPServer):
+    """Answers lists of completions, and keeps who asked what."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self):
+        self.seen = []
+        super().__init__(("127.0.0.1", 0), self.Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/v1"
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+            self.server.seen += [(self.headers["authorization"], prompt) for prompt in prompts]
+            choices = [{"index": n, "text": prompt, "finish_reason": "stop"} for n, prompt in enumerate(prompts)]
+            reply = json.dumps({"id": "1", "object": "text_completion", "model": "m", "choices": choices}).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *arguments):
+            pass
+
+
+@pytest.fixture
+def recorder():
+    with Recorder() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def test_each_call_goes_with_the_key_that_was_asked_for_it(recorder):
+    """The key's function answers for the thread that calls; no other thread's prompt may go with it."""
+    mine = threading.local()
+    with make(recorder.url, api_key=lambda: mine.key, preset="throughput") as client:
+
+        def ask(number):
+            for turn in range(10):
+                mine.key = f"key-{number}"
+                client.completions.create(model="m", prompt=f"{number} {turn}", max_tokens=1)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(8)))
+    assert len(recorder.seen) == 80
+    assert [(key, prompt) for key, prompt in recorder.seen if key != f"Bearer key-{prompt.split()[0]}"] == []
+
+
+def test_copies_with_other_keys_from_many_threads(recorder):
+    with make(recorder.url) as client:
+
+        def ask(number):
+            copy = client.with_options(api_key=f"key-{number % 50}")
+            return copy.completions.create(model="m", prompt=f"{number % 50}", max_tokens=1).choices[0].text
+
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(ask, range(200))) == [str(number % 50) for number in range(200)]
+    assert all(key == f"Bearer key-{prompt}" for key, prompt in recorder.seen)
+
+
+def test_a_client_that_is_dropped_takes_its_thread_along(server):
+    def threads():
+        return {thread for thread in threading.enumerate() if thread.name.startswith("batchclient")}
+
+    before = threads()
+    client = make(server.base_url)
+    client.completions.create(model=server.model, prompt="p", max_tokens=1)
+    (made,) = threads() - before
+    del client
+    gc.collect()
+    made.join(5)
+    assert not made.is_alive()

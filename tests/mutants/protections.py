@@ -571,8 +571,8 @@ PROTECTIONS = (
     Protection(
         "calls with other keys never share a request through the drop-in",
         "src/batchclient/openai/_batching.py",
-        "key = (tuple(urls), tuple(sorted(headers.items())))",
-        "key = (tuple(urls),)",
+        "self._clients.find((full, tuple(sorted(headers.items()))))",
+        "self._clients.find((full, ()))",
         "tests/drop_in/test_behaviour.py::test_copies_share_the_scheduler_and_other_keys_do_not_share_requests",
     ),
     Protection(

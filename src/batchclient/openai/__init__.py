@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from batchclient._openai_form import PATHS, make_calls
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import NOT_SHARED, PlainChat, PlainCompletions
 from batchclient.openai._results import error_of, parse, response_of
+from batchclient.openai._seams import seams
 from batchclient.openai._sync import OpenAI
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     """
 
     _batching: Batching
+    _may_share, _may_skip = True, True
+    """Whether its requests may be sent by another, and whether a resource may skip ``post``: not where a subclass has a say in them."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._may_share, cls._may_skip = seams(cls, openai.AsyncOpenAI, AsyncOpenAI)
 
     def __init__(self, **arguments: Any) -> None:
         theirs, self._batching = split_arguments(arguments)
@@ -81,16 +88,18 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     ) -> Any:
         """Make a call that may share a request; ``NOT_SHARED``, and nothing was sent, if it may not."""
         # On trio a BatchClient needs ``async with``, which nobody writes for us.
-        if asyncio._get_running_loop() is None:
+        planned = plan(self, path, body, options, more) if self._may_share and asyncio._get_running_loop() else None
+        if planned is None:
             return NOT_SHARED
-        if self._batching.refreshes_key:
-            await self._refresh_api_key()
-        client = self._batching.client(self)
-        planned = plan(self, path, body, options, more) if client is not None else None
-        if client is None or planned is None:
+        key = await self._refresh_api_key() if self._batching.asks_for_key else None
+        client = self._batching.client(self, key)
+        if client is None:
             return NOT_SHARED
         try:
             reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
+        except ConfigError:
+            # Another event loop that runs now uses the batch client.
+            return NOT_SHARED
         except BatchClientError as error:
             raise error_of(self, planned, error) from error
         if reply is None:
@@ -103,6 +112,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             response=response_of(self, planned, reply),
             stream=False,
             stream_cls=None,
+            retries_taken=reply.attempts - 1,
         )
 
     if not TYPE_CHECKING:  # the types are those of openai's own

@@ -1,9 +1,11 @@
 """The batch clients behind one openai client and the copies of it: one per server, credentials and headers.
 
 Rules:
-- What may differ between two openai clients and matters to a server (its URL, the key, headers, the query, the HTTP client) picks the
-  batch client, so that calls which differ in it never share a request.
-- A batch client is made when the first call needs it. A few are kept: keys that change by the hour would make more and more of them.
+- What may differ between two openai clients and matters to a server (its URL, the key, headers, the query) picks the batch client, so that
+  calls which differ in it never share a request.
+- A batch client is made when the first call needs it. There are at most 32: then the one that was idle longest makes room, and where all are
+  busy, a call goes through openai's own code.
+- Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
 """
 
@@ -13,9 +15,11 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
-from urllib.parse import urlencode
+
+from openai import Omit
 
 from batchclient._bridge import Bridge
 from batchclient.client import BatchClient
@@ -41,9 +45,13 @@ _OPENAIS = frozenset(
 _SETTINGS = frozenset(signature(BatchClient.__init__).parameters) - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
-_KEPT = 8
-_making_bridges = threading.Lock()
+_MOST_CLIENTS = 32
+"""Each has connections and a learnt limit of its own; programs have one or two."""
+_LEAST_SILENCE_S = 600.0
+"""openai's default. A call that asks for less has a deadline; one that asks for more than its client's goes through untouched."""
 _WRITTEN_BY_US = frozenset({"content-type", "accept"})
+_SIGNED = ("workload_identity", "_provider", "_provider_runtime")
+_making_bridges = threading.Lock()
 
 
 def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batching]:
@@ -53,14 +61,13 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
         ConfigError: one is of ``BatchClient`` alone, and openai has another name for it.
     """
     theirs = dict(arguments)
-    inherited = theirs.pop("_batching", None)
+    inherited: Batching | None = theirs.pop("_batching", None)
     ours = {name: theirs.pop(name) for name in _SETTINGS & theirs.keys()}
     for name, better in (("timeout_s", "timeout"), ("headers", "default_headers"), ("read_timeout_s", "timeout")):
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
     if inherited is not None:
-        batching: Batching = inherited
-        return theirs, batching
+        return theirs, inherited
     urls = theirs.get("base_url")
     servers: list[str] = []
     if isinstance(urls, Sequence) and not isinstance(urls, (str, bytes)):
@@ -68,133 +75,178 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
             raise ConfigError("base_url is an empty list", field="base_url")
         servers = [str(url) for url in urls]
         theirs["base_url"] = servers[0]
-    return theirs, Batching(ours, theirs.get("http_client"), servers)
+    return theirs, Batching(_Clients(ours, theirs.get("http_client")), servers)
 
 
-class Batching:
-    """The batch clients of an openai client.
+class _Clients:
+    """The batch clients of an openai client and all its copies.
 
     Args:
         settings: ``BatchClient``'s.
         http_client: the user's own, if one was given.
-        servers: further base URLs beside openai's one; empty: that one alone.
     """
 
-    def __init__(self, settings: dict[str, Any], http_client: Any, servers: Sequence[str]) -> None:
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any], http_client: Any) -> None:
+        self.settings = settings
         self.http_client = http_client
-        """The user's own, or ``None``."""
-        self._servers = tuple(servers)
-        self._clients: OrderedDict[tuple[Any, ...], BatchClient] = OrderedDict()
-        self._known: tuple[Any, ...] = ()
-        self._client: BatchClient | None = None
-        self._timeouts: dict[str, float | None] = {}
+        self.timeouts: dict[str, float | None] = {}
         """Of silence and of connecting; a call's own time is another thing."""
+        self._clients: OrderedDict[_Key, BatchClient] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
         self._bridge: Bridge | None = None
-        self.refreshes_key = False
-        """Whether the key is a function's answer, to be asked for before each call."""
 
-    def check(self, owner: Any) -> None:
-        """Make the batch client, so that wrong settings are refused where they are given.
+    def find(self, key: _Key) -> BatchClient | None:
+        """Return the one for some servers and headers; ``None`` if there may be none more.
 
         Raises:
-            ConfigError: a setting is wrong.
+            ConfigError: a setting, a URL or a header is wrong.
         """
-        self.refreshes_key = getattr(owner, "_api_key_provider", None) is not None
-        if not self._timeouts:
-            self._timeouts.update(_timeouts(owner.timeout))
-        if not self.refreshes_key:
-            self.client(owner)
-
-    @staticmethod
-    def serves(owner: Any) -> bool:
-        """Whether an openai client's requests can be sent by another: none where a provider signs each of them."""
-        special = ("workload_identity", "_provider", "_provider_runtime")
-        return owner.custom_auth is None and all(getattr(owner, name, None) is None for name in special)
-
-    def client(self, owner: Any) -> BatchClient | None:
-        """Return the batch client for what an openai client sends now; ``None`` if openai alone can send it."""
-        known = (owner.api_key, owner._base_url, owner._custom_headers, owner._custom_query)
-        # Making headers of these takes longer than a call.
-        if known != self._known:
-            self._client = self._find(owner)
-            self._known = known
-        return self._client
-
-    def _find(self, owner: Any) -> BatchClient | None:
-        if not self.serves(owner):
-            return None
-        headers = {
-            name.lower(): value
-            for name, value in {**owner.auth_headers, **owner.default_headers}.items()
-            if isinstance(value, str) and name.lower() not in _WRITTEN_BY_US
-        }
-        query = urlencode({name: value for name, value in owner.default_query.items() if value is not None}, doseq=True)
-        urls = [str(url).rstrip("/") + ("?" + query if query else "") for url in self._servers or [owner.base_url]]
-        key = (tuple(urls), tuple(sorted(headers.items())))
         client = self._clients.get(key)
         if client is None:
-            settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self._timeouts, **self._settings}
-            client = BatchClient(urls, headers=headers, http_client=self.http_client, **settings)
+            if len(self._clients) >= _MOST_CLIENTS and not self._make_room():
+                return None
+            urls, headers = key
+            settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self.timeouts, **self.settings}
+            client = BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
             self._clients[key] = client
-            if len(self._clients) > _KEPT:
-                self._let_go(self._clients.popitem(last=False)[1])
         self._clients.move_to_end(key)
         return client
+
+    def _make_room(self) -> bool:
+        for key, client in self._clients.items():
+            if client._runner is None or client._runner.core.idle:
+                del self._clients[key]
+                client._closed = True
+                if asyncio._get_running_loop() is not None:
+                    leaving = asyncio.ensure_future(client.aclose())
+                    self._leaving.add(leaving)
+                    leaving.add_done_callback(self._leaving.discard)
+                return True
+        return False
 
     def bridge(self) -> Bridge:
         """The event loop in the background that blocking calls are made in."""
         if self._bridge is None:
             with _making_bridges:
-                self._bridge = self._bridge or Bridge(self.aclose)
+                # It must not know this object, which knows it: dropped without being closed, its thread would never end.
+                self._bridge = self._bridge or Bridge(partial(_close_all, self._clients, self._leaving))
         return self._bridge
-
-    def of_copy(self, owner: Any, arguments: Mapping[str, Any]) -> Batching:
-        """What a copy has: the same, or the like of it where the copy has an HTTP client or a server of its own."""
-        given = arguments.get("http_client")
-        if (given is None or given is owner._client) and not _is_given(arguments.get("base_url")):
-            return _View(self)
-        http_client = given if given is not None and given is not owner._client else self.http_client
-        return Batching(self._settings, http_client, ())
-
-    def _let_go(self, client: BatchClient) -> None:
-        """Close a batch client once its last call is answered."""
-        leaving = asyncio.ensure_future(client.drain())
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
 
     async def aclose(self) -> None:
         """Close every batch client."""
-        for client in list(self._clients.values()):
-            await client.aclose()
-        for leaving in list(self._leaving):
-            leaving.cancel()
+        await _close_all(self._clients, self._leaving)
 
 
-class _View(Batching):
-    """The batch clients of another, as a copy of its owner sees them: it has options of its own, and so a last client of its own."""
+_Key = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
+"""(base URLs, headers)."""
 
-    def __init__(self, of: Batching) -> None:
-        super().__init__(of._settings, of.http_client, of._servers)
-        self._clients = of._clients
-        self._timeouts = of._timeouts
-        self._leaving = of._leaving
-        self._of = of
+
+async def _close_all(clients: Mapping[Any, BatchClient], leaving: set[asyncio.Task[None]]) -> None:
+    for client in list(clients.values()):
+        await client.aclose()
+    if leaving:
+        await asyncio.wait(set(leaving))
+
+
+class Batching:
+    """What one openai client has of them.
+
+    Args:
+        clients: shared with its copies.
+        servers: base URLs, if several were given; openai's client knows the first of them.
+    """
+
+    def __init__(self, clients: _Clients, servers: Sequence[str] = ()) -> None:
+        self._clients = clients
+        self._servers = tuple(servers)
+        self._known: tuple[Any, ...] = ()
+        self._client: BatchClient | None = None
+        self.asks_for_key = False
+        """Whether the key is a function's answer, to be asked for before each call."""
+
+    @property
+    def http_client(self) -> Any:
+        """The user's own, or ``None``."""
+        return self._clients.http_client
+
+    @property
+    def silence_s(self) -> float | None:
+        """How long a server may be silent, seconds."""
+        return self._clients.timeouts["read_timeout_s"]
+
+    def check(self, owner: Any) -> None:
+        """Refuse wrong settings where they are given: with the first openai client.
+
+        Raises:
+            ConfigError: a setting is wrong.
+        """
+        self.asks_for_key = getattr(owner, "_api_key_provider", None) is not None
+        if not self._clients.timeouts:
+            self._clients.timeouts.update(_timeouts(owner.timeout))
+            if not self.asks_for_key:
+                self._find(owner, owner.api_key)
+
+    def client(self, owner: Any, key: str | None = None) -> BatchClient | None:
+        """Return the batch client for what an openai client sends now; ``None`` if openai alone can send it.
+
+        Args:
+            owner: the openai client.
+            key: what its function of keys answered for this call.
+        """
+        key = owner.api_key if key is None else key
+        known = (key, owner._base_url, owner._custom_headers, owner._custom_query, owner.organization, owner.project)
+        # Making headers of these takes longer than a call.
+        if known != self._known or (self._client is not None and self._client._closed):
+            try:
+                self._client = self._find(owner, key)
+            except ConfigError:
+                # Set later, and perhaps to openai's taste.
+                self._client = None
+            self._known = known
+        return self._client
+
+    def _find(self, owner: Any, key: str) -> BatchClient | None:
+        if owner.custom_auth is not None or any(getattr(owner, name, None) is not None for name in _SIGNED):
+            # A provider signs each request.
+            return None
+        auth = {**owner.auth_headers, **({"Authorization": f"Bearer {key}"} if key != owner.api_key else {})}
+        headers: dict[str, str] = {}
+        for name, value in (*auth.items(), *owner.default_headers.items()):
+            if isinstance(value, str) and name.lower() not in _WRITTEN_BY_US:
+                headers[name.lower()] = value
+            elif isinstance(value, Omit):
+                headers.pop(name.lower(), None)
+        query = owner.qs.stringify(owner.default_query)
+        urls: Sequence[Any] = [owner.base_url]
+        if self._servers and str(owner.base_url).rstrip("/") == self._servers[0].rstrip("/"):
+            urls = self._servers
+        full = tuple(str(url).rstrip("/") + ("?" + query if query else "") for url in urls)
+        return self._clients.find((full, tuple(sorted(headers.items()))))
+
+    def of_copy(self, owner: Any, arguments: Mapping[str, Any]) -> Batching:
+        """What a copy has: the same batch clients, but where it has an HTTP client of its own."""
+        given = arguments.get("http_client")
+        if given is None or given is owner._client:
+            return Batching(self._clients, self._servers)
+        return Batching(_Clients(self._clients.settings, given), self._servers)
 
     def bridge(self) -> Bridge:
-        """Its owner's."""
-        return self._of.bridge()
+        """The event loop in the background that blocking calls are made in."""
+        return self._clients.bridge()
+
+    async def aclose(self) -> None:
+        """Close every batch client, the copies' too."""
+        await self._clients.aclose()
 
 
 def _timeouts(timeout: Any) -> dict[str, float | None]:
-    """Openai's timeout as seconds of silence and of connecting."""
+    """Openai's timeout as seconds of silence and of connecting. The silence is no less than openai's default: calls have deadlines of their own."""
     if timeout is None:
         return {"read_timeout_s": None, "connect_timeout_s": None}
     if isinstance(timeout, (int, float)):
-        return {"read_timeout_s": timeout, "connect_timeout_s": timeout}
-    return {"read_timeout_s": timeout.read, "connect_timeout_s": timeout.connect}
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
+        return {"read_timeout_s": max(timeout, _LEAST_SILENCE_S), "connect_timeout_s": timeout}
+    read = getattr(timeout, "read", None)
+    return {
+        "read_timeout_s": None if read is None else max(read, _LEAST_SILENCE_S),
+        "connect_timeout_s": getattr(timeout, "connect", None),
+    }

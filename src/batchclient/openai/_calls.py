@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,7 @@ class Planned:
         parser: what openai makes of the parsed answer, if anything.
         options: openai's, for the response itself.
         body: likewise.
+        began: when it was made, by the performance counter; seconds.
     """
 
     calls: BodyCalls
@@ -50,6 +52,7 @@ class Planned:
     parser: Any
     options: Mapping[str, Any]
     body: Any
+    began: float = 0.0
 
     def final_options(self) -> FinalRequestOptions:
         """Openai's description of the request."""
@@ -83,6 +86,14 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     fields = {**body, **extra} if extra else body
     if not _NOT_GIVEN.isdisjoint(map(type, fields.values())):
         fields = {name: value for name, value in fields.items() if _given(value)}
+    timeout = options.get("timeout", owner.timeout)
+    if not _given(timeout):
+        timeout = owner.timeout
+    whole_s = _whole_time(timeout)
+    silence_s = owner._batching.silence_s
+    if silence_s is not None and (timeout is None or (whole_s is not None and whole_s > silence_s)):
+        # It would be given up before.
+        return None
     calls = read_body(path, fields)
     if calls is None:
         return None
@@ -91,19 +102,18 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     return Planned(
         calls,
         path,
-        _whole_time(options.get("timeout", owner.timeout), owner),
+        whole_s,
         1 + (owner.max_retries if retries is None or not _given(retries) else retries),
         raw,
         parser if _given(parser) else None,
         options,
         fields,
+        time.perf_counter() if raw is not None else 0.0,
     )
 
 
-def _whole_time(timeout: Any, owner: Any) -> float | None:
+def _whole_time(timeout: Any) -> float | None:
     """Openai's timeout as a bound on the whole call; its default of ten minutes is one on silence alone."""
-    if not _given(timeout):
-        timeout = owner.timeout
     if timeout is None or timeout == DEFAULT_TIMEOUT:
         return None
     if isinstance(timeout, (int, float)):

@@ -7,8 +7,9 @@ named here, takes openai's own way. ``tests/drop_in`` compares both ways, parame
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 from openai.resources.chat import AsyncChat, Chat
 from openai.resources.chat import AsyncCompletions as AsyncChatCompletions
@@ -17,7 +18,11 @@ from openai.resources.completions import AsyncCompletions, Completions
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from batchclient.openai._seams import is_openais
+
 __all__ = ["NOT_SHARED", "PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 NOT_SHARED: Any = object()
 """Stands for the answer of a call that has to go through untouched."""
@@ -61,18 +66,32 @@ def _is_plain(value: Any) -> bool:
     return kind is list and (set(map(type, value)) == {int} or all(map(_is_plain, value)))
 
 
+def _like(original: Any) -> Callable[[_F], _F]:
+    """Give a method the name, the signature and the docstring of openai's."""
+    named: Any = wraps(original)
+    return named  # type: ignore[no-any-return]
+
+
+def _plain(client: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
+    if needed <= given.keys() and client._may_skip and is_openais(openais.create):
+        return plain_call(given, fields)
+    return None
+
+
 class PlainCompletions(AsyncCompletions):
+    @_like(AsyncCompletions.create)
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, COMPLETION_FIELDS) if given.keys() >= _NEEDED else None
+        plain = _plain(client, AsyncCompletions, given, COMPLETION_FIELDS, _NEEDED)
         answer = await client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
         return await super().create(**given) if answer is NOT_SHARED else answer
 
 
 class PlainChatCompletions(AsyncChatCompletions):
+    @_like(AsyncChatCompletions.create)
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, CHAT_FIELDS) if given.keys() >= _NEEDED_OF_CHATS else None
+        plain = _plain(client, AsyncChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
         answer = (
             await client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
         )
@@ -87,17 +106,19 @@ class PlainChat(AsyncChat):
 
 
 class SyncPlainCompletions(Completions):
+    @_like(Completions.create)
     def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, COMPLETION_FIELDS) if given.keys() >= _NEEDED else None
+        plain = _plain(client, Completions, given, COMPLETION_FIELDS, _NEEDED)
         answer = client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
         return super().create(**given) if answer is NOT_SHARED else answer
 
 
 class SyncPlainChatCompletions(ChatCompletions):
+    @_like(ChatCompletions.create)
     def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = plain_call(given, CHAT_FIELDS) if given.keys() >= _NEEDED_OF_CHATS else None
+        plain = _plain(client, ChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
         answer = client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
         return super().create(**given) if answer is NOT_SHARED else answer
 

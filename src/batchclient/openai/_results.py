@@ -10,6 +10,8 @@ Rules:
 from __future__ import annotations
 
 import json
+import time
+from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -66,7 +68,10 @@ def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
     body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
-    return _http().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
+    response = _http().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
+    if planned.began:
+        response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
+    return response
 
 
 def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from batchclient._openai_form import PATHS, make_calls
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import Planned, plan
 from batchclient.openai._resources import NOT_SHARED, SyncPlainChat, SyncPlainCompletions
 from batchclient.openai._results import error_of, parse, response_of
+from batchclient.openai._seams import seams
 from batchclient.types import Reply
 
 if TYPE_CHECKING:
@@ -44,11 +45,17 @@ class OpenAI(openai.OpenAI):
     """
 
     _batching: Batching
+    _may_share, _may_skip = True, True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._may_share, cls._may_skip = seams(cls, openai.OpenAI, OpenAI)
 
     def __init__(self, **arguments: Any) -> None:
+        is_copy = "_batching" in arguments
         theirs, self._batching = split_arguments(arguments)
         self._shares = self._batching.http_client is None
-        if not self._shares:
+        if not self._shares and not is_copy:
             _log.warning(
                 "an http_client of your own is a blocking one: calls go through it one by one and share no requests"
             )
@@ -59,7 +66,7 @@ class OpenAI(openai.OpenAI):
     @property
     def batch_client(self) -> BatchClient | None:
         """What the calls go through, for its statistics; it belongs to an event loop in the background. ``None`` where openai alone sends them."""
-        return self._batching.client(self) if self._shares else None
+        return self._batching.bridge().ask(self._batching.client, self) if self._shares else None
 
     def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
@@ -76,13 +83,16 @@ class OpenAI(openai.OpenAI):
 
     def share(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any) -> Any:
         """Make a call that may share a request; ``NOT_SHARED``, and nothing was sent, if it may not."""
-        planned = plan(self, path, body, options, more) if self._shares else None
+        planned = plan(self, path, body, options, more) if self._shares and self._may_share else None
         if planned is None:
             return NOT_SHARED
-        if self._batching.refreshes_key:
-            self._refresh_api_key()
+        # Taken along, since another thread's answer may be the client's key a moment later.
+        key = self._refresh_api_key() if self._batching.asks_for_key else self.api_key
         try:
-            reply = self._batching.bridge().call(self._call, planned)
+            reply = self._batching.bridge().call(self._call, planned, key)
+        except ConfigError:
+            # Called from within the event loop in the background.
+            return NOT_SHARED
         except BatchClientError as error:
             raise error_of(self, planned, error) from error
         if reply is None:
@@ -95,11 +105,11 @@ class OpenAI(openai.OpenAI):
             response=response_of(self, planned, reply),
             stream=False,
             stream_cls=None,
+            retries_taken=reply.attempts - 1,
         )
 
-    async def _call(self, planned: Planned) -> Reply | None:
-        # In the loop's thread: batch clients are found and made by one thread at a time.
-        client = self._batching.client(self)
+    async def _call(self, planned: Planned, key: str) -> Reply | None:
+        client = self._batching.client(self, key)
         if client is None:
             return None
         return await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
