@@ -459,8 +459,8 @@ PROTECTIONS = (
     Protection(
         "the loop's end ends what is queued",
         "src/batchclient/_bridge.py",
-        "            self._over = True\n            self._refuse_all()\n",
-        "            self._over = True\n",
+        "        self._over = True\n        self._refuse_all()\n",
+        "        self._over = True\n",
         "tests/shell/test_bridge.py::test_close_ends_every_call_wherever_it_is",
     ),
     Protection(
