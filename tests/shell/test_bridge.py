@@ -541,6 +541,17 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
     assert outcomes["under way"] is not outcomes["queued"]
 
 
+def test_what_is_still_queued_at_the_end_is_refused():
+    bridge = Bridge(nothing)
+    bridge.call(double, 1)
+    call = _bridge._Call(double, (1,), {})
+    bridge._thread._queue.append(call)
+    bridge.close()
+    assert call.done.acquire(blocking=False)
+    with pytest.raises(ClientClosed):
+        call.outcome()
+
+
 def test_on_end_may_end_the_calls_itself():
     bridge = Bridge(lambda: let_go())
     released = None
