@@ -117,9 +117,15 @@ class Bridge:
             with self._lock:
                 if self._closed:
                     raise ClientClosed("the client is closed; make a new one")
-                if self._thread is None:
-                    self._thread = _LoopThread(self._on_end)
                 thread = self._thread
+                if thread is None:
+                    # Kept before it is started: Ctrl-C may come while it is.
+                    self._thread = thread = _LoopThread(self._on_end)
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        self._thread = None
+                        raise
         return thread
 
     def _forget_parent(self) -> None:
@@ -139,19 +145,8 @@ class _Call:
     """One call of one thread, which sleeps in ``wait``."""
 
     __slots__ = (
-        "_answer",
-        "_done",
-        "_error",
-        "_settled",
-        "args",
-        "context",
-        "function",
-        "kwargs",
-        "left",
-        "plain",
-        "refused",
-        "task",
-    )
+        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused", "task",
+    )  # fmt: skip
 
     def __init__(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, plain: bool = False
@@ -170,13 +165,9 @@ class _Call:
         self._answer: Any = None
         self._error: BaseException | None = None
         self._settled = False
-        # A bare lock sleeps and wakes at a fraction of the cost of a concurrent.futures.Future.
-        self._done = threading.Lock()
-        self._done.acquire()
-
-    def sleep(self) -> None:
-        """Until the call has ended."""
-        self._done.acquire()
+        # A bare lock sleeps and wakes at a fraction of the cost of a concurrent.futures.Future. Free: the call has ended.
+        self.done = threading.Lock()
+        self.done.acquire()
 
     def outcome(self) -> Any:
         """Return the answer or raise the error, of a call that has ended."""
@@ -196,7 +187,7 @@ class _Call:
         self._settled = True
         if not self.left:
             self._answer, self._error = answer, error
-        self._done.release()
+        self.done.release()
 
     def refuse(self) -> None:
         """End it, since the loop ends."""
@@ -220,12 +211,6 @@ class _LoopThread:
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._live, name="batchclient", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            # The system gives no thread.
-            self._loop.close()
-            raise
 
     def __repr__(self) -> str:
         return "over" if self._over else f"{len(self._tasks)} calls under way, {len(self._queue)} queued"
@@ -234,6 +219,18 @@ class _LoopThread:
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
         return threading.get_ident() == self._thread.ident
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the system gives none. What was called meanwhile is refused.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._end_loop()
+            raise
 
     # For other threads ---------------------------------------------------------------------------------------------
 
@@ -246,11 +243,11 @@ class _LoopThread:
         """
         if self.is_current:
             raise ConfigError(
-                "a blocking call from the client's own event loop would wait for itself; make it from another thread"
+                "a blocking call from the client's own event loop would wait for itself; use another thread"
             )
         try:
             self._submit(call, at_once=at_once)
-            call.sleep()
+            call.done.acquire()
         except BaseException:
             # The caller was interrupted, and waits no more.
             call.left = True
@@ -279,7 +276,7 @@ class _LoopThread:
 
     def join(self, timeout_s: float | None = None) -> None:
         """Wait until the loop has ended. In its own thread there is nothing to wait for: it ends after what runs there now."""
-        if not self.is_current:
+        if not self.is_current and self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     # In the loop's thread ------------------------------------------------------------------------------------------
@@ -294,10 +291,13 @@ class _LoopThread:
             self._loop.run_until_complete(self._serve())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         finally:
-            # Look-ups of names may still run in threads of the loop's; nobody waits for them.
-            self._loop.close()
-            self._over = True
-            self._refuse_all()
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        # Look-ups of names may still run in threads of the loop's; nobody waits for them.
+        self._loop.close()
+        self._over = True
+        self._refuse_all()
 
     async def _serve(self) -> None:
         await self._ending.wait()

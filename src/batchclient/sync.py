@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from batchclient._bridge import Bridge
 from batchclient._sync_iterators import Feed, SyncMap, SyncStream
@@ -110,6 +110,11 @@ class SyncBatchClient:
 
     def __repr__(self) -> str:
         return f"<Sync{repr(self._client)[1:]}"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a client cannot be sent to another process or copied: make one there, or share this one between threads"
+        )
 
     complete = _blocking(lambda client: client.complete)
     chat = _blocking(lambda client: client.chat)

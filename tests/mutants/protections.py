@@ -459,9 +459,9 @@ PROTECTIONS = (
     Protection(
         "the loop's end ends what is queued",
         "src/batchclient/_bridge.py",
-        "            self._over = True\n            self._refuse_all()\n",
-        "            self._over = True\n",
-        "tests/shell/test_bridge.py::test_close_ends_every_call_wherever_it_is",
+        "        self._over = True\n        self._refuse_all()\n",
+        "        self._over = True\n",
+        "tests/shell/test_bridge.py::test_what_is_still_queued_at_the_end_is_refused",
     ),
     Protection(
         "a call that comes after the loop's end is refused",

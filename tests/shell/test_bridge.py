@@ -468,6 +468,42 @@ def test_async_generators_that_were_left_are_closed_at_the_end():
     assert closed == [True]
 
 
+def test_an_interrupt_while_the_thread_starts_leaves_a_bridge_that_works(monkeypatch):
+    before, start = threading.active_count(), threading.Thread.start
+
+    def interrupted(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        start(thread)
+        raise KeyboardInterrupt
+
+    with make_bridge() as bridge:
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bridge.call(double, 1)
+        assert bridge.call(double, 1) == 2
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def test_where_the_system_gives_no_thread_the_call_fails_and_a_later_one_may_succeed(monkeypatch):
+    start = threading.Thread.start
+
+    def refused(thread):
+        monkeypatch.setattr(threading.Thread, "start", start)
+        # Another thread has seen the loop already.
+        calls.start("meanwhile", bridge.call_now, double, 1)
+        wait_until(lambda: bridge._thread._queue)
+        raise RuntimeError("can't start new thread")
+
+    calls = Calls()
+    with make_bridge() as bridge:
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            bridge.call(double, 1)
+        assert isinstance(calls.join()["meanwhile"], ClientClosed)
+        assert bridge.call(double, 1) == 2
+
+
 def test_a_bridge_closed_before_its_first_call_takes_none():
     bridge = Bridge(nothing)
     bridge.close()
@@ -503,6 +539,17 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
         "queued": ClientClosed,
     }
     assert outcomes["under way"] is not outcomes["queued"]
+
+
+def test_what_is_still_queued_at_the_end_is_refused():
+    bridge = Bridge(nothing)
+    bridge.call(double, 1)
+    call = _bridge._Call(double, (1,), {})
+    bridge._thread._queue.append(call)
+    bridge.close()
+    assert call.done.acquire(blocking=False)
+    with pytest.raises(ClientClosed):
+        call.outcome()
 
 
 def test_on_end_may_end_the_calls_itself():

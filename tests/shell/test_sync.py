@@ -1,8 +1,10 @@
 """``SyncBatchClient``: the same calls for threads; what they share, what each keeps for itself, and the end."""
 
 import asyncio
+import copy
 import inspect
 import os
+import pickle
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +160,12 @@ def test_wrong_arguments_are_refused_by_name(arguments, field):
 def test_an_unknown_argument_is_refused():
     with pytest.raises(TypeError, match="limits"):
         SyncBatchClient("http://localhost:8000/v1", limits=3)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy, lambda client: pickle.dumps(client.complete)])
+def test_it_says_why_it_cannot_be_sent_to_another_process(send):
+    with make_sync(ScriptedTransport()) as client, pytest.raises(TypeError, match="another process"):
+        send(client)
 
 
 # Threads share requests ----------------------------------------------------------------------------------------------
