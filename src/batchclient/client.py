@@ -68,7 +68,7 @@ class BatchClient(PoolingMethods):
             other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
         http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; it is used as it is and never closed.
         transport: your own way of sending: a function of a base URL and of the headers for every request that returns a
-            ``batchclient.transport.Transport``; called once per server, and closed with the client.
+            ``batchclient.transport.Transport``; called once per server and event loop, and closed with the client.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
         limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have
