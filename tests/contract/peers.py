@@ -29,7 +29,6 @@ class Can:
         wrong_model: the error; ``None``: it takes any name.
         refuses_long: whether it refuses a prompt above its model's length.
         kinds: what else it can be asked for: ``chat``, ``embed``, ``rerank``, ``tokenize``.
-        cuts_stop: whether a stop string is cut from the text; else the text ends with the token that completed it.
     """
 
     dialect: str
@@ -44,7 +43,6 @@ class Can:
     wrong_model: type[Exception] | None = None
     refuses_long: bool = True
     kinds: frozenset[str] = frozenset({"chat"})
-    cuts_stop: bool = True
 
 
 ALL = frozenset({"chat", "embed", "rerank", "tokenize"})
@@ -84,7 +82,7 @@ TEI = Can("tei", kinds=ALL - {"chat"})
 
 REAL_ONLY: dict[str, dict[str, Any]] = {
     # The serial one takes a prompt of any length, and generates nonsense after it.
-    "transformers": {"refuses_long": False, "cuts_stop": False},
+    "transformers": {"refuses_long": False},
 }
 """What the real server does otherwise than its guise."""
 
