@@ -13,7 +13,12 @@ from batchclient.simulator import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {"langchain": "langchain_openai", "instructor": "instructor", "litellm": "litellm"}
+PAGES = {
+    "langchain": "langchain_openai",
+    "instructor": "instructor",
+    "litellm": "litellm",
+    "migrate": "langchain_openai",
+}
 EXAMPLES = {
     "openai_client": ("httpx2", r"300 answers in [1-9]\d? requests\n1 streamed"),
     "langchain_abatch": ("langchain_openai", r"200 definitions in [1-9]\d? requests\n200 vectors in [1-9]\d? requests"),
@@ -44,7 +49,12 @@ def test_the_blocks_of_a_page_run(name, tmp_path):
             file.write_text(block.replace("http://localhost:8000/v1", server.base_url))
             done = run(str(file))
             assert done.returncode == 0, done.stderr
-        assert 0 < server.requests < server.prompts / 4
+        if name == "migrate":
+            # Before, and after.
+            assert 100 < server.requests < 150
+            assert server.prompts == 200
+        else:
+            assert 0 < server.requests < server.prompts / 4
 
 
 def test_every_example_is_tested():
