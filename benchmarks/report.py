@@ -32,6 +32,8 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
     python benchmarks/limits_vllm.py
+    python benchmarks/chat_vllm.py
+    python benchmarks/embeddings_vllm.py --save
     python benchmarks/report.py
 """
 
@@ -160,8 +162,21 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
+    "chat_vllm": {},
+    "embeddings_vllm": {},
 }
-PAGES = {"benchmarks.md": ("overhead", "million", "vllm_cpu", "strategies", "limits_vllm"), "laboratory.md": ("lab",)}
+PAGES = {
+    "benchmarks.md": (
+        "overhead",
+        "million",
+        "vllm_cpu",
+        "strategies",
+        "limits_vllm",
+        "chat_vllm",
+        "embeddings_vllm",
+    ),
+    "laboratory.md": ("lab",),
+}
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
 
