@@ -88,9 +88,9 @@ def map_rows(
 ) -> None:
     """Complete one prompt per row of IN and write each row with its completion.
 
-    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error; with --call embed
-    embedding and usage, with --call classify label, probabilities and usage. A line that is no row becomes
-    {"line": N, "error": …}. Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
+    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error; embed adds embedding
+    and usage instead, classify label, probabilities and usage. A line that is no row becomes {"line": N, "error": …}. Exit status:
+    0 all rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
     """
     client_options = {
         "model": model,
