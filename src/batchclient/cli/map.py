@@ -46,7 +46,7 @@ def map_rows(
     prompt: Annotated[str, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")],
     model: Annotated[str | None, typer.Option(help="The name the server knows the model by.")] = None,
     call: Annotated[
-        str, typer.Option(metavar="complete|chat|embed|classify", help="What is asked for each row.")
+        str, typer.Option(metavar="CALL", help="What each row asks for: complete, chat, embed or classify.")
     ] = "complete",
     vectors: Annotated[
         str | None,
