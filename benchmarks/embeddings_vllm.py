@@ -129,7 +129,7 @@ def main() -> None:
             base_url, pid = server.base_url, server.pid
         runs = asyncio.run(compare(base_url, pid, prompts, options.rounds))
     shown, data = report(runs, options.texts)
-    page = f"{options.texts} texts at once, {options.rounds} interleaved rounds.\n\n{shown}\n\n{machine_line(facts)}\n"
+    page = f"# Embeddings\n\n{options.texts} texts at once, {options.rounds} interleaved rounds.\n\n{shown}\n\n{machine_line(facts)}\n"
     print(page)
     if options.save:
         write_results("embeddings_vllm", {"machine": facts, **data}, page)

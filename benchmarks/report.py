@@ -34,6 +34,8 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
     python benchmarks/limits_vllm.py
+    python benchmarks/chat_vllm.py
+    python benchmarks/embeddings_vllm.py --save
     python benchmarks/report.py
 """
 
@@ -164,9 +166,21 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
+    "chat_vllm": {},
+    "embeddings_vllm": {},
 }
 PAGES = {
-    "benchmarks.md": ("overhead", "drop_in", "million", "sync", "vllm_cpu", "strategies", "limits_vllm"),
+    "benchmarks.md": (
+        "overhead",
+        "drop_in",
+        "million",
+        "sync",
+        "vllm_cpu",
+        "strategies",
+        "limits_vllm",
+        "chat_vllm",
+        "embeddings_vllm",
+    ),
     "laboratory.md": ("lab",),
 }
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}

@@ -155,6 +155,7 @@ class CallMethods:
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> Stream:
         """Complete one prompt and hand out the answer piece by piece, as the server makes it.
@@ -170,6 +171,7 @@ class CallMethods:
 
         Args:
             prompt, model, priority, tenant: as for ``complete``.
+            response_model: as for ``complete``: the pieces are parts of a JSON text, and ``completion`` has the validated instance in ``parsed``.
             timeout_s: the whole call's time, from the first ``__anext__`` to the last piece, the caller's own time included.
             params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server heeds it.
 
@@ -178,9 +180,10 @@ class CallMethods:
             is the whole answer.
 
         Raises:
-            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration.
+            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration, and by its end ``AnswerInvalid``,
+                where the whole does not fit ``response_model``.
         """
-        return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant, response_model)
 
     def stream_chat(
         self,
@@ -190,13 +193,14 @@ class CallMethods:
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
         **params: Any,
     ) -> Stream:
         """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
 
         Args:
             messages: as for ``chat``.
-            model, timeout_s, priority, tenant, params: as for ``stream``.
+            model, timeout_s, priority, tenant, response_model, params: as for ``stream``.
 
         Returns:
             As ``stream``.
@@ -204,7 +208,7 @@ class CallMethods:
         Raises:
             ConfigError: as ``stream``.
         """
-        return self._make_stream(Kind.CHAT, messages, model, timeout_s, params, priority, tenant)
+        return self._make_stream(Kind.CHAT, messages, model, timeout_s, params, priority, tenant, response_model)
 
     def _make_stream(
         self,
@@ -215,7 +219,12 @@ class CallMethods:
         params: Mapping[str, Any],
         priority: int,
         tenant: str | None,
+        response_model: type[BaseModel] | None,
     ) -> Stream:
+        finish: Finish | None = None
+        if response_model is not None:
+            params = _structured().demand(response_model, params)
+            finish = _structured().parse(response_model)
         runner = self._runner
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
         sink = Sink()
@@ -229,7 +238,8 @@ class CallMethods:
 
         asks = model is None and self._calls.asks_model
         sink.request = request = make(self._calls.some_model if asks else model, now)
-        return Stream(self._start, request, partial(self._calls.deadline, timeout_s), make_when_known if asks else None)
+        deadline = partial(self._calls.deadline, timeout_s)
+        return Stream(self._start, request, deadline, make_when_known if asks else None, finish)
 
     def _chat_or_rendered(self, messages: Any, params: Mapping[str, Any]) -> tuple[Kind, Any, Mapping[str, Any]]:
         """How a chat is sent: as one, or as a completion where the client has the template."""

@@ -4,6 +4,7 @@ Rules:
 - The call goes alone, and like any other through queue, limit, fairness, retries and deadline.
 - It is tried again only while its caller has no piece of it; what breaks after that raises.
 - At most 256 pieces wait for the caller. Then the reply is not read on, so that the server's own bounds hold; nobody else waits for that.
+- An answer in the form of a model is validated when it is whole; what does not fit raises after its last piece.
 - A stream that is left, by ``aclose()``, by a ``break`` that drops it or by cancellation, closes its connection. So nothing but its user holds it:
   the runner knows only the sink.
 """
@@ -39,10 +40,13 @@ class Stream(AsyncIterator[Delta]):
         request: Request,
         deadline: Callable[[float], float | None],
         prepare: Callable[[Runner, float | None], Awaitable[Request]] | None = None,
+        finish: Callable[[Completion], Completion] | None = None,
     ) -> None:
         self._start = start
         self._prepare = prepare
         """Makes the request anew, once what it needs is known."""
+        self._finish = finish
+        """Makes of the server's whole answer the caller's."""
         self._request = request
         self._deadline = deadline
         self._sink: Sink = request.waiter
@@ -91,6 +95,9 @@ class Stream(AsyncIterator[Delta]):
         if sink.error is not None:
             raise sink.error
         self.completion = sink.completion
+        if self._finish is not None and self.completion is not None:
+            # After every piece was taken: what does not fit is there to be seen.
+            self._finish(self.completion)
         raise StopAsyncIteration
 
     async def aclose(self) -> None:

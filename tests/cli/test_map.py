@@ -1,9 +1,13 @@
 """``batchclient map`` on files: what goes in, what comes out, what is refused. Processes are in ``test_map_process``."""
 
+import asyncio
+import base64
 import json
+from array import array
 
 import pytest
 
+from batchclient import BatchClient
 from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import read_rows, write_rows
@@ -249,6 +253,9 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--http-backend", "curl"], "--http-backend"),
         (["--api-key", "a b"], "--api-key"),
         (["--format", "csv"], "--format"),
+        (["--call", "summarise"], "--call: complete, chat, embed, classify"),
+        (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
+        (["--vectors", "base64"], "--vectors is for --call embed"),
         (["--max-tokens", "many"], "--max-tokens"),
         (["-o", "{dir}/none/out.jsonl"], "none"),
         (["-o", "{dir}"], "Is a directory"),
@@ -347,3 +354,120 @@ def test_options_that_must_be(cli, tmp_path, missing):
     result = cli("map", tmp_path / "in.jsonl", *(word for pair in options.items() for word in pair))
     assert result.exit_code == 2
     assert missing in result.stderr
+
+
+# Other calls than completions ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli_call(cli, server, out):
+    """Run ``map --call`` on the server in this process; the rows of the output and the result."""
+
+    def run(call, source, *args, prompt="{text}"):
+        options = ["--base-url", server.base_url, "--model", server.model, "--call", call, "--prompt", prompt]
+        result = cli("map", source, "-o", out, *options, *args)
+        return (read_rows(out) if out.exists() else None), result
+
+    return run
+
+
+def test_chats_of_texts_and_of_conversations(cli_call, tmp_path, server):
+    rows = [{"talk": f"hello {i}"} for i in range(4)] + [
+        {"talk": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"hello {i}"}]}
+        for i in range(4)
+    ]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    made, result = cli_call("chat", source, "--max-tokens", 4, "--temperature", 0, prompt="{talk}")
+    assert result.exit_code == 0, result.output
+    assert [row["talk"] for row in made] == [row["talk"] for row in rows]
+    assert all(set(row) == {"talk", "id", "completion", "finish_reason", "usage"} for row in made)
+
+    async def one(row):
+        messages = [{"role": "user", "content": row["talk"]}] if isinstance(row["talk"], str) else row["talk"]
+        async with BatchClient(server.base_url, model=server.model) as client:
+            return (await client.chat(messages, max_tokens=4, temperature=0)).text
+
+    assert [row["completion"] for row in made] == [asyncio.run(one(row)) for row in rows]
+
+
+def test_a_conversation_that_is_none_fails_its_row_alone(cli_call, tmp_path):
+    rows = [{"talk": [{"role": "user", "content": "hello"}]}, {"talk": [{"content": "who?"}]}, {"talk": [1]}]
+    made, result = cli_call("chat", write_rows(tmp_path / "in.jsonl", rows), "--max-tokens", 2, prompt="{talk}")
+    assert result.exit_code == 1
+    assert [sorted(row.keys() & {"completion", "error"}) for row in made] == [["completion"], ["error"], ["error"]]
+    assert made[1]["error"]["message"].startswith("line 2: ")
+
+
+@pytest.mark.parametrize("vectors", [None, "numbers", "base64"])
+def test_embeddings_read_back_as_they_were(cli_call, tmp_path, server, vectors):
+    rows = [{"id": str(i), "text": f"document {i}"} for i in range(40)]
+    options = [] if vectors is None else ["--vectors", vectors]
+    made, result = cli_call("embed", write_rows(tmp_path / "in.jsonl", rows), *options)
+    assert result.exit_code == 0, result.output
+
+    async def embeddings():
+        async with BatchClient(server.base_url, model=server.model) as client:
+            return await client.batch_map(rows, "{text}", call="embed")
+
+    for row, own, embedding in zip(made, rows, asyncio.run(embeddings()), strict=True):
+        assert set(row) == {"id", "text", "embedding", "usage"}
+        assert (row["id"], row["text"]) == (own["id"], own["text"])
+        if vectors == "base64":
+            vector = array("f", base64.b64decode(row["embedding"]))
+        else:
+            vector = array("f", row["embedding"])
+            assert max(len(str(number)) for number in row["embedding"]) < 18
+        assert vector == embedding.vector
+
+
+def test_classes(cli_call, tmp_path):
+    made, result = cli_call("classify", write_rows(tmp_path / "in.jsonl", rows_of(8)))
+    assert result.exit_code == 0, result.output
+    for row in made:
+        assert row.keys() >= {"label", "probabilities", "usage"}
+        assert row["label"] is not None
+        assert sum(row["probabilities"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "column", "refused"),
+    [
+        ("embed", "embedding", True),
+        ("embed", "completion", False),
+        ("classify", "label", True),
+        ("chat", "message", True),
+    ],
+)
+def test_a_column_that_the_output_adds_is_refused_where_it_adds_it(cli_call, tmp_path, server, call, column, refused):
+    made, result = cli_call(call, write_rows(tmp_path / "in.jsonl", [{"text": "x", column: 1}]))
+    assert (result.exit_code, column in result.stderr) == ((2, True) if refused else (0, False))
+    if not refused:
+        assert made[0][column] == 1
+
+
+def test_embedding_a_server_without_embeddings_stops_as_completions_do(cli, tmp_path, out):
+    with EmbeddedServer("instant", guise="trtllm") as running:
+        source = write_rows(tmp_path / "in.jsonl", rows_of(5000))
+        options = ["--base-url", running.base_url, "--model", running.model, "--prompt", "{text}", "--call", "embed"]
+        result = cli("map", source, "-o", out, *options)
+    assert result.exit_code == 1
+    assert "every row so far failed with NotFound" in result.stderr
+    assert 64 <= len(read_rows(out)) < 5000
+    assert "has no embedding calls" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--max-tokens", "3"], "--max-tokens"),
+        (["--temperature", "0"], "--temperature"),
+        (["--vectors", "floats"], "--vectors: numbers or base64"),
+        (["--param", 'encoding_format="float"'], "give --vectors"),
+        (["--param", "dimensions=0"], "--param dimensions"),
+        (["--param", 'call="chat"'], "give --call"),
+    ],
+)
+def test_wrong_usage_of_embed_is_refused(cli_call, tmp_path, server, options, named):
+    made, result = cli_call("embed", write_rows(tmp_path / "in.jsonl", rows_of(2)), *options)
+    assert (made, result.exit_code, server.requests) == (None, 2, 0)
+    assert named in result.stderr

@@ -58,6 +58,28 @@ def test_seeds_that_differ_per_call_share_requests(max_tokens: int) -> None:
     assert statistics.batches == 1
 
 
+@pytest.mark.parametrize("settings", [{"order": "shortest_first"}, {"order": "deadline"}, {"single_flight": True}])
+def test_in_every_order(settings: dict[str, Any]) -> None:
+    params = [{"seed": i} for i in range(32)]
+    answers, statistics = together(params, settings=settings, max_tokens=6)
+    assert [answer.text for answer in answers] == expected(params, max_tokens=6)
+    assert statistics.batches == 1
+
+
+def test_long_prompts_that_begin_alike_do_too() -> None:
+    prompts = ["a common beginning " * 20 * (i % 2) + f"and {i}" for i in range(32)]
+
+    async def story(client: BatchClient) -> Any:
+        calls = [client.complete(prompt, seed=i, max_tokens=6) for i, prompt in enumerate(prompts)]
+        return await asyncio.gather(*calls), client.statistics()
+
+    answers, statistics = SGLANG.run(story)
+    assert [answer.text for answer in answers] == [
+        expected_text(prompt, seed=i, max_tokens=6) for i, prompt in enumerate(prompts)
+    ]
+    assert statistics.batches == 1
+
+
 def test_each_call_is_answered_by_its_own_parameters() -> None:
     answers, statistics = together(OWN, max_tokens=200)
     wanted = [own | ({"stop": [own["stop"]]} if isinstance(own.get("stop"), str) else {}) for own in OWN]

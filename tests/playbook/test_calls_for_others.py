@@ -89,6 +89,16 @@ def test_one_that_is_away_does_not_count():
     play >> unsupported(a) << ["reject a: BadRequest"]
 
 
+def test_where_every_server_says_no_such_call_that_is_told():
+    play = Playbook(limit=[4, 4])
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a @0"]
+    play >> failed(a, FailureKind.REFUSED, error=BadRequest, status=405) << ["send a @1"]
+    play.scheduler.handle(failed(a, FailureKind.REFUSED, error=BadRequest, status=405), play.now)
+    ((_, error),) = play.scheduler.commands()[0].errors
+    assert (str(error).endswith("no other server in use takes it"), error.attempt) == (True, 2)
+
+
 @pytest.mark.parametrize("status", [405, 501])
 def test_what_a_server_has_no_such_call_for_goes_elsewhere_too(status):
     play = Playbook(limit=[4, 4])

@@ -195,11 +195,12 @@ async def test_whatever_happens_to_a_reply_everyone_has_its_own_answer(fault, si
     assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
 
 
-async def test_a_choice_that_comes_twice_is_nobodys():
+@pytest.mark.parametrize("size", [1, 9])
+async def test_a_choice_that_comes_twice_is_nobodys(size):
     client, _ = make(SimulatedServer(STEPS, model="m", faults=["double_choice,count=1"]), retry=Backoff(base_s=0.05))
     async with client:
-        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(9)])
-    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(9)]
+        answers = await gather(*[client.chat(user(f"hi {i}"), max_tokens=8, temperature=0) for i in range(size)])
+    assert [answer.text for answer in answers] == [answer_to(f"hi {i}", 8) for i in range(size)]
 
 
 # A server without the list route -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from batchclient import (
+    AnswerInvalid,
     Backoff,
     ConfigError,
     ConnectionLost,
@@ -21,7 +22,7 @@ from batchclient.simulator import SimulatedServer, expected_text
 from batchclient.simulator.chat import render_messages
 from batchclient.simulator.profiles import Profile
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
-from tests.shell.test_chat import make, user
+from tests.shell.test_chat import Person, make, user
 
 STEPS = Profile("t", "", step_s=0.010, max_num_seqs=256, kv_tokens=1_000_000)
 
@@ -422,3 +423,56 @@ async def test_its_repr_shows_no_text():
         assert repr(stream) == "<Stream: not begun, 0 pieces taken>"
         await texts(stream)
         assert repr(stream) == "<Stream: over, 2 pieces taken>"
+
+
+# Forms -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["stream", "stream_chat"])
+async def test_the_whole_answer_is_an_instance_of_the_model_given(way):
+    client, log = make()
+    async with client:
+        given = "who" if way == "stream" else user("who")
+        stream = getattr(client, way)(given, max_tokens=30, temperature=0, response_model=Person)
+        pieces = [delta.text async for delta in stream]
+    assert len(pieces) > 2
+    assert type(stream.completion.parsed) is Person
+    assert stream.completion.parsed == Person.model_validate_json("".join(pieces))
+    assert log.sent[0][1]["response_format"]["json_schema"]["schema"] == Person.model_json_schema()
+
+
+async def test_an_answer_that_does_not_fit_raises_after_its_last_piece():
+    client, _ = make()
+    async with client:
+        stream = client.stream("who", max_tokens=3, response_model=Person)
+        pieces = []
+        with pytest.raises(AnswerInvalid) as caught:
+            async for delta in stream:
+                pieces.append(delta.text)
+        assert len(pieces) == 3
+        assert caught.value.completion is stream.completion
+        assert (stream.completion.text, stream.completion.parsed) == ("".join(pieces), None)
+        assert caught.value.retryable is False
+        with pytest.raises(StopAsyncIteration):
+            await stream.__anext__()
+        assert (await client.complete("on it goes", max_tokens=2)).text
+    assert client.statistics().in_flight == 0
+
+
+async def test_a_model_that_is_none_is_refused_before_anything_is_sent():
+    client, log = make()
+    async with client:
+        for wrong in (dict, "Person", 5):
+            with pytest.raises(ConfigError, match="response_model"):
+                client.stream("who", response_model=wrong)
+        with pytest.raises(ConfigError, match="both demand a form"):
+            client.stream_chat(user("who"), response_model=Person, response_format={"type": "text"})
+    assert log.sent == []
+
+
+async def test_a_stream_with_a_model_that_is_left_says_nothing():
+    client, _ = make()
+    async with client:
+        async with client.stream("who", max_tokens=30, response_model=Person) as stream:
+            await stream.__anext__()
+        assert stream.completion is None

@@ -453,3 +453,26 @@ def test_arguments_of_tool_calls_and_image_links_are_cut_out_too():
 def test_the_words_of_the_protocol_stay():
     wire, _ = write_messages([{"role": "user", "content": [{"type": "text", "text": "hello there"}]}])
     assert redact("the user has no text", [wire], ()) == "the user has no text"
+
+
+def stream_of(*chunks):
+    return "".join([f"data: {json.dumps(each)}\n\n" for each in chunks] + ["data: [DONE]\n\n"]).encode()
+
+
+def tokens(count):
+    return {"prompt_tokens": 3, "completion_tokens": count}
+
+
+def test_a_piece_that_comes_twice_is_known_by_its_count():
+    role = chunk(role="assistant", content="", usage=tokens(0))
+    first, last = chunk(content="a", usage=tokens(1)), chunk(content="b", finish_reason="stop", usage=tokens(2))
+    for chunks, text in (
+        ((role, first, last), "ab"),
+        ((role, first, first, last), None),
+        ((role, role, first, last), "ab"),
+    ):
+        decoder = VllmDialect().decoder(batch_of(user("hi"), streamed=True, max_tokens=9), "text/event-stream")
+        answers = decoder.feed(stream_of(*chunks), 1.0)
+        more, failure = decoder.end(1.0)
+        assert [answer.text for _, answer in answers + more] == ([] if text is None else [text])
+        assert (failure is None) is (text is not None)

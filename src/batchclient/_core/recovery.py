@@ -6,6 +6,7 @@ Rules:
   rest go one by one.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain, what was refused for
   fields that we had added without them, and numbers that were asked for as base64 without that.
+- What an endpoint cannot be asked goes to another that may take it; this endpoint is not given such calls for a while.
 - What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
 - Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
   has failed. What would fail again the same way is tried once more at most; a redirect, an untrusted certificate or a fault of
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
 from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
 from batchclient._core.queue import Group, Queue
+from batchclient._core.refusals import is_of_shape
 from batchclient._core.statistics import Counters
 
 __all__ = ["Recovery"]
@@ -117,9 +120,7 @@ class Recovery:
         alive: list[Request],
         endpoint: Endpoint,
         now: float,
-        *,
-        elsewhere: bool = False,
-        known: bool = False,
+        endpoints: Endpoints | None = None,
     ) -> bool:
         """Requeue the unanswered requests of a failed batch as its failure demands.
 
@@ -128,8 +129,7 @@ class Recovery:
             alive: the requests whose callers still wait.
             endpoint: where it failed.
             now: the time.
-            elsewhere: whether another endpoint is in use.
-            known: whether any endpoint has ever answered.
+            endpoints: all of them; ``None``: there is no other, and none is known to have ever answered.
 
         Returns:
             False if they are not to be sent again.
@@ -137,6 +137,10 @@ class Recovery:
         batch, failure, kind = event.batch, event.failure, event.failure.kind
         abilities = endpoint.can(batch.shape.kind)
         listed = len(batch.requests) > 1
+        elsewhere = endpoints is not None and endpoints.others_in_use(endpoint)
+        known = endpoints is not None and endpoints.known
+        if is_of_shape(failure) and self._pass_on(event, alive, endpoint, endpoints, now):
+            return True
         if kind is FailureKind.NOT_SENT and (elsewhere or known):
             # Nothing was lost but time: another endpoint may have it at once, or the first that comes back.
             self._counters.retries += 1
@@ -197,14 +201,23 @@ class Recovery:
         self._counters.retries += 1
         self._resend(alive, batch.failures, batch.isolation)
 
-    def divert(self, alive: list[Request], batch: Batch, *, sent: bool) -> None:
-        """Requeue requests whose endpoint takes none of their shape; ``sent``: it was the server who said so, and that was an attempt."""
-        if sent:
-            self._counters.retries += 1
-        else:
-            for request in alive:
-                request.attempts -= 1
+    def _pass_on(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
+    ) -> bool:
+        """An endpoint takes no calls of this shape: requeue them for another; return false if none may take them."""
+        batch, unsent = event.batch, event.failure.kind is FailureKind.UNSUPPORTED
+        if endpoints is None or not endpoints.others_in_use(endpoint):
+            return False
+        if not endpoints.others_take(batch.shape, endpoint, now):
+            event.failure = replace(event.failure, message=f"{event.failure.message}; no other server in use takes it")
+            return False
+        endpoint.refusals.lack(batch.shape, now)
+        for request in alive:
+            # That nothing was sent was no attempt; a server's own refusal was.
+            request.attempts -= unsent
+        self._counters.retries += not unsent
         self._resend(alive, batch.failures, batch.isolation)
+        return True
 
     def _search(self, alive: list[Request], batch: Batch) -> None:
         """A list was refused for one of its prompts, or for all of them."""

@@ -74,7 +74,7 @@ from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
-from batchclient._core.refusals import is_of_shape, is_refusal, subject_of
+from batchclient._core.refusals import is_refusal, subject_of
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
@@ -367,36 +367,18 @@ class Scheduler:
             for request in alive:
                 request.failed_on = endpoint.id
         alive = self._endings.fail_begun(alive, event)
-        elsewhere, known = self._endpoints.others_in_use(endpoint), self._endpoints.known
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)
         if alive and batch.moving:
             self._recovery.move(alive, batch)
-        elif is_of_shape(failure) and self._divert(event, alive, endpoint):
-            pass
         elif is_refusal(failure) and event.retry_delay_s is None:
             self._on_refused(event, alive, endpoint, disproved=disproved)
-        elif alive and not self._recovery.try_again(
-            event, alive, endpoint, self._now, elsewhere=elsewhere, known=known
-        ):
+        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, self._endpoints):
             self._endings.fail(alive, event)
         self._steering.note_list_cap(endpoint, kind, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()
-
-    def _divert(self, event: Failed, alive: list[Request], endpoint: Endpoint) -> bool:
-        """An endpoint takes no calls of this shape: send them to one that may; return false if there is none."""
-        batch, failure = event.batch, event.failure
-        unsent = failure.kind is FailureKind.UNSUPPORTED
-        if not self._endpoints.others_take(batch.shape, endpoint, self._now):
-            if unsent and len(self._endpoints.serving) > 1:
-                event.failure = replace(failure, message=f"{failure.message}; no other server in use takes it")
-            return False
-        endpoint.refusals.lack(batch.shape, self._now)
-        if alive:
-            self._recovery.divert(alive, batch, sent=not unsent)
-        return True
 
     def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""

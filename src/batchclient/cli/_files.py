@@ -16,13 +16,13 @@ import stat
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from batchclient.cli._refusal import Refusal
-from batchclient.cli._rows import Format, LineSplitter, Row, make_row
+from batchclient.cli._rows import ADDED, Format, LineSplitter, Row, make_row
 
 __all__ = ["Source", "check_output", "count_lines", "open_output", "open_source"]
 
@@ -39,12 +39,14 @@ class Source:
         name: for messages.
         file: unbuffered.
         form: what a line is; ``None``: the first line that is not blank decides.
+        added: what the output adds to a row.
     """
 
-    def __init__(self, name: str, file: BinaryIO, form: Format | None) -> None:
+    def __init__(self, name: str, file: BinaryIO, form: Format | None, added: Sequence[str] = ADDED) -> None:
         self.name = name
         self.file = file
         self.form = form
+        self._added = added
         self.taken = 0
         self.is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._splitter = LineSplitter()
@@ -115,7 +117,7 @@ class Source:
             number, line = self._lines.popleft()
             if self.form is None and line and not line.isspace():
                 self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
-            row = make_row(number, line, self.form or "text")
+            row = make_row(number, line, self.form or "text", self._added)
             if row is not None:
                 self.taken += 1
                 yield row
@@ -154,15 +156,15 @@ def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
     return future
 
 
-def open_source(path: str, form: Format | None) -> Source:
-    """Open an input; ``-`` is stdin.
+def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED) -> Source:
+    """Open an input; ``-`` is stdin. ``added`` is what the output adds to a row.
 
     Raises:
         Refusal: there is no such file, it cannot be read, or its ending does not say what it holds.
     """
     if path == "-":
         # Read below Python's buffer: a thread that waits in it would keep the interpreter from ending.
-        return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form)
+        return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form, added)
     try:
         file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # the source keeps it
     except OSError as error:
@@ -174,7 +176,7 @@ def open_source(path: str, form: Format | None) -> Source:
         if form is None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             raise Refusal(f"{path}: the ending {ending!r} does not say what a line is: give --format jsonl or text")
-    return Source(path, file, form)
+    return Source(path, file, form, added)
 
 
 def count_lines(path: str) -> int:

@@ -49,6 +49,7 @@ class Job:
         progress: told of each tick.
         on_unreachable: called when a row first fails for want of a connection.
         keep_going: never give up.
+        packed: write vectors as base64.
 
     Attributes:
         written: rows written, those that failed included.
@@ -69,7 +70,9 @@ class Job:
         *,
         on_unreachable: Callable[[], None] | None = None,
         keep_going: bool = False,
+        packed: bool = False,
     ) -> None:
+        self._packed = packed
         self.written = 0
         self.failures: Counter[str] = Counter()
         self.first_failure = ""
@@ -144,7 +147,7 @@ class Job:
                 self._on_unreachable()
                 self._on_unreachable = None
         try:
-            self._output.write(to_line(result))
+            self._output.write(to_line(result, packed=self._packed))
         except OSError as error:
             self._on_broken_output(error)
             return False

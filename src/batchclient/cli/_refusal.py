@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from batchclient.cli._rows import Format
+from batchclient.cli._rows import ADDED_BY, Format
 from batchclient.errors import ConfigError
 
-__all__ = ["Refusal", "format_from", "headers_from", "params_from", "refusal_of"]
+__all__ = ["Refusal", "call_from", "format_from", "headers_from", "packed_from", "params_from", "refusal_of"]
 
 _OPTIONS = {
     "base_url": "--base-url",
@@ -35,11 +35,15 @@ _NOT_FIELDS = {
     "n": "a row holds one completion; write the row n times",
     "docs": "it is no field of the server's",
     "ordered": "it is no field of the server's; give --unordered",
+    "call": "give --call",
     "look_ahead": "it is no field of the server's",
     "priority": "it orders the calls of one client, and a job's calls are alike",
     "tenant": "it is no field of the server's",
 }
 """Names that would be taken for arguments of ``stream_map``, or that a row has no place for."""
+
+
+_GENERATING = ("complete", "chat")
 
 
 class Refusal(Exception):
@@ -67,8 +71,32 @@ def format_from(text: str | None) -> Format | None:
     return formats[text]
 
 
+def call_from(text: str) -> str:
+    """Read what is asked for each row.
+
+    Raises:
+        Refusal: there is no such call.
+    """
+    if text not in ADDED_BY:
+        raise Refusal(f"--call: {', '.join(ADDED_BY)}, not {text!r:.40}")
+    return text
+
+
+def packed_from(text: str | None, call: str) -> bool:
+    """Read whether vectors are written as base64.
+
+    Raises:
+        Refusal: there is no such way, or no vector.
+    """
+    if text is not None and call != "embed":
+        raise Refusal("--vectors is for --call embed")
+    if text not in (None, "numbers", "base64"):
+        raise Refusal(f"--vectors: numbers or base64, not {text!r:.40}")
+    return text == "base64"
+
+
 def params_from(
-    texts: Iterable[str], *, max_tokens: int | None = None, temperature: float | None = None
+    texts: Iterable[str], *, max_tokens: int | None = None, temperature: float | None = None, call: str = "complete"
 ) -> dict[str, Any]:
     """Read ``name=JSON`` texts into a server's fields.
 
@@ -76,6 +104,10 @@ def params_from(
         Refusal: one of them is no such text, comes twice, or is not the server's.
     """
     params: dict[str, Any] = {}
+    if call not in _GENERATING:
+        for option, given in (("--max-tokens", max_tokens), ("--temperature", temperature)):
+            if given is not None:
+                raise Refusal(f"{option}: --call {call:.40} generates nothing")
     if max_tokens is not None:
         params["max_tokens"] = max_tokens
     if temperature is not None:
@@ -86,6 +118,10 @@ def params_from(
             raise Refusal(f"--param {text!r:.60}: write name=JSON, as in --param top_p=0.9")
         if name in _NOT_FIELDS:
             raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
+        if name == "encoding_format" and call == "embed":
+            raise Refusal(
+                "--param encoding_format: how vectors travel is found out; give --vectors for how they are written"
+            )
         if name in params:
             raise Refusal(f"--param {name}: it is given twice")
         try:

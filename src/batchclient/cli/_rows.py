@@ -4,8 +4,9 @@ Rules:
 - A line ends at ``\n`` and nowhere else: U+2028 and its kin may stand inside a JSON string. A ``\r`` before it and a
   byte-order mark before the first line are dropped, blank lines are skipped, and lines are numbered from 1, blank ones too.
 - A line that cannot be used is a row with a fault. It stops nothing; in the output it is ``{"line": N, "error": {…}}``.
-- A row of the output is the row of the input and the names of ``ADDED``. An input that already has one of them is at
+- A row of the output is the row of the input and what its call adds (``ADDED_BY``). An input that already has one of them is at
   fault: which of the two values would be meant?
+- A vector's numbers have the nine digits that a 32-bit float needs to be read back as it was.
 - What is written is JSON as the standard has it: no NaN, no infinity.
 """
 
@@ -13,18 +14,42 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from array import array
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from batchclient.types import MapResult
+from batchclient.types import Classification, Completion, Embedding, MapResult
 
-__all__ = ["ADDED", "BadRow", "Format", "LineSplitter", "Row", "blame", "describe", "make_row", "message_of", "to_line"]
+__all__ = [
+    "ADDED",
+    "ADDED_BY",
+    "BadRow",
+    "Format",
+    "LineSplitter",
+    "Row",
+    "blame",
+    "describe",
+    "make_row",
+    "message_of",
+    "to_line",
+]
 
 Format = Literal["jsonl", "text"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
-"""What the output adds, beside ``id``."""
+"""What the output adds, beside ``id``, where each row is completed."""
+ADDED_BY: Mapping[str, tuple[str, ...]] = {
+    "complete": ADDED,
+    "chat": (*ADDED, "message"),
+    "embed": ("embedding", "usage", "error"),
+    "classify": ("label", "probabilities", "usage", "error"),
+}
+"""The same by call."""
+_PLAIN_MESSAGE = frozenset({"role", "content"})
+"""A chat's message with no more than these says nothing that ``completion`` does not."""
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_LINE_BYTES = 16 * 1024 * 1024
 """A line is held in memory whole; a file without line ends must not be. The longest prompts are a hundredth of it."""
@@ -86,8 +111,8 @@ class LineSplitter:
         return self._number, line.removesuffix(b"\r")
 
 
-def make_row(number: int, line: bytes | None, form: Format) -> Row | None:
-    """Make a row of a line; ``None`` if it is blank."""
+def make_row(number: int, line: bytes | None, form: Format, added: Sequence[str] = ADDED) -> Row | None:
+    """Make a row of a line; ``None`` if it is blank. ``added`` is what the output adds, and no input may have."""
     if line is None:
         return Row({}, number, f"line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
     if not line or line.isspace():
@@ -106,7 +131,7 @@ def make_row(number: int, line: bytes | None, form: Format) -> Row | None:
         return Row({}, number, f"line {number} is not JSON: {error}")
     if not isinstance(fields, dict):
         return Row({}, number, f"line {number} is no JSON object")
-    taken = [name for name in ADDED if name in fields]
+    taken = [name for name in added if name in fields]
     if taken:
         return Row(
             fields, number, f"line {number} has a field {taken[0]!r}, which the output would overwrite; rename it"
@@ -140,9 +165,9 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 
 
-def to_line(result: MapResult) -> bytes:
-    """Write a result as one line of JSON."""
-    fields = _fields(result)
+def to_line(result: MapResult, *, packed: bool = False) -> bytes:
+    """Write a result as one line of JSON; ``packed``: a vector as base64 of 32-bit floats, the lowest byte first."""
+    fields = _fields(result, packed=packed)
     try:
         return _encode(fields).encode() + b"\n"
     except UnicodeEncodeError:
@@ -150,7 +175,7 @@ def to_line(result: MapResult) -> bytes:
         return _encode_ascii(fields).encode() + b"\n"
 
 
-def _fields(result: MapResult) -> dict[str, Any]:
+def _fields(result: MapResult, *, packed: bool) -> dict[str, Any]:
     row: Row = result.document
     if row.fault is not None:
         return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
@@ -160,16 +185,35 @@ def _fields(result: MapResult) -> dict[str, Any]:
     if result.error is not None:
         fields["error"] = {"type": type(result.error).__name__, "message": message_of(result)}
         return fields
-    completion = result.completion
-    assert completion is not None
-    usage = completion.usage
-    fields["completion"] = completion.text
-    fields["finish_reason"] = completion.finish_reason
-    fields["usage"] = usage and {
+    return fields | _of_answer(result.answer, packed=packed)
+
+
+def _of_answer(answer: Any, *, packed: bool) -> dict[str, Any]:
+    """What the output adds for an answer."""
+    usage = answer.usage
+    if isinstance(answer, Embedding):
+        vector = _pack(answer.vector) if packed else [float(f"{number:.9g}") for number in answer.vector]
+        return {"embedding": vector, "usage": usage and {"prompt_tokens": usage.prompt_tokens}}
+    if isinstance(answer, Classification):
+        counted = usage and {"prompt_tokens": usage.prompt_tokens}
+        return {"label": answer.label, "probabilities": list(answer.probabilities), "usage": counted}
+    assert isinstance(answer, Completion), "a map has no other answers"
+    added: dict[str, Any] = {"completion": answer.text, "finish_reason": answer.finish_reason}
+    message = answer.choices[0].message
+    if message is not None and not message.keys() <= _PLAIN_MESSAGE:
+        added["message"] = dict(message)
+    added["usage"] = usage and {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
     }
-    return fields
+    return added
+
+
+def _pack(vector: array[float]) -> str:
+    if sys.byteorder == "big":
+        vector = vector[:]
+        vector.byteswap()
+    return b64encode(vector.tobytes()).decode()
 
 
 def message_of(result: MapResult) -> str:

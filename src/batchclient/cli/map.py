@@ -20,8 +20,16 @@ import typer
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
 from batchclient.cli._job import INTERRUPTED, Job
 from batchclient.cli._progress import ProgressBar
-from batchclient.cli._refusal import Refusal, format_from, headers_from, params_from, refusal_of
-from batchclient.cli._rows import Format, Row, blame, describe
+from batchclient.cli._refusal import (
+    Refusal,
+    call_from,
+    format_from,
+    headers_from,
+    packed_from,
+    params_from,
+    refusal_of,
+)
+from batchclient.cli._rows import ADDED_BY, Format, Row, blame, describe
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.templates import Prompt, make_prompt
@@ -37,6 +45,13 @@ def map_rows(
     base_url: Annotated[list[str], typer.Option(help="The server's root with its /v1; repeatable.")],
     prompt: Annotated[str, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")],
     model: Annotated[str | None, typer.Option(help="The name the server knows the model by.")] = None,
+    call: Annotated[
+        str, typer.Option(metavar="CALL", help="What each row asks for: complete, chat, embed or classify.")
+    ] = "complete",
+    vectors: Annotated[
+        str | None,
+        typer.Option(metavar="numbers|base64", help="How --call embed writes a vector (default: numbers)."),
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="Where rows go; - is stdout.")] = "-",
     format: Annotated[  # noqa: A002  # the option's name
         str | None,
@@ -73,8 +88,9 @@ def map_rows(
 ) -> None:
     """Complete one prompt per row of IN and write each row with its completion.
 
-    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error. A line that is
-    no row becomes {"line": N, "error": …}. Exit status: 0 all rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
+    A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or error; embed adds embedding
+    and usage instead, classify label, probabilities and usage. A line that is no row becomes {"line": N, "error": …}. Exit status:
+    0 all rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
     """
     client_options = {
         "model": model,
@@ -85,6 +101,7 @@ def map_rows(
         "http_backend": http_backend,
     }
     try:
+        call = call_from(call)
         options = MapOptions(
             source=source,
             output=output,
@@ -92,12 +109,14 @@ def map_rows(
             form=format_from(format),
             base_url=base_url,
             client=client_options | {"headers": headers_from(header or [])},
-            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature),
+            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
             timeout_s=timeout,
             ordered=not unordered,
             quiet=quiet,
             overwrite=overwrite,
             keep_going=keep_going,
+            call=call,
+            packed=packed_from(vectors, call),
         )
         status = run_map(options)
     except Refusal as refusal:
@@ -124,6 +143,8 @@ class MapOptions:
         quiet: neither progress nor summary.
         overwrite: whether an output that is there already may be replaced.
         keep_going: whether rows that all fail alike do not stop it.
+        call: what is asked for each row, in ``stream_map``'s words.
+        packed: whether vectors are written as base64.
     """
 
     source: str
@@ -138,6 +159,8 @@ class MapOptions:
     quiet: bool
     overwrite: bool = False
     keep_going: bool = False
+    call: str = "complete"
+    packed: bool = False
 
 
 def run_map(options: MapOptions) -> int:
@@ -148,7 +171,7 @@ def run_map(options: MapOptions) -> int:
         KeyboardInterrupt: Ctrl-C before it began.
     """
     try:
-        with open_source(options.source, options.form) as source:
+        with open_source(options.source, options.form, ADDED_BY[options.call]) as source:
             job = _make_job(options, source)
             asyncio.run(job.run())
             left = source.count() - job.written if job.stopped_by else 0
@@ -169,7 +192,8 @@ def _make_job(options: MapOptions, source: Source) -> Job:
         _check_first(first, _names(options.prompt), source)
     results = client.stream_map(
         source.rows(),
-        blame(_prompt_function(options.prompt, render)),
+        blame(_prompt_function(options.prompt, render, options.call)),
+        call=options.call,
         ordered=options.ordered,
         timeout_s=options.timeout_s,
         **options.params,
@@ -184,6 +208,7 @@ def _make_job(options: MapOptions, source: Source) -> Job:
         ProgressBar(shown=shown, total=total),
         on_unreachable=None if options.quiet or sys.stderr.isatty() else partial(_say_unreachable, options.base_url),
         keep_going=options.keep_going,
+        packed=options.packed,
     )
 
 
@@ -196,10 +221,14 @@ def _names(template: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
 
 
-def _prompt_function(template: str, render: Callable[[Any], Prompt]) -> Callable[[Row], Prompt]:
-    if "" in _names(template):
+def _prompt_function(template: str, render: Callable[[Any], Prompt], call: str) -> Callable[[Row], Any]:
+    names = _names(template)
+    if "" in names:
         # Text lines are rows with a field ``text``; ``{}`` is the line itself.
         return lambda row: render(row["text"])
+    if call == "chat" and template == f"{{{names[0]}}}":
+        # A field that is a conversation is one; a text is a message of the user's.
+        return lambda row: row[names[0]] if isinstance(row.get(names[0]), list) else render(row)
     return render
 
 

@@ -100,6 +100,10 @@ class ChatStreamDecoder(StreamDecoder):
         logprobs = join_logprobs(pieces)
         return Choice(index, _text(message), pieces[-1].get("finish_reason"), logprobs, ids, extra, message)
 
+    @staticmethod
+    def _text_in(piece: dict[str, Any]) -> Any:
+        return (piece.get("delta") or {}).get("content")
+
     def _delta(self, piece: dict[str, Any], index: int) -> Delta:
         message = {name: value for name, value in (piece.get("delta") or {}).items() if value is not None}
         ids = piece.get("token_ids") if self._keep_ids else None

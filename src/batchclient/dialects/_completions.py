@@ -445,10 +445,15 @@ class StreamDecoder(_Reply):
 
     def _check_growth(self, index: int, pieces: list[dict[str, Any]], usage: Usage) -> None:
         """Refuse an event that brings the text of the one before it, and no token: it is the same. A last one may bring text that was held back."""
-        text = pieces[-1].get("text")
-        if text and 0 < usage.completion_tokens <= self._tokens.get(index, 0) and text == pieces[-2].get("text"):
+        text = self._text_in(pieces[-1])
+        if text and 0 < usage.completion_tokens <= self._tokens.get(index, 0) and text == self._text_in(pieces[-2]):
             raise DemuxError(f"the server sent a piece of choice {index} twice")
         self._tokens[index] = usage.completion_tokens
+
+    @staticmethod
+    def _text_in(piece: dict[str, Any]) -> Any:
+        """The text that an event brings."""
+        return piece.get("text")
 
     def _take_back(self, index: object, answers: list[tuple[int, Completion]]) -> None:
         """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
