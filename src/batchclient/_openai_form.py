@@ -26,7 +26,7 @@ from batchclient.types import Reply
 if TYPE_CHECKING:
     from batchclient.client import BatchClient
 
-__all__ = ["PATHS", "BodyCalls", "make_calls", "read_body"]
+__all__ = ["PATHS", "WireCalls", "make_calls", "read_body"]
 
 PATHS = {
     "/completions": (Kind.COMPLETION, "prompt"),
@@ -37,7 +37,7 @@ PATHS = {
 
 
 @dataclass(slots=True)
-class BodyCalls:
+class WireCalls:
     """The calls of one body.
 
     Args:
@@ -53,7 +53,7 @@ class BodyCalls:
     params: dict[str, Any]
 
 
-def read_body(path: str, body: object) -> BodyCalls | None:
+def read_body(path: str, body: object) -> WireCalls | None:
     """Return the calls of a request's body; ``None`` if it cannot share a request with others.
 
     Args:
@@ -74,7 +74,7 @@ def read_body(path: str, body: object) -> BodyCalls | None:
     ours = FIELDS_OF_KIND.get(kind, {})
     if any((ours.get(name) or FIELDS.get(name) or _JOINS)[0] is Role.OURS for name in params):
         return None
-    return BodyCalls(kind, items, model, params)
+    return WireCalls(kind, items, model, params)
 
 
 _JOINS = (Role.JOINS, "")
@@ -97,7 +97,7 @@ def _items(kind: Kind, given: Any) -> list[Any] | None:
 
 
 async def make_calls(
-    client: BatchClient, calls: BodyCalls, timeout_s: float | None = None, max_attempts: int | None = None
+    client: BatchClient, calls: WireCalls, timeout_s: float | None = None, max_attempts: int | None = None
 ) -> Reply | None:
     """Make the calls of one body and wait for their answers.
 

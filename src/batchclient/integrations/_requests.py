@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from batchclient._openai_form import PATHS, BodyCalls, read_body
+from batchclient._openai_form import PATHS, WireCalls, read_body
 
 __all__ = ["Job", "RequestReader"]
 
@@ -69,7 +69,7 @@ class Job:
 
     base_url: str
     headers: tuple[tuple[bytes, bytes], ...]
-    calls: BodyCalls
+    calls: WireCalls
     timeout_s: float | None
 
 

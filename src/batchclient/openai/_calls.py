@@ -16,7 +16,7 @@ from typing import Any
 from openai import DEFAULT_TIMEOUT, NotGiven, Omit
 from openai._models import FinalRequestOptions
 
-from batchclient._openai_form import BodyCalls, read_body
+from batchclient._openai_form import WireCalls, read_body
 
 __all__ = ["Planned", "plan"]
 
@@ -44,7 +44,7 @@ class Planned:
         began: when it was made, by the performance counter; seconds.
     """
 
-    calls: BodyCalls
+    calls: WireCalls
     path: str
     timeout_s: float | None
     max_attempts: int
