@@ -365,5 +365,26 @@ PROTECTIONS = (
         "        return True\n",
         "tests/unit/test_limits.py::test_a_refusal_at_the_top_is_judged_by_what_is_refused_below",
     ),
+    Protection(
+        "requests with different keys never share",
+        "src/batchclient/integrations/_requests.py",
+        '_OF_THE_PROGRAM = frozenset({b"user-agent"})',
+        '_OF_THE_PROGRAM = frozenset({b"user-agent", b"authorization"})',
+        "tests/integrations/test_transport.py::test_requests_that_differ_in_a_header_that_counts_never_share",
+    ),
+    Protection(
+        "a client that is at work does not make room for another",
+        "src/batchclient/integrations/_batcher.py",
+        "            desk.busy += 1\n            try:\n                await gone",
+        "            desk.busy += 0\n            try:\n                await gone",
+        "tests/integrations/test_transport.py::test_clients_are_few_and_nothing_is_lost",
+    ),
+    Protection(
+        "vectors that are handed on come in the form that was asked for",
+        "src/batchclient/dialects/_shapes.py",
+        "packable = shape.packable and not verbatim",
+        "packable = shape.packable",
+        "tests/integrations/test_transport.py::test_a_response_is_what_the_server_alone_would_have_sent",
+    ),
 )
 """In no order that matters."""
