@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import json
+import pickle
 import socket
 
 import httpx
@@ -171,6 +172,46 @@ def test_a_response_is_what_the_server_alone_would_have_sent(library, made, serv
         assert response.http_version == plain.http_version
         assert response.elapsed.total_seconds() > 0
         assert told(response.json()) == told(plain.json())
+
+
+async def read_whole(response):
+    return await response.aread()
+
+
+async def read_pieces(response):
+    return b"".join([piece async for piece in response.aiter_bytes()])
+
+
+async def read_raw(response):
+    return b"".join([piece async for piece in response.aiter_raw()])
+
+
+async def read_twice(response):
+    await response.aread()
+    return b"".join([piece async for piece in response.aiter_bytes(5)])
+
+
+@pytest.mark.parametrize("read", [read_whole, read_pieces, read_raw, read_twice])
+def test_a_response_may_be_read_in_any_way(library, over, read):
+    async def main():
+        transport, client = over()
+        async with client, client.stream("POST", "completions", json=body("p")) as response:
+            with pytest.raises(library.ResponseNotRead):
+                response.content
+            content = await read(response)
+            assert json.loads(content)["choices"][0]["text"] == "P"
+            assert response.num_bytes_downloaded == len(content) == int(response.headers["content-length"])
+            if read in (read_whole, read_twice):
+                assert pickle.loads(pickle.dumps(response)).json() == response.json()
+            else:
+                with pytest.raises(library.StreamConsumed):
+                    await response.aread()
+        assert response.is_closed
+        assert response.elapsed.total_seconds() > 0
+        assert transport.shared == 1
+        assert isinstance(response, library.Response)
+
+    run(main)
 
 
 def test_the_headers_of_its_own_request_reach_every_caller(over, handler):

@@ -631,5 +631,26 @@ PROTECTIONS = (
         "import batchclient\nimport pytest\n\nif",
         "tests/testing/test_plugin.py::test_where_it_is_not_used_nothing_of_batchclient_is_imported",
     ),
+    Protection(
+        "requests with different keys never share",
+        "src/batchclient/integrations/_requests.py",
+        '_OF_THE_PROGRAM = frozenset({b"user-agent"})',
+        '_OF_THE_PROGRAM = frozenset({b"user-agent", b"authorization"})',
+        "tests/integrations/test_transport.py::test_requests_that_differ_in_a_header_that_counts_never_share",
+    ),
+    Protection(
+        "a client that is at work does not make room for another",
+        "src/batchclient/integrations/_batcher.py",
+        "            desk.busy += 1\n            try:\n                await gone",
+        "            desk.busy += 0\n            try:\n                await gone",
+        "tests/integrations/test_transport.py::test_clients_are_few_and_nothing_is_lost",
+    ),
+    Protection(
+        "vectors that are handed on come in the form that was asked for",
+        "src/batchclient/dialects/_shapes.py",
+        "packable = shape.packable and not verbatim",
+        "packable = shape.packable",
+        "tests/integrations/test_transport.py::test_a_response_is_what_the_server_alone_would_have_sent",
+    ),
 )
 """In no order that matters."""

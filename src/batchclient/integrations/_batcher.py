@@ -41,6 +41,7 @@ class Batcher:
 
     Args:
         library: ``httpx`` or ``httpx2``.
+        response: its class of responses, behind ``WholeResponse``.
         http_client: sends the shared requests, if they are to go over a user's own transport.
         base_url, max_attempts, labels, settings: the transport's.
     """
@@ -48,6 +49,7 @@ class Batcher:
     def __init__(
         self,
         library: Any,
+        response: Any,
         http_client: Any,
         *,
         base_url: str | None,
@@ -73,7 +75,7 @@ class Batcher:
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, labels)
         self.read = self._reader.read
-        self._writer = ResponseWriter(library)
+        self._writer = ResponseWriter(library, response)
         self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
         self.nursery: Any = None
         """Trio's, where the clients' tasks live."""

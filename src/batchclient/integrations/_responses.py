@@ -4,6 +4,8 @@ Rules:
 - An answer is the server's own: its status, its headers without those of the shared message, its body cut out for one caller (``dialects._verbatim``).
 - So is an error, where the server's body concerned this caller alone; else its body is made of our error, in OpenAI's form.
 - What is no answer of the server's is the library's own exception, as if it had met the network itself.
+- A response is the library's own class in all but how it is read whole: its bytes are here, and the library's layers of generators would cost a call about 80 µs,
+  with 64 in flight, of the 700 that one of openai's takes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from batchclient.errors import (
 )
 from batchclient.types import Reply
 
-__all__ = ["ResponseWriter"]
+__all__ = ["ResponseWriter", "WholeResponse"]
 
 _OF_THE_SHARED_MESSAGE = frozenset(
     {
@@ -47,6 +49,37 @@ _JSON = (b"content-type", b"application/json")
 _BAD_GATEWAY = 502
 """For a reply that is no answer: what is between the program and the server says so (RFC 9110, 15.6.3)."""
 
+
+class WholeResponse:
+    """Stands before a library's ``Response``: its body is here already. Read in pieces, it is as any other."""
+
+    whole: bytes
+    _content: bytes
+    is_stream_consumed: bool
+
+    async def aread(self) -> bytes:
+        """Return the body."""
+        if not hasattr(self, "_content"):
+            self._take()
+            await self.aclose()  # type: ignore[attr-defined]  # the library's
+        return self._content
+
+    def read(self) -> bytes:
+        """Return the body."""
+        if not hasattr(self, "_content"):
+            self._take()
+            self.close()  # type: ignore[attr-defined]  # the library's
+        return self._content
+
+    def _take(self) -> None:
+        if self.is_stream_consumed:
+            # It raises what it always raises.
+            super().read()  # type: ignore[misc]
+        self._content = self.whole
+        self._num_bytes_downloaded = len(self.whole)
+        self.is_stream_consumed = True
+
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -55,10 +88,12 @@ class ResponseWriter:
 
     Args:
         library: ``httpx`` or ``httpx2``.
+        response: its class of responses, behind ``WholeResponse``.
     """
 
-    def __init__(self, library: Any) -> None:
+    def __init__(self, library: Any, response: Any) -> None:
         self._library = library
+        self._make = response
         self._last: tuple[Mapping[str, str], Headers] | None = None
 
     def answer(self, reply: Reply) -> Any:
@@ -94,10 +129,11 @@ class ResponseWriter:
         return self._response(status, to_json(body), [*headers, _JSON])
 
     def _response(self, status: int, content: bytes, headers: Headers) -> Any:
-        library = self._library
         headers.append((b"content-length", b"%d" % len(content)))
-        # As a stream: a response with its content has no ``elapsed``.
-        return library.Response(status, headers=headers, stream=library.ByteStream(content))
+        # As a stream: a response made with its content has no ``elapsed``, and cannot be read raw.
+        response = self._make(status, headers=headers, stream=self._library.ByteStream(content))
+        response.whole = content
+        return response
 
     def _headers(self, headers: Mapping[str, str]) -> Headers:
         """Those that are still true, as they came. All calls of a shared request have the same object."""

@@ -38,6 +38,7 @@ class Batching:
     """
 
     _library: ClassVar[Any]
+    _response: ClassVar[Any]
 
     def __init__(
         self,
@@ -52,7 +53,13 @@ class Batching:
         self._given = transport
         over = None if transport is None else self._client_over(transport)
         self._batcher = Batcher(
-            library, over, base_url=base_url, max_attempts=max_attempts, labels=labels, settings=settings
+            library,
+            self._response,
+            over,
+            base_url=base_url,
+            max_attempts=max_attempts,
+            labels=labels,
+            settings=settings,
         )
         self._own_arguments = {
             "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),
@@ -92,8 +99,9 @@ class Batching:
         return self._batcher.read(request)
 
     def _refuse(self, transport: Any, kind: str) -> ConfigError:
+        hint = "; a server is given as base_url=…" if isinstance(transport, str) else ""
         name = type(transport).__name__
-        return ConfigError(f"transport is {kind} of {self._library.__name__}'s, not a {name}", field="transport")
+        return ConfigError(f"transport is {kind} of {self._library.__name__}'s, not a {name}{hint}", field="transport")
 
 
 class AsyncBatching(Batching):
