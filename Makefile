@@ -46,9 +46,9 @@ test-servers: $(STAMP)  ## The same against a real llama-server (builds it: 5 mi
 test-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIENT_VLLM_URL, …; see docs/how-to/gpu-suite.md
 	$(BIN)/python -m pytest tests/gpu -m gpu $(PYTEST_ARGS)
 
-test-openai2:  ## openai 2 over BatchTransport, in an environment of its own
+test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environment of its own
 	PYTHON=$(PYTHON) scripts/openai2_env.sh
-	"$${BATCHCLIENT_OPENAI2_VENV:-.openai2}/bin/python" -m pytest tests/integrations/openai $(PYTEST_ARGS)
+	"$${BATCHCLIENT_OPENAI2_VENV:-.openai2}/bin/python" -m pytest tests/drop_in tests/integrations/openai $(PYTEST_ARGS)
 
 test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, in an environment of their own (400 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh

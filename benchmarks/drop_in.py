@@ -35,6 +35,7 @@ from overhead import (
 )
 
 from batchclient.integrations.httpx2 import BatchTransport
+from batchclient.openai import AsyncOpenAI
 
 
 def with_openai(make: Callable[[str], Any]) -> OpenClient:
@@ -77,14 +78,47 @@ def over_nothing(base_url: str) -> Any:
     return openai.AsyncOpenAI(base_url=base_url, api_key="none", http_client=http)
 
 
+def drop_in(base_url: str) -> Any:
+    return AsyncOpenAI(base_url=base_url, api_key="none", preset="throughput", dialect="vllm", limit=LIMIT)
+
+
+def chats(make: Callable[[str], Any]) -> OpenClient:
+    """The same, asked for a chat."""
+
+    @contextlib.asynccontextmanager
+    async def opened(base_url: str) -> AsyncIterator[Call]:
+        async with make(base_url) as client:
+
+            async def call(prompt: str) -> str:
+                messages = [{"role": "user", "content": prompt}]
+                answer = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
+                text: str = answer.choices[0].message.content
+                return text
+
+            yield call
+
+    return opened
+
+
 ARMS = (
     Arm("openai", "AsyncOpenAI", with_openai(plain)),
+    Arm("drop_in", "batchclient.openai.AsyncOpenAI", with_openai(drop_in), needs_us=True),
+    Arm("openai_chat", "AsyncOpenAI, chats", chats(plain)),
+    Arm("drop_in_chat", "batchclient.openai.AsyncOpenAI, chats", chats(drop_in), needs_us=True),
     Arm("transport", "AsyncOpenAI over BatchTransport", with_openai(over_transport), needs_us=True),
     Arm("nothing", "AsyncOpenAI over a transport that costs nothing", with_openai(over_nothing)),
     Arm("batchclient", "BatchClient.complete", ours(1, preset="throughput"), needs_us=True),
 )
-BOUNDS: dict[str, float | None] = {"transport": 1 / 2, "nothing": None, "batchclient": None}
+BOUNDS: dict[str, float | None] = {
+    "drop_in": 1 / 15,
+    "drop_in_chat": 1 / 8,
+    "transport": 1 / 2,
+    "nothing": None,
+    "batchclient": None,
+}
 """Of openai's own CPU per call."""
+BASES = {"drop_in_chat": "openai_chat"}
+"""What an arm is compared with, where it is not openai's completion."""
 
 
 def measure(base_url: str, arms: Sequence[Arm], repetitions: int, cpu_s: float) -> dict[str, list[LoopRun]]:
@@ -101,10 +135,10 @@ def targets(runs: dict[str, list[LoopRun]]) -> list[Target]:
     labels = {arm.name: arm.label for arm in ARMS}
     return [
         Target(
-            f"CPU per call: {labels[name]} / {labels['openai']}",
+            f"CPU per call: {labels[name]} / {labels[BASES.get(name, 'openai')]}",
             [
                 mine.measured.cpu_us / theirs.measured.cpu_us
-                for mine, theirs in zip(runs[name], runs["openai"], strict=True)
+                for mine, theirs in zip(runs[name], runs[BASES.get(name, "openai")], strict=True)
             ],
             bound,
         )

@@ -7,7 +7,6 @@ import json
 import httpx
 import openai
 import pytest
-import trio
 
 from batchclient import ConfigError
 from batchclient.openai import AsyncOpenAI
@@ -447,7 +446,18 @@ def test_one_client_in_one_event_loop_after_the_other(server):
     asyncio.run(client.close())
 
 
+async def test_a_call_that_shares_a_generation_with_a_direct_one_has_its_own_reply(server):
+    async with make(server.base_url, single_flight=True) as client:
+        direct = client.batch_client.complete("p", model=server.model, max_tokens=4, temperature=0)
+        through = [complete(client, model=server.model, max_tokens=4, temperature=0) for _ in range(3)]
+        answer, *answers = await asyncio.gather(direct, *through)
+        assert client.batch_client.statistics().shared == 2
+    assert [each.choices[0].text for each in answers] == [answer.text] * 3
+
+
 def test_on_trio_calls_are_openais_own(server):
+    trio = pytest.importorskip("trio")
+
     async def story():
         async with make(server.base_url) as client:
             answer = await complete(client, model=server.model)

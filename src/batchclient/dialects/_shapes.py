@@ -116,6 +116,8 @@ class Shapes:
         answer_key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
         key = f"{reason}!".encode() + answer_key if alone or to_caller else answer_key
         if verbatim:
+            # Their answers hold what others' do not: none may be given another's.
+            answer_key = b"verbatim!" + answer_key
             key = b"verbatim!" + key
         shape = self._shapes.get(key)
         if shape is None:
