@@ -92,6 +92,28 @@ async def test_an_error_is_openais_with_the_servers_own_body(status, body):
     assert len(server.heard) == 2
 
 
+ODD = {
+    "no choice": {"choices": []},
+    "no index": {"choices": [{"text": "t", "finish_reason": "stop", "logprobs": None}]},
+    "another index": {"choices": [{"index": 7, "text": "t", "finish_reason": "stop", "logprobs": None}]},
+    "given up": {"choices": [{"index": 0, "text": "t", "finish_reason": "abort", "logprobs": None}]},
+    "a text that is none": {"choices": [{"index": 0, "text": None, "finish_reason": "stop"}], "usage": "none"},
+    "more than was asked": {"choices": [{"index": n, "text": "t", "finish_reason": "stop"} for n in range(3)]},
+}
+
+
+@pytest.mark.parametrize("reply", ODD.values(), ids=ODD)
+async def test_what_openai_takes_from_a_lone_call_is_handed_on(reply):
+    body = json.dumps({"id": "1", "object": "text_completion", "created": 1, "model": "m", **reply}).encode()
+    async with FaultServer(then=says(*[response(body, headers=JSON)] * 9)) as server:
+        got = []
+        for client in (make(server.url), openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=0)):
+            async with client:
+                got.append((await complete(client)).model_dump(warnings=False))
+        assert len(server.heard) == 2
+    assert got[0] == got[1]
+
+
 async def test_an_error_page_that_is_no_json():
     reply = response(b"<html>bad gateway</html>", "502 Bad Gateway", [("content-type", "text/html")])
     async with FaultServer(then=says(*[reply] * 9)) as server:

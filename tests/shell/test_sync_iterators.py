@@ -472,7 +472,11 @@ def test_what_nobody_takes_is_not_read_on():
                     read.append(number)
                     yield chunk
 
-        return Reply(chunks=Counted(stream(sent, last=False) * count + stream(sent, first=False) + stream_end()))
+        (piece,) = stream(sent, last=False)
+        # Each with a text of its own: a piece that comes twice is refused.
+        pieces = [piece.replace(b'"text": "', b'"text": "%d ' % number) for number in range(count)]
+        assert len(set(pieces)) == count
+        return Reply(chunks=Counted(pieces + stream(sent, first=False) + stream_end()))
 
     with make_sync(ScriptedTransport(many)) as client:
         pieces = client.stream("p")

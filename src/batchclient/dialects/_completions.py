@@ -254,6 +254,13 @@ class PlainDecoder(_Reply):
             return [], _malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
         if isinstance(reply, dict) and reply.get("error") is not None:
             return [], self._error_reply(reply["error"])
+        if (
+            self._batch.shape.verbatim
+            and len(self._batch.requests) == 1
+            and isinstance(reply, dict)
+            and "choices" in reply
+        ):
+            return [(0, self._as_it_came(reply))], None
         try:
             reply = self._reader.reply(reply)
             if not isinstance(reply, self._reply_type):
@@ -263,6 +270,11 @@ class PlainDecoder(_Reply):
             return [], _mismatch(error)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             return [], _malformed(f"the reply's {self._called} are not what such a server sends", error)
+
+    def _as_it_came(self, reply: dict[str, Any]) -> Completion:
+        """The answer to a lone call that hands the reply on: whatever is in it is its caller's to judge."""
+        usage, attempts = _usage(reply.get("usage")), self._batch.requests[0].attempts
+        return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1)))
 
     def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
