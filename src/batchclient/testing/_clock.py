@@ -167,7 +167,8 @@ class VirtualClock:
     def elapsed_s(self) -> float:
         """Virtual seconds since the clock was started."""
         on_trio: float = 0.0 if self._trio_clock is None else self._trio_clock.current_time()
-        return self._hands.now - self._started_at + on_trio
+        # It counts on from the real clock, whose seconds since the machine's start leave a float few places after the point.
+        return round(self._hands.now - self._started_at + on_trio, 9)
 
     @property
     def trio_clock(self) -> Any:
