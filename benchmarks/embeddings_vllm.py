@@ -123,9 +123,11 @@ def main() -> None:
         base_url, pid = options.base_url, options.pid
         if base_url is None:
             sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+            from tests.live.real_time import go_first
             from tests.live.vllm_server import EMBED_FLAGS, VllmServer
 
             server = stack.enter_context(VllmServer(EMBED_FLAGS))
+            go_first()
             base_url, pid = server.base_url, server.pid
         runs = asyncio.run(compare(base_url, pid, prompts, options.rounds))
     shown, data = report(runs, options.texts)

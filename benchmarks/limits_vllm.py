@@ -41,9 +41,11 @@ MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
 @contextlib.contextmanager
 def vllm(*flags: str) -> Iterator[Server]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.live.real_time import go_first
     from tests.live.vllm_server import VllmServer
 
     with VllmServer(flags) as server:
+        go_first()
         yield Server(server.base_url, server.model, server.pid)
 
 

@@ -72,10 +72,12 @@ ARMS = {"grouped by hand": (False, False), "shuffled, grouped by prefix": (True,
 @contextmanager
 def server() -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.live.real_time import go_first
     from tests.live.vllm_server import VllmServer
 
     bind = os.environ.get("VLLM_CPU_OMP_THREADS_BIND")
     with VllmServer(FLAGS, env={"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else None) as running:
+        go_first()
         yield running.base_url, running.model
 
 

@@ -128,9 +128,11 @@ def vllm(options: argparse.Namespace) -> Iterator[Server]:
         yield Server(options.base_url, model, options.server_pid)
         return
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from tests.live.vllm_server import VllmServer  # here, so that --base-url works without the tests
+    from tests.live.real_time import go_first  # here, so that --base-url works without the tests
+    from tests.live.vllm_server import VllmServer
 
     with VllmServer() as server:
+        go_first()
         yield Server(server.base_url, server.model, server.pid)
 
 

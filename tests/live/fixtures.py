@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.other_servers import ContinuousTransformersServer, LlamaServer, TransformersServer
+from tests.live.real_time import go_first
 from tests.live.server_process import DEFAULT_MODEL_DIR, NotInstalled, ServerProcess
 from tests.live.vllm_server import VllmServer
 
@@ -32,6 +33,7 @@ class LiveServer:
 def _booted() -> VllmServer:
     server = VllmServer()
     server.start()
+    go_first()
     return server
 
 

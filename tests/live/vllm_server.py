@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from tests.live.real_time import go_first
 from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, ServerProcess
 
 
@@ -55,6 +56,10 @@ class VllmServer(ServerProcess):
             raise VllmBootError(f"{self._program()} is missing: run scripts/vllm_env.sh")
         if not (self._model_dir / "config.json").is_file():
             raise VllmBootError(f"{self._model_dir} holds no model: run scripts/test_vllm.sh, which makes it")
+
+    def wait_until_healthy(self, deadline_s: float) -> None:
+        super().wait_until_healthy(deadline_s)
+        go_first(self.pid, heirs=True)  # the engine has been started already
 
     def _command(self) -> list[str]:
         command = [str(self._program()), "serve", self._model_dir.name, "--served-model-name", SERVED_MODEL]
