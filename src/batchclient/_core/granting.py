@@ -323,8 +323,7 @@ class Granting:
         deadlines = [request.deadline for request in requests if request.deadline is not None]
         if not deadlines or min(deadlines) - now >= max(likely_s, shortest_s):
             return requests
-        # Who was refused in this step waited for the permit as well: the last of a crowd is no better off than the first.
-        crowded = self._queue.size > 0 or bool(self.hopeless)
+        crowded = self._queue.size > 0
         late, in_time = [], []
         for request in requests:
             left_s = math.inf if request.deadline is None else request.deadline - now

@@ -12,7 +12,7 @@ Rules:
 - A window is a mean latency, 1.5 s and 8 answers at least: what was looked up is counted when a call begins, what was expected when it ends. One in which little was expected (a fifth of the prompt tokens), or in which the server looked up
   twice as many tokens as ours were (somebody else's), says nothing.
 - Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.75 where it is less than half.
-- Otherwise it grows by 3 %, if it is used.
+- Otherwise it grows by 3 %, if it is used; for half a minute after a cut not back to where the cache was too small.
 - A cache in which nothing is found however low the cap (nine cuts in a row: 0.08 of where it began) is not what this is about: it is not
   looked at again for five minutes.
 - Reports grow stale after 5 s, as all do.
@@ -42,6 +42,7 @@ _GROWTH_RATIO = 1.03
 _USED_RATIO = 0.8
 _FORGETTING = 0.99
 """Of the best ratio, per window: prompts change."""
+_CAREFUL_S = 30.0
 _FUTILE_CUTS = 9
 _GIVEN_UP_S = 300.0
 
@@ -50,7 +51,7 @@ class CacheCap:
     """Lowers the limit while the server's prefix cache holds less than was put there. A ``Cap``."""
 
     __slots__ = (
-        "_answers", "_began", "_best", "_cap", "_cuts", "_expected", "_heard_at", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
+        "_answers", "_began", "_best", "_cap", "_ceiling", "_ceiling_until", "_cuts", "_expected", "_heard_at", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
         "_queries", "_reason",
     )  # fmt: skip
 
@@ -66,6 +67,7 @@ class CacheCap:
         self._cap: float | None = None
         self._reason = ""
         self._cuts = 0
+        self._ceiling = self._ceiling_until = -math.inf
         self._latency_s = 0.0
         self._heard_at = -math.inf
         self._last: tuple[float, float] | None = None
@@ -118,7 +120,7 @@ class CacheCap:
 
     def _judge(self, now: float) -> None:
         if self._expected < _LEAST_EXPECTED_RATIO * self._prompt or not self._queries:
-            self._grow("little is shared")
+            self._grow(now, "little is shared")
             return
         if self._queries > _OTHERS_RATIO * self._prompt:
             return
@@ -128,7 +130,7 @@ class CacheCap:
         share = ratio / self._best
         if share >= _GOOD_RATIO:
             self._cuts = 0
-            self._grow("the prefix cache held what was put there")
+            self._grow(now, "the prefix cache held what was put there")
             return
         self._cuts += 1
         if self._cuts > _FUTILE_CUTS:
@@ -138,12 +140,19 @@ class CacheCap:
             return
         wanted = (_BAD_CUT_RATIO if share < _BAD_RATIO else _CUT_RATIO) * self._peak
         self._cap = max(1.0, wanted if self._cap is None else min(self._cap, wanted))
+        self._ceiling = max(1.0, _CUT_RATIO * self._peak)
+        self._ceiling_until = now + _CAREFUL_S
         self._reason = (
             f"the prefix cache held {found:.0%} of what prompts asked for, {self._best * expected:.0%} was put there"
         )
 
-    def _grow(self, reason: str) -> None:
-        if self._cap is not None and self._peak >= _USED_RATIO * int(self._cap):
-            # A small one too: what is in force is the whole number below it.
-            self._cap *= _GROWTH_RATIO
+    def _grow(self, now: float, reason: str) -> None:
+        if self._cap is None or self._peak < _USED_RATIO * int(self._cap):
+            return
+        # A small one too: what is in force is the whole number below it.
+        grown = self._cap * _GROWTH_RATIO
+        if now < self._ceiling_until:
+            grown = min(grown, max(self._cap, self._ceiling))
+        if grown > self._cap:
+            self._cap = grown
             self._reason = reason

@@ -13,7 +13,10 @@ What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target)`` while throughput grows
   with load, down where it does not. The same law is the slow start (``e`` near 1), the approach and the retreat.
 - It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
-- So that there is a slope to see, the limit swings a little above and below its base, in turn, once per pace.
+- So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
+  brings the prefill of many prompts at once, which then looks like what the load costs: beyond a knee ``e`` comes out 0.1 to 0.2 too low. A sine
+  of three or four paces takes that error away, and with it what leads the limit back from a plateau: there latency grew without end.
+- Where prompts are seen to queue for their first token, less load probably costs nothing: only a clear ``e`` may then raise the limit.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
@@ -42,11 +45,19 @@ _GAIN = 0.7
 _RETREAT = 0.15
 """Down by this share of the logarithm per pace at ``e = 0``. On a plateau less load costs next to nothing; but on a noisy server what goes down
 much faster than it comes up goes down."""
-_STEEPEST = 2.0
-"""At most twice as fast: a slope much below 0 is half noise, as a rule."""
+_STEEPEST = 3.0
+"""At most three times as fast: a slope much below 0 is half noise, as a rule."""
 _AHEAD = 1.4
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
+_SWING_PACES = 2.3
+_QUEUED_SHARE = 0.15
+_ALL_QUEUED_SHARE = 0.9
+"""What waits for its first token for a larger share of its time comes in one piece: how much of that was a queue cannot be seen."""
+_QUEUED_TOKENS = 20.0
+"""A wait of fewer tokens' time is the prompt's own prefill, or a step or two."""
+_CLEAR = 0.3
+"""What noise may make of a plateau's elasticity of 0. With a queue ``e`` must be more than this and the share of time that is waiting."""
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
 _HORIZON_PACES = 5.0
@@ -88,7 +99,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_noise", "_pace_s", "_points", "_refusals", "_slope", "_steered_at", "_swing", "_swung_at", "_target", "limit",
+        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_clear", "_refusals", "_slope", "_steered_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -111,8 +122,10 @@ class KneeLimit:
         self._latency_s = 0.0
         self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
-        self._swing = 1.0
-        self._swung_at = 0.0
+        self._phase = 0.0
+        """Of the swing, in turns."""
+        self._clear = 0.0
+        """What the elasticity must be to raise the limit, beside the target: more than 0 where a queue is to be seen."""
         self._hold_until = -math.inf
         self._cooldown_until = -math.inf
         self._bound = math.inf
@@ -169,9 +182,7 @@ class KneeLimit:
         if now >= self._bound_until:
             self._bound = math.inf
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound))
-        if now - self._swung_at >= self._pace_s:
-            self._swing = -self._swing
-            self._swung_at = now
+        self._phase = (self._phase + paces / _SWING_PACES) % 1.0
         return self._set(f"elasticity {self._elasticity:.2f}, aiming at {self._target:g}")
 
     def _passed(self, cohort: Cohort, now: float) -> float:
@@ -187,6 +198,8 @@ class KneeLimit:
         if now < self._hold_until:
             return 0.0
         error = self._elasticity - self._target
+        if self._elasticity < self._clear:
+            error = min(error, -self._target)
         ahead = self._base / self._points[-1].load
         if error < 0:
             return _RETREAT * max(-_STEEPEST, error / self._target) if ahead > _BEHIND else 0.0
@@ -206,6 +219,7 @@ class KneeLimit:
         self._points.clear()
         self._elasticity = 1.0
         self._slope = 0.0
+        self._clear = 0.0
 
     def _estimate(self, now: float) -> None:
         """Fit the line; if the newest points all lie far off it on one side, start anew."""
@@ -218,6 +232,9 @@ class KneeLimit:
         horizon_s = _HORIZON_PACES * wide * self._pace_s
         mean = sum(point.answers for point in points) / len(points)
         overhead, wait_share = waiting(points)
+        self._clear = 0.0
+        if overhead > _QUEUED_TOKENS and wait_share > _QUEUED_SHARE:
+            self._clear = _CLEAR + (wait_share if wait_share < _ALL_QUEUED_SHARE else 0.0)
         loads = [point.felt(wait_share) / self._base for point in points]
         distances = [math.log(load) / reach for load in loads]
         weights = [
@@ -262,7 +279,7 @@ class KneeLimit:
         self._bound_until = now + _BOUND_LASTS_S
 
     def _set(self, reason: str) -> LimitChange | None:
-        swing = max(1.0, _SWING_RATIO * self._base) * self._swing
+        swing = max(1.0, _SWING_RATIO * self._base) * (1.0 if self._phase < 0.5 else -1.0)
         limit = round(max(self._floor, min(self._base + swing, self._bound, self._ceiling)))
         if limit == self.limit:
             return None
