@@ -48,6 +48,14 @@ def test_it_comes_down_to_what_the_cache_holds_and_stays_there():
     assert "prefix cache" in server.cap.cap(server.now)[1]
 
 
+def test_for_half_a_minute_it_does_not_come_back_to_where_the_cache_was_too_small():
+    server = Cache(CacheCap(), 8)
+    server.run(15.0)
+    overfull = sum(server.run(server.now + 0.5) > server.room for _ in range(240))
+    # A report is half a second: of two minutes, four visits of a few windows each at most.
+    assert overfull <= 240 * 0.2
+
+
 def test_it_follows_a_cache_with_more_room():
     server = Cache(CacheCap(), 8)
     server.run(15.0)

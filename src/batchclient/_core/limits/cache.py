@@ -12,7 +12,7 @@ Rules:
 - A window is a mean latency, 1.5 s and 8 answers at least: what was looked up is counted when a call begins, what was expected when it ends. One in which little was expected (a fifth of the prompt tokens), or in which the server looked up
   twice as many tokens as ours were (somebody else's), says nothing.
 - Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.75 where it is less than half.
-- Otherwise it grows by 3 %, if it is used; for half a minute after a cut not back to where the cache was too small.
+- Otherwise it grows by 6 %, if it is used; for half a minute after a cut not back to where the cache was too small.
 - A cache in which nothing is found however low the cap (nine cuts in a row: 0.08 of where it began) is not what this is about: it is not
   looked at again for five minutes.
 - Reports grow stale after 5 s, as all do.
@@ -38,7 +38,7 @@ _GOOD_RATIO = 0.8
 _BAD_RATIO = 0.5
 _CUT_RATIO = 0.9
 _BAD_CUT_RATIO = 0.75
-_GROWTH_RATIO = 1.03
+_GROWTH_RATIO = 1.06
 _USED_RATIO = 0.8
 _FORGETTING = 0.99
 """Of the best ratio, per window: prompts change."""
@@ -140,7 +140,9 @@ class CacheCap:
             return
         wanted = (_BAD_CUT_RATIO if share < _BAD_RATIO else _CUT_RATIO) * self._peak
         self._cap = max(1.0, wanted if self._cap is None else min(self._cap, wanted))
-        self._ceiling = max(1.0, _CUT_RATIO * self._peak)
+        if self._cuts == 1 or now >= self._ceiling_until:
+            # The first of some cuts in a row: the others come of what is still under way.
+            self._ceiling = max(1.0, _CUT_RATIO * self._peak)
         self._ceiling_until = now + _CAREFUL_S
         self._reason = (
             f"the prefix cache held {found:.0%} of what prompts asked for, {self._best * expected:.0%} was put there"
