@@ -640,9 +640,16 @@ PROTECTIONS = (
     ),
     Protection(
         "a client that is at work does not make room for another",
+        "src/batchclient/_kept_clients.py",
+        "if each not in self._held and not _is_at_work(kept)",
+        "if each not in self._held",
+        "tests/shell/test_kept_clients.py::test_one_with_calls_under_way_makes_no_room",
+    ),
+    Protection(
+        "a client whose call is about to begin does not make room for another",
         "src/batchclient/integrations/_batcher.py",
-        "            desk.busy += 1\n            try:\n                await gone",
-        "            desk.busy += 0\n            try:\n                await gone",
+        "            with self._clients.hold(key):\n",
+        "            with self._clients.hold((None, None)):\n",
         "tests/integrations/test_transport.py::test_clients_are_few_and_nothing_is_lost",
     ),
     Protection(
