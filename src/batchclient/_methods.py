@@ -355,13 +355,10 @@ class CallMethods:
         )
         try:
             async for row in rows:
-                if row.error is None:
-                    results.append(row.answer)
-                elif return_exceptions:
-                    results.append(row.error)
-                else:
+                if row.error is not None and not return_exceptions:
                     row.error.add_note(f"document {row.index} (id {row.id})")
                     raise row.error
+                results.append(row.answer if row.error is None else row.error)
         finally:
             await rows.aclose()
         return results

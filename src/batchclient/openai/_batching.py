@@ -197,12 +197,12 @@ class Batching:
         full = tuple(str(url).rstrip("/") + ("?" + query if query else "") for url in urls)
         return self._clients.find((full, tuple(sorted(headers.items()))))
 
-    def of_copy(self, owner: Any, arguments: Mapping[str, Any]) -> Batching:
-        """What a copy has: the same batch clients, but where it has an HTTP client of its own."""
+    def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""
         given = arguments.get("http_client")
-        if given is None or given is owner._client:
-            return Batching(self._clients, self._servers)
-        return Batching(_Clients(self._clients.settings, given), self._servers)
+        clients = self._clients if given is None or given is owner._client else _Clients(self._clients.settings, given)
+        extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": Batching(clients, self._servers)}
+        return {**arguments, "_extra_kwargs": extra}
 
     def bridge(self) -> Bridge:
         """The event loop in the background that blocking calls are made in."""
