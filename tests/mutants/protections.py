@@ -304,7 +304,7 @@ PROTECTIONS = (
     ),
     Protection(
         "a closed client can be retuned",
-        "src/batchclient/client.py",
+        "src/batchclient/_steering.py",
         "        if self._runner is not None and not self._runner.ended:\n            limits",
         "        if self._runner is not None:\n            limits",
         "tests/shell/test_retune.py::test_a_closed_client_may_be_retuned_whatever_became_of_its_servers",
