@@ -183,21 +183,21 @@ PROTECTIONS = (
     Protection(
         "a batch given up before its task began is over",
         "src/batchclient/_runner.py",
-        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
+        "            self._attempts.end(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
         "            pass\n\n    def _set_timer",
         _SIMULATION,
     ),
     Protection(
         "a request whose task is cancelled is over",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.\n"
-        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n",
+        "            self.end(batch, batch.verdict or _CANCELLED)\n",
         "",
         _SIMULATION,
     ),
     Protection(
         "a fault of ours leaves no caller hanging",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "        except Exception as error:  # a fault of ours must not leave callers hanging\n",
         "        except MemoryError as error:\n",
         "tests/shell/test_retries.py::test_a_fault_of_ours_in_the_dialect_resolves_every_caller",
@@ -269,7 +269,7 @@ PROTECTIONS = (
     ),
     Protection(
         "pieces of a failed attempt are forgotten before the next",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "            batch.requests[0].waiter.restart()\n",
         "            pass\n",
         "tests/shell/test_stream.py::test_a_break_before_any_piece_was_taken_is_tried_again_from_the_beginning",
@@ -577,7 +577,7 @@ PROTECTIONS = (
     ),
     Protection(
         "max_retries bounds the requests of a call",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "(most is None or batch.failures + 1 < most)",
         "True",
         "tests/drop_in/test_behaviour.py::test_max_retries_bounds_the_requests_of_a_call",
