@@ -3,28 +3,26 @@
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
 - Every kind of call goes the same way: ``_call``. What differs is how its input is written and its answer read (``_inputs``, ``dialects``).
-- The maps hand requests to the core without a task per document.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from batchclient._calls import CallMaker
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
-from batchclient._inputs import has_media, is_conversation, write_messages
+from batchclient._inputs import has_media, write_messages
 from batchclient._rendering import as_chat, render
 from batchclient._runner import Runner
 from batchclient._sink import Sink
-from batchclient.errors import ConfigError
-from batchclient.maps import Finish, Map, Row
+from batchclient.maps import Finish
 from batchclient.stream import Stream
-from batchclient.templates import Prompt, make_prompt
+from batchclient.templates import Prompt
 from batchclient.types import Completion
 
 if TYPE_CHECKING:
@@ -36,14 +34,6 @@ __all__ = ["CallMethods", "Messages"]
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has them."""
-
-_MAPPED = {
-    "complete": Kind.COMPLETION,
-    "chat": Kind.CHAT,
-    "embed": Kind.EMBEDDING,
-    "classify": Kind.CLASSIFICATION,
-}
-"""The calls that a map can make, one per document."""
 
 
 class CallMethods:
@@ -251,190 +241,6 @@ class CallMethods:
                 if rendered is not None:
                     return Kind.COMPLETION, *rendered
         return Kind.CHAT, messages, params
-
-    @overload
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt | Messages],
-        *,
-        call: Literal["complete"] = "complete",
-        return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Completion]: ...
-
-    @overload
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Prompt | Messages],
-        *,
-        call: Literal["complete"] = "complete",
-        return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Completion | Exception]: ...
-
-    @overload
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
-        *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
-
-    async def batch_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
-        *,
-        call: str = "complete",
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Any]:
-        """Make one call per document and return the answers in input order.
-
-        Args:
-            docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
-                ids, or a conversation to be answered as ``chat`` does.
-            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
-                user's.
-            return_exceptions: put errors into the list instead of raising the first one.
-            model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
-            response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
-            params: as for ``complete``.
-
-        Returns:
-            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
-
-        Raises:
-            BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
-        """
-        results: list[Any] = []
-        rows = self.stream_map(
-            docs,
-            prompt,
-            call=call,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            **params,
-        )
-        try:
-            async for row in rows:
-                if row.error is None:
-                    results.append(row.answer)
-                elif return_exceptions:
-                    results.append(row.error)
-                else:
-                    row.error.add_note(f"document {row.index} (id {row.id})")
-                    raise row.error
-        finally:
-            await rows.aclose()
-        return results
-
-    def stream_map(
-        self,
-        docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
-        *,
-        call: str = "complete",
-        ordered: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> Map:
-        """Make one call per document and yield the results as they come.
-
-        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
-        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
-
-        Args:
-            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
-            ordered: yield in input order instead of completion order.
-
-        Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
-        """
-        if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
-            raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
-        if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
-            raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        make = make_prompt(prompt)
-        finish: Finish | None = None
-        finish_rendered: Finish = as_chat
-        if response_model is not None:
-            params = _structured().demand(response_model, params)
-            finish = own = _structured().parse(response_model)
-            finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
-        kind = _MAPPED.get(call) if isinstance(call, str) else None
-        if kind is None:
-            raise ConfigError(f"call is one of {', '.join(_MAPPED)}, not {call!r:.40}", field="call")
-        if response_model is not None and kind not in (Kind.COMPLETION, Kind.CHAT):
-            raise ConfigError(
-                f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
-            )
-        # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant, kind)
-
-        def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            item: Any = make(document)
-            own = kind
-            fields: Mapping[str, Any] = params
-            row.finish = finish
-            if own is Kind.CHAT and isinstance(item, str):
-                item = [{"role": "user", "content": item}]
-            if own is Kind.CHAT or (own is Kind.COMPLETION and is_conversation(item)):
-                own, item, fields = self._chat_or_rendered(item, params)
-                row.finish = finish if own is Kind.CHAT else finish_rendered
-            now = runner.backend.now()
-            return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
-
-        return Map(
-            docs,
-            make_request,
-            self._start,
-            look_ahead or max(1024, 4 * self._settings.highest_limit),
-            ordered=ordered,
-            prepare=self._find_model if model is None else None,
-        )
 
     def _begin(
         self,

@@ -4,7 +4,7 @@ Rules:
 - Every step is: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
 - A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel
   together.
-- Every ``SendBatch`` is one task, which ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it.
+- Every ``SendBatch`` is one task (``_tasks``), an attempt (``_attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
 - Every task of the runner ends before ``aclose`` does, a map's reader too.
 - The runner belongs to one event loop. Its client replaces it when the loop is gone.
 """
@@ -12,18 +12,16 @@ Rules:
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
+from batchclient._attempts import _CANCELLED, Attempts
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.health import HealthState
-from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -38,9 +36,6 @@ from batchclient._core.messages import (
     EndpointGone,
     EndpointRemoved,
     Event,
-    Failed,
-    Failure,
-    FailureKind,
     HealthChanged,
     LoadReported,
     Reject,
@@ -58,11 +53,10 @@ from batchclient._core.statistics import Adjustment
 from batchclient._dialect_choice import DialectChoice
 from batchclient._exchange import Exchanges
 from batchclient._feedback import Feedback
+from batchclient._servers import Servers
 from batchclient._stall import StallWatch
-from batchclient.errors import (
-    BatchClientError,
-    CallAborted,
-)
+from batchclient._tasks import Tasks
+from batchclient.errors import BatchClientError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
@@ -75,18 +69,6 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
-_CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
-_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
-
-
-class _Starting:
-    """Stands for a task that is being started."""
-
-    def cancel(self) -> None:
-        """It sees for itself that it is no longer listed."""
-
-
-_STARTING = _Starting()
 
 
 class Runner:
@@ -131,27 +113,22 @@ class Runner:
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._dialect_choice = dialects
-        self._dialects = {number: dialects.make() for number in range(len(transports))}
+        self._servers = Servers(dialects, len(transports), on_own_fields)
+        self._dialects = self._servers.dialects
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
         self._gone: dict[int, anyio.Event] = {}
         """Set when nothing is left at a removed endpoint."""
-        self._policy = policy
-        self._exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell)
-        self._on_failure = on_failure
+        self._tasks = Tasks(backend.spawn)
+        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell)
+        self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
         self._on_adjustment = on_adjustment
-        self._rng = Random()  # jitter only  # noqa: S311
         self._flush_due = False
         self._said: set[str] = set()
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
-        self._tasks: dict[int, Cancellable] = {}
-        """By the batch's number; readers have negative ones."""
-        self._started: set[int] = set()
         self._readers: dict[int, Callable[[], None]] = {}
         self._readers_started = 0
-        self._tasks_left: anyio.Event | None = None
         self._drained = anyio.Event()
         self._over = False
         self.watches_stalls = False
@@ -168,7 +145,6 @@ class Runner:
 
         self._on_server = on_server
         self._on_model = on_model
-        self._servers: dict[int, ServerFacts] = {}
         self._detection: Detection | None = None
         if detection_transports:
             self._detection = Detection(
@@ -183,21 +159,11 @@ class Runner:
             lambda: dialects.secrets,
             self._hear_model,
         )
-        self._on_own_fields = on_own_fields
-        self._tell_own_fields()
-
-    def _tell_own_fields(self) -> None:
-        """Only what servers of one sort say holds for all: a list is bound to an endpoint after its calls have come together."""
-        if self._on_own_fields is not None:
-            dialects = list(self._dialects.values())
-            alike = len({type(dialect) for dialect in dialects}) == 1
-            self._on_own_fields(dialects[0].own_fields if alike else None)
 
     @property
     def mixes_queries(self) -> bool:
         """Whether every server, as far as it is known, scores pairs with different queries in one request."""
-        forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self._dialects.values()]
-        return all(getattr(form, "mixes_queries", False) for form in forms)
+        return self._servers.mixes_queries
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
@@ -248,15 +214,7 @@ class Runner:
         """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
         if self.ended or endpoint not in self._dialects:
             return
-        dialect, caps = self._dialect_choice.of(facts)
-        before = self._servers.get(endpoint)
-        if (before.known if before is not None else None) != facts.known:
-            # One of the same sort stays: it may have learnt something.
-            self._dialects[endpoint] = dialect
-            self._tell_own_fields()
-        if before != facts:
-            self._servers[endpoint] = facts
-            _log.info("endpoint %d is %s", endpoint, facts)
+        caps = self._servers.learn(endpoint, facts)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
         self.tell(ServerKnown(endpoint, caps, facts.slots, facts.server))
@@ -280,8 +238,7 @@ class Runner:
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
-        self._dialects[number] = self._dialect_choice.make()
-        self._tell_own_fields()
+        self._servers.add(number)
         if self._feedback is not None and metrics is not None:
             self._feedback.add(number, metrics)
         if self._detection is not None and detection is not None:
@@ -291,8 +248,7 @@ class Runner:
 
     def hide(self, secrets: tuple[str, ...]) -> None:
         """Cut these out of every server's messages, too."""
-        for dialect in self._dialects.values():
-            dialect.hide(secrets)
+        self._servers.hide(secrets)
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:
         """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
@@ -302,9 +258,7 @@ class Runner:
         gone = self._gone.setdefault(number, anyio.Event())
         self.tell(EndpointRemoved(number, drain))
         await gone.wait()
-        if self._dialects.pop(number, None) is not None:
-            self._tell_own_fields()
-        self._servers.pop(number, None)
+        self._servers.remove(number)
         transport = self._transports.pop(number, None)
         if transport is not None:
             with anyio.CancelScope(shield=True):
@@ -333,13 +287,10 @@ class Runner:
             if self._detection is not None:
                 self._detection.sleep()
             for number, on_stop in list(self._readers.items()):
-                self._cancel(number)
+                self._stop_reader(number)
                 on_stop()
         with anyio.CancelScope(shield=True):
-            if self._tasks:
-                if self._tasks_left is None:
-                    self._tasks_left = anyio.Event()
-                await self._tasks_left.wait()
+            await self._tasks.over()
             for transport in list(self._transports.values()):
                 await transport.aclose()
             if self._feedback is not None:
@@ -363,36 +314,22 @@ class Runner:
         self._readers_started += 1
         number = -self._readers_started
         self._readers[number] = on_stop
-        self._start_task(number, self._read, (number, read))
-        return partial(self._cancel, number)
+        self._tasks.start(number, self._read, (number, read))
+        return partial(self._stop_reader, number)
 
     async def _read(self, number_and_work: tuple[int, Callable[[], Awaitable[None]]]) -> None:
         number, read = number_and_work
-        if number not in self._tasks:
+        if not self._tasks.begins(number):
             return
-        self._started.add(number)
         try:
             await read()
         finally:
-            self._forget_task(number)
+            self._readers.pop(number, None)
+            self._tasks.forget(number)
 
-    def _start_task(self, number: int, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
-        self._tasks[number] = _STARTING
-        task = self.backend.spawn(work, argument)
-        # An eager task may be over already.
-        if number in self._tasks:
-            self._tasks[number] = task
-
-    def _cancel(self, number: int) -> bool:
-        """Cancel a task; return whether it will never take its first step, and so never report."""
-        task = self._tasks.get(number)
-        if task is None:
-            return False
-        task.cancel()
-        if number in self._started:
-            return False
-        self._forget_task(number)
-        return True
+    def _stop_reader(self, number: int) -> None:
+        if self._tasks.cancel(number):
+            self._readers.pop(number, None)
 
     # The step ------------------------------------------------------------------------------------------------------
 
@@ -409,7 +346,7 @@ class Runner:
                         if not waiter.done():
                             waiter.set_result(completion)
                 case SendBatch(batch):
-                    self._start_task(batch.id, self._send, batch)
+                    self._tasks.start(batch.id, self._attempts.send, batch)
                     if self.watches_stalls:
                         self._stalls.wake()
                     if self._feedback is not None:
@@ -452,8 +389,8 @@ class Runner:
                     _log.exception("on_adjustment failed; this is said once")
 
     def _abort(self, batch: Batch) -> None:
-        if self._cancel(batch.id):
-            self._end_batch(batch, batch.verdict or _CANCELLED)
+        if self._tasks.cancel(batch.id):
+            self._attempts.end(batch, batch.verdict or _CANCELLED)
 
     def _set_timer(self) -> None:
         deadline = self.core.next_deadline()
@@ -478,77 +415,3 @@ class Runner:
             self._execute(commands)
             commands = core.commands()
         self._set_timer()
-
-    # One batch -----------------------------------------------------------------------------------------------------
-
-    async def _send(self, batch: Batch) -> None:
-        if batch.id not in self._tasks:
-            return
-        self._started.add(batch.id)
-        failure: Failure | None
-        try:
-            failure = await self._exchanges.run(batch)
-        except Exception as error:  # a fault of ours must not leave callers hanging
-            _log.exception("batch %d failed inside batchclient", batch.id)
-            failure = Failure(
-                FailureKind.REFUSED, BatchClientError, f"internal error: {type(error).__name__}", cause=error
-            )
-        except BaseException:
-            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
-            self._end_batch(batch, batch.verdict or _CANCELLED)
-            raise
-        if failure is None:
-            self._forget_task(batch.id)
-            return
-        if failure.status == 404:
-            from batchclient._server_model import name_models
-
-            facts = self._servers.get(batch.endpoint)
-            failure = name_models(failure, batch.shape.model, facts, self._dialect_choice.secrets)
-        self._end_batch(batch, failure)
-
-    def _end_batch(self, batch: Batch, failure: Failure) -> None:
-        delay_s: float | None = None
-        if batch.shape.to_caller:
-            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
-            batch.requests[0].waiter.restart()
-        if failure is not _CANCELLED:
-            error = failure.to_error(batch.failures + 1)
-            self._on_failure(batch, error)
-            most = batch.shape.max_attempts
-            if not _is_no_retry(batch, failure) and (most is None or batch.failures + 1 < most):
-                delay_s = self._ask_policy(batch, error)
-        _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
-        self.tell(Failed(batch, failure, delay_s))
-        self._forget_task(batch.id)
-
-    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
-        try:
-            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
-            if delay_s is None:
-                return None
-            delay_s = float(delay_s)
-            if not math.isfinite(delay_s):
-                raise ValueError(f"{delay_s} is no delay in seconds")
-            return max(0.0, delay_s)
-        except Exception:  # a policy is the user's code
-            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
-            return None
-
-    def _forget_task(self, number: int) -> None:
-        self._tasks.pop(number, None)
-        self._readers.pop(number, None)
-        self._started.discard(number)
-        if not self._tasks and self._tasks_left is not None:
-            self._tasks_left.set()
-
-
-def _is_no_retry(batch: Batch, failure: Failure) -> bool:
-    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
-    if failure.kind is FailureKind.FIELDS_REFUSED:
-        return True
-    if failure.kind is FailureKind.STREAM_REFUSED:
-        return batch.streamed
-    if failure.kind is FailureKind.PACKING_REFUSED:
-        return batch.packed
-    return failure.kind in _SPLIT and len(batch.requests) > 1

@@ -1,4 +1,7 @@
-"""``BatchClient``: a client's settings and life; the calls are in ``_methods``. It keeps one runner per event loop.
+"""``BatchClient``: a client's settings and life. It keeps one runner per event loop.
+
+Its calls are in ``_methods``, ``_map_methods`` and ``_pooling``; what can be changed while it runs is in ``_steering``, how it reaches its servers
+in ``_connections``.
 
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
@@ -17,23 +20,22 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._calls import CallMaker
-from batchclient._control import make_limit
-from batchclient._core.limits import LimitControl
-from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
+from batchclient._connections import Connections, shown
+from batchclient._core.messages import Paused, Resumed
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Adjustment, Statistics
 from batchclient._dialect_choice import DialectChoice
-from batchclient._feedback import LARGEST_PAGE_BYTES
+from batchclient._map_methods import MapMethods
 from batchclient._pooling import PoolingMethods
 from batchclient._runner import Runner
-from batchclient.errors import CallAborted, ClientClosed, ConfigError
+from batchclient._steering import SteeringMethods
+from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import Backoff, RetryPolicy
-from batchclient.transport import Timeouts, Transport, root_of
+from batchclient.transport import Timeouts, Transport
 
 if TYPE_CHECKING:
     import httpx
@@ -43,13 +45,9 @@ __all__ = ["BatchClient"]
 
 _clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
 _of_the_parent: list[object] = []
-_LIMIT_SETTINGS = frozenset(
-    ("limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s")
-)
-_SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
-class BatchClient(PoolingMethods):
+class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
@@ -186,28 +184,16 @@ class BatchClient(PoolingMethods):
         from batchclient.config import make_settings
 
         self._settings = make_settings(preset, arguments)
-        self._headers = _with_key(self._settings.headers, api_key)
-        self._dialects = DialectChoice(dialect, _secrets(self._headers, self._settings.base_url))
+        connections = Connections(self._settings, api_key, http_client, transport, dialect)
+        self._make_transport = connections.for_calls
+        self._make_metrics_transport = connections.for_metrics
+        self._make_detection_transport = connections.for_detection
+        self._asks_for_load = connections.asks_for_load
+        self._detects = connections.detects
+        self._dialects = DialectChoice(dialect, connections.secrets)
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._retry = retry or Backoff()
-        self._http_client = http_client
-        self._own_transport = _check_transport(transport, http_client)
-        given = "transport" if transport is not None else "http_client" if http_client is not None else None
-        self._asks_for_load = self._settings.server_metrics
-        if self._asks_for_load is None:
-            self._asks_for_load = given is None and dialect is None
-        elif self._asks_for_load and given is not None:
-            message = f"server_metrics needs connections of our own; the {given} is used for the calls alone"
-            raise ConfigError(message, field="server_metrics")
-        self._detects = self._settings.detect
-        if self._detects is None:
-            self._detects = given is None and dialect is None and self._settings.server_metrics is not False
-        elif self._detects and (given is not None or dialect is not None):
-            field = given or "dialect"
-            raise ConfigError(
-                f"detect finds out what {field} says, on connections of our own: give one", field="detect"
-            )
         self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
         """(base URL, id in the present runner) of what is served."""
         self._leaving: list[tuple[str, int]] = []
@@ -220,13 +206,11 @@ class BatchClient(PoolingMethods):
         self._closed = False
         self._paused = False
         self._pinned: int | None = None
-        if transport is None:
-            _check_http_library(http_client, self._settings.http_backend)
         _clients.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
-        urls = ", ".join(_shown(url) for url, _ in self._endpoints)
+        urls = ", ".join(shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
 
     # The life of a client ------------------------------------------------------------------------------------------
@@ -236,129 +220,6 @@ class BatchClient(PoolingMethods):
         if self._runner is not None:
             return self._runner.core.statistics()
         return self._make_core().statistics()
-
-    def retune(self, **settings: Any) -> None:
-        """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
-        ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
-
-        Calls under way go on. A limit given anew starts its search anew.
-
-        Raises:
-            ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
-        """
-        from batchclient.config import changed
-
-        self._settings = changed(self._settings, settings)
-        if self._runner is not None and not self._runner.ended:
-            limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
-            core = self._settings.scheduler(self._dialects.at_first)
-            self._runner.watches_stalls = self._settings.heeds_time
-            self._runner.tell(Retuned(core, limits, self._pinned))
-
-    def pin(self, limit: int) -> None:
-        """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
-
-        Raises:
-            ConfigError: it is no whole number of at least 1.
-        """
-        if type(limit) is not int or limit < 1:
-            raise ConfigError("a limit is a whole number of at least 1", field="limit")
-        self._pinned = limit
-        if self._runner is not None:
-            self._runner.tell(Retuned(pin=limit))
-
-    def unpin(self) -> None:
-        """Let the limit be found again; what was learnt meanwhile counts."""
-        self._pinned = None
-        if self._runner is not None:
-            self._runner.tell(Retuned(pin=UNPIN))
-
-    def pause(self) -> None:
-        """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
-        self._paused = True
-        if self._runner is not None:
-            self._runner.tell(Paused())
-
-    def resume(self) -> None:
-        """Send again."""
-        self._paused = False
-        if self._runner is not None:
-            self._runner.tell(Resumed())
-
-    def add_endpoint(self, base_url: str) -> None:
-        """Send calls to another server, too. It has a limit of its own, like the others.
-
-        Args:
-            base_url: as for the client.
-
-        Raises:
-            ConfigError: the URL is wrong, or one of the client's already; or another running event loop uses the client.
-            ClientClosed: the client is closed.
-        """
-        if self._closed:
-            raise ClientClosed("the client is closed; make a new one")
-        from batchclient.config import check_base_url
-
-        url = check_base_url(base_url)
-        if any(url == served for served, _ in self._endpoints):
-            raise ConfigError(f"{_shown(url)} is one of the client's servers already", field="base_url")
-        runner = self._present_runner()
-        secrets = _secrets({}, [url])
-        self._dialects.secrets += secrets
-        number = 0
-        if runner is not None:
-            runner.hide(secrets)
-            metrics = self._make_metrics_transport(url) if self._asks_for_load else None
-            number = runner.add_endpoint(
-                self._make_transport(url),
-                metrics,
-                self._make_limit(),
-                _shown(url),
-                self._make_detection_transport(url) if self._detects else None,
-            )
-            self._calls.lengths.endpoints.add(number)
-        self._endpoints.append((url, number))
-
-    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
-        """Send nothing more to a server, and wait until nothing is left there.
-
-        Args:
-            base_url: as it was given.
-            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
-                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
-
-        Raises:
-            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
-
-        Cancellation: the server leaves all the same.
-        """
-        from batchclient.config import check_base_url
-
-        url = check_base_url(base_url)
-        runner = self._present_runner()
-        entry = next((one for one in self._endpoints if one[0] == url), None)
-        if entry is not None:
-            if len(self._endpoints) == 1:
-                raise ConfigError(f"{_shown(url)} is the client's last server", field="base_url")
-            self._endpoints.remove(entry)
-            if runner is not None:
-                self._leaving.append(entry)
-                self._calls.lengths.endpoints.discard(entry[1])
-        else:
-            entry = next((one for one in self._leaving if one[0] == url), None)
-            if entry is None:
-                raise ConfigError(f"{_shown(url)} is none of the client's servers", field="base_url")
-        if runner is not None:
-            await runner.remove_endpoint(entry[1], drain=drain)
-            if entry in self._leaving:
-                self._leaving.remove(entry)
-
-    def abort(self) -> None:
-        """End every call now with ``CallAborted`` and close their connections; the client stays open."""
-        if self._runner is not None:
-            self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
-            self._runner.tell(AbortRequested())
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then close. A paused client is resumed first.
@@ -468,69 +329,11 @@ class BatchClient(PoolingMethods):
             runner.tell(Paused())
         return runner
 
-    def _present_runner(self) -> Runner | None:
-        """The runner of the running event loop, if it is at work.
-
-        Raises:
-            ConfigError: another live event loop uses the client.
-        """
-        runner = self._runner
-        if runner is None or runner.ended:
-            return None
-        if runner.backend.is_current():
-            return runner
-        if runner.backend.is_running():
-            raise ConfigError("another running event loop uses this client; make one client per event loop")
-        return None
-
     def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialects.at_first)
-        names = [_shown(url) for url, _ in self._endpoints]
+        names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core
-
-    def _make_limit(self) -> LimitControl:
-        limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
-        # Also where a server joins later, or a runner starts anew.
-        limit.pin(self._pinned, 0.0)
-        return limit
-
-    def _make_metrics_transport(self, base_url: str) -> Transport:
-        from batchclient.transport._httpx import HttpxTransport
-
-        return HttpxTransport(
-            root_of(base_url),
-            self._headers,
-            max_response_bytes=LARGEST_PAGE_BYTES,
-            backend=self._settings.http_backend,
-            trust_env=self._settings.trust_env,
-        )
-
-    def _make_detection_transport(self, base_url: str) -> Transport:
-        from batchclient.transport._httpx import HttpxTransport
-
-        return HttpxTransport(
-            base_url,
-            self._headers,
-            max_response_bytes=LARGEST_PAGE_BYTES,
-            backend=self._settings.http_backend,
-            trust_env=self._settings.trust_env,
-        )
-
-    def _make_transport(self, base_url: str) -> Transport:
-        if self._own_transport is not None:
-            own: Transport = self._own_transport(base_url, self._headers)
-            return own
-        from batchclient.transport._httpx import HttpxTransport
-
-        return HttpxTransport(
-            base_url,
-            self._headers,
-            max_response_bytes=self._settings.max_response_bytes,
-            client=self._http_client,
-            backend=self._settings.http_backend,
-            trust_env=self._settings.trust_env,
-        )
 
     async def _let_go(self) -> None:
         keeper, self._keeper = self._keeper, None
@@ -545,44 +348,6 @@ class BatchClient(PoolingMethods):
         self._keeper = None
         self._loop = None
         self._nursery = None
-
-
-def _shown(base_url: str) -> str:
-    # A query may hold a key.
-    return base_url.partition("?")[0]
-
-
-def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
-    if api_key is None:
-        return dict(headers)
-    if not isinstance(api_key, str) or not api_key or any(not 32 < ord(character) < 127 for character in api_key):
-        raise ConfigError("api_key is a string of printable ASCII characters", field="api_key")
-    return {**headers, "authorization": f"Bearer {api_key}"}
-
-
-def _secrets(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str, ...]:
-    """The keys among the headers, and what URLs have after their ``?``: what a server may say back to us and nobody may see."""
-    values = [value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS)]
-    queries = [url.partition("?")[2] for url in base_urls]
-    values += [form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))]
-    return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
-
-
-def _check_transport(transport: Any, http_client: object) -> Any:
-    if transport is not None and not callable(transport):
-        message = "transport is a function of a base URL and headers that returns a batchclient.transport.Transport"
-        raise ConfigError(f"{message}; not {type(transport).__name__}", field="transport")
-    if transport is not None and http_client is not None:
-        raise ConfigError("an http_client and a transport are two ways of sending: give one", field="transport")
-    return transport
-
-
-def _check_http_library(http_client: object, http_backend: str) -> None:
-    # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
-    import batchclient._server_model  # noqa: F401  # the runner's, for the same reason
-    from batchclient.transport._httpx import check_arguments
-
-    check_arguments(http_client, http_backend)
 
 
 def _after_fork() -> None:

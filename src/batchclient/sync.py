@@ -43,44 +43,33 @@ def _blocking(
     pick: Callable[[BatchClient], Callable[_P, Coroutine[Any, Any, _T]]],
 ) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
     """The same method, made by the bridge together with other threads' calls."""
-    method = _of_the_class(pick)
-
-    @wraps(method)
-    def blocking(self: SyncBatchClient, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return self._bridge.call(method, self._client, *args, **kwargs)  # type: ignore[no-any-return]
-
-    return blocking
+    return _through(Bridge.call, pick)
 
 
 def _asking(
     pick: Callable[[BatchClient], Callable[_P, _T]],
 ) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
     """The same plain method, where the event loop does nothing meanwhile."""
-    method = _of_the_class(pick)
-
-    @wraps(method)
-    def asking(self: SyncBatchClient, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return self._bridge.ask(method, self._client, *args, **kwargs)  # type: ignore[no-any-return]
-
-    return asking
+    return _through(Bridge.ask, pick)
 
 
 def _streaming(
     pick: Callable[[BatchClient], Callable[_P, Stream]],
 ) -> Callable[Concatenate[SyncBatchClient, _P], SyncStream]:
     """The same stream, for a thread."""
-    method = _of_the_class(pick)
+    return _through(lambda bridge, *call, **kwargs: SyncStream(bridge, bridge.ask(*call, **kwargs)), pick)
+
+
+def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[..., Any]:
+    """A method that crosses the bridge to ``BatchClient``'s, with its name and docstring."""
+    # A method of an instance has the signature that type checkers can pass on; the one of the class is what is called.
+    method = pick(cast("BatchClient", BatchClient))
 
     @wraps(method)
-    def streaming(self: SyncBatchClient, /, *args: _P.args, **kwargs: _P.kwargs) -> SyncStream:
-        return SyncStream(self._bridge, self._bridge.ask(method, self._client, *args, **kwargs))
+    def through(self: SyncBatchClient, /, *args: Any, **kwargs: Any) -> Any:
+        return cross(self._bridge, method, self._client, *args, **kwargs)
 
-    return streaming
-
-
-def _of_the_class(pick: Callable[[BatchClient], Any]) -> Any:
-    # A method of an instance has the signature that type checkers can pass on; the one of the class is what is called.
-    return pick(cast("BatchClient", BatchClient))
+    return through
 
 
 class SyncBatchClient:
@@ -236,13 +225,10 @@ class SyncBatchClient:
         )
         try:
             for row in rows:
-                if row.error is None:
-                    results.append(row.answer)
-                elif return_exceptions:
-                    results.append(row.error)
-                else:
+                if row.error is not None and not return_exceptions:
                     row.error.add_note(f"document {row.index} (id {row.id})")
                     raise row.error
+                results.append(row.answer if row.error is None else row.error)
         finally:
             rows.close()
         return results

@@ -89,21 +89,21 @@ PROTECTIONS = (
     ),
     Protection(
         "a plain reply with a choice missing is not handed out",
-        "src/batchclient/dialects/_completions.py",
+        "src/batchclient/dialects/_plain_decoder.py",
         "        if not self._demux.complete:\n            raise DemuxError(self._demux.missing())\n",
         "",
         "tests/unit/test_vllm.py::test_a_plain_reply_with_wrong_indices_is_handed_to_nobody",
     ),
     Protection(
         "a generation the server aborted is no answer",
-        "src/batchclient/dialects/_completions.py",
-        '_ABORTED = frozenset({"abort", "error"})',
-        "_ABORTED = frozenset()",
+        "src/batchclient/dialects/_decoder.py",
+        'ABORTED = frozenset({"abort", "error"})',
+        "ABORTED = frozenset()",
         _SIMULATION,
     ),
     Protection(
         "a stream that was cut off is no answer",
-        "src/batchclient/dialects/_completions.py",
+        "src/batchclient/dialects/_stream_decoder.py",
         "        if not self._demux.complete:\n            if self.events",
         "        if False:\n            if self.events",
         "tests/shell/test_retries.py::test_a_stream_without_its_end_is_no_answer",
@@ -183,21 +183,21 @@ PROTECTIONS = (
     Protection(
         "a batch given up before its task began is over",
         "src/batchclient/_runner.py",
-        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
+        "            self._attempts.end(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
         "            pass\n\n    def _set_timer",
         _SIMULATION,
     ),
     Protection(
         "a request whose task is cancelled is over",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.\n"
-        "            self._end_batch(batch, batch.verdict or _CANCELLED)\n",
+        "            self.end(batch, batch.verdict or _CANCELLED)\n",
         "",
         _SIMULATION,
     ),
     Protection(
         "a fault of ours leaves no caller hanging",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "        except Exception as error:  # a fault of ours must not leave callers hanging\n",
         "        except MemoryError as error:\n",
         "tests/shell/test_retries.py::test_a_fault_of_ours_in_the_dialect_resolves_every_caller",
@@ -269,7 +269,7 @@ PROTECTIONS = (
     ),
     Protection(
         "pieces of a failed attempt are forgotten before the next",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "            batch.requests[0].waiter.restart()\n",
         "            pass\n",
         "tests/shell/test_stream.py::test_a_break_before_any_piece_was_taken_is_tried_again_from_the_beginning",
@@ -304,7 +304,7 @@ PROTECTIONS = (
     ),
     Protection(
         "a closed client can be retuned",
-        "src/batchclient/client.py",
+        "src/batchclient/_steering.py",
         "        if self._runner is not None and not self._runner.ended:\n            limits",
         "        if self._runner is not None:\n            limits",
         "tests/shell/test_retune.py::test_a_closed_client_may_be_retuned_whatever_became_of_its_servers",
@@ -577,7 +577,7 @@ PROTECTIONS = (
     ),
     Protection(
         "max_retries bounds the requests of a call",
-        "src/batchclient/_runner.py",
+        "src/batchclient/_attempts.py",
         "(most is None or batch.failures + 1 < most)",
         "True",
         "tests/drop_in/test_behaviour.py::test_max_retries_bounds_the_requests_of_a_call",
@@ -640,9 +640,16 @@ PROTECTIONS = (
     ),
     Protection(
         "a client that is at work does not make room for another",
+        "src/batchclient/_kept_clients.py",
+        "if each not in self._held and not _is_at_work(kept)",
+        "if each not in self._held",
+        "tests/shell/test_kept_clients.py::test_one_with_calls_under_way_makes_no_room",
+    ),
+    Protection(
+        "a client whose call is about to begin does not make room for another",
         "src/batchclient/integrations/_batcher.py",
-        "            desk.busy += 1\n            try:\n                await gone",
-        "            desk.busy += 0\n            try:\n                await gone",
+        "            with self._clients.hold(key):\n",
+        "            with self._clients.hold((None, None)):\n",
         "tests/integrations/test_transport.py::test_clients_are_few_and_nothing_is_lost",
     ),
     Protection(

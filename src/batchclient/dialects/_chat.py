@@ -15,7 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient.dialects._completions import PlainDecoder, StreamDecoder, join_logprobs, stream_fields
+from batchclient.dialects._completions import stream_fields
+from batchclient.dialects._decoder import join_logprobs
+from batchclient.dialects._plain_decoder import PlainDecoder
+from batchclient.dialects._stream_decoder import StreamDecoder
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
 from batchclient.types import Choice, Delta

@@ -18,7 +18,7 @@ from binascii import a2b_base64
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
-from batchclient.dialects._completions import _malformed
+from batchclient.dialects._decoder import malformed
 from batchclient.dialects._items import Answers, ItemsDecoder, input_of
 from batchclient.dialects._verbatim import own_body, prompt_shares
 from batchclient.transport import WireRequest
@@ -59,7 +59,7 @@ class _Vectors(ItemsDecoder):
         answers, failure = super()._answers(reply)
         if len({len(embedding.vector) for _, embedding in answers}) > 1:
             # One of them is not what was asked for, and nothing says which.
-            return [], _malformed("the reply's vectors have different lengths", once=True)
+            return [], malformed("the reply's vectors have different lengths", once=True)
         if self._batch.shape.verbatim and isinstance(reply, dict):
             items = self._placed
             shares = prompt_shares(self._batch, reply)

@@ -13,7 +13,8 @@ import math
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure
-from batchclient.dialects._completions import PlainDecoder, _malformed
+from batchclient.dialects._decoder import malformed
+from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.errors import DemuxError
 from batchclient.types import Usage
 
@@ -81,7 +82,7 @@ class ItemsDecoder(PlainDecoder):
             try:
                 answer = self._answer(items[position], usages[position], request.attempts, self._extra.copy())
             except ValueError as error:
-                failure = _malformed(f"an item of the reply cannot be read: {_reason(error)}", once=True)
+                failure = malformed(f"an item of the reply cannot be read: {_reason(error)}", once=True)
                 continue
             answers.append((position, answer))
         return answers, failure

@@ -26,12 +26,14 @@ from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder
+from batchclient.dialects._completions import Completions
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
+from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import legacy_logprobs
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._stream_decoder import StreamDecoder
 from batchclient.dialects._tokens import LlamaCppTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.errors import BadRequest

@@ -25,12 +25,14 @@ from batchclient._core.requests import Shape
 from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._completions import Completions, PlainDecoder, StreamDecoder, stream_interval
+from batchclient.dialects._completions import Completions, stream_interval
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
+from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import legacy_logprobs
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
+from batchclient.dialects._stream_decoder import StreamDecoder
 from batchclient.dialects._tokens import SglangTokens
 from batchclient.transport import WireRequest
 

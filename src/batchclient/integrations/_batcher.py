@@ -1,8 +1,8 @@
 """Which ``BatchClient`` answers a request: one per server and set of headers.
 
 Rules:
-- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. There are at most 32: then the one that was idle
-  longest makes room, and where all are busy the request goes around them.
+- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. Where there may be none more
+  (``_kept_clients``) the request goes around them.
 - A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
 - The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
 """
@@ -10,11 +10,10 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
+from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
 from batchclient.config import check_base_url
@@ -24,8 +23,6 @@ from batchclient.integrations._responses import ResponseWriter
 
 __all__ = ["Batcher"]
 
-_MOST_CLIENTS = 32
-"""Each has connections and a learnt limit of its own; programs have one or two."""
 _NOT_HERE = {
     "model": "each request names its own",
     "api_key": "each request brings its own",
@@ -76,7 +73,7 @@ class Batcher:
         self._reader = RequestReader(base_url, labels)
         self.read = self._reader.read
         self._writer = ResponseWriter(library, response)
-        self._desks: OrderedDict[_Key, _Desk] = OrderedDict()
+        self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
         self.nursery: Any = None
         """Trio's, where the clients' tasks live."""
         self.shared = 0
@@ -94,50 +91,30 @@ class Batcher:
     @property
     def clients(self) -> tuple[BatchClient, ...]:
         """Those at work."""
-        return tuple(desk.client for desk in self._desks.values() if desk.client is not None)
+        return tuple(client for client in self._clients if not client._closed)
 
     async def respond(self, job: Job, request: Any) -> Any:
         """Return the response to a request; ``None``: it is to go alone."""
         key = (job.base_url, job.headers)
-        desk = self._desks.get(key)
-        if desk is None:
-            desk = await self._make_desk(key)
-        else:
-            self._desks.move_to_end(key)
-        if desk is None or desk.client is None:
+        client = self._clients.find(key, self._make_client)
+        if self._clients.leaving:
+            # Before the new one opens connections; meanwhile nobody is to take that for idle.
+            with self._clients.hold(key):
+                await self._clients.close_leaving()
+        if client is None:
             return None
-        desk.busy += 1
         try:
-            reply = await make_calls(desk.client, job.calls, job.timeout_s, self._max_attempts)
+            reply = await make_calls(client, job.calls, job.timeout_s, self._max_attempts)
         except BatchClientError as error:
             return self._writer.failure(error, request)
-        finally:
-            desk.busy -= 1
         if reply is None:
             return None
         self.shared += 1
         return self._writer.answer(reply)
 
-    async def _make_desk(self, key: _Key) -> _Desk | None:
-        """Return a new client's; ``None`` if there may be none more."""
-        gone = None
-        if len(self._desks) >= _MOST_CLIENTS:
-            idle = next((each for each, desk in self._desks.items() if not desk.busy), None)
-            if idle is None:
-                return None
-            gone = self._desks.pop(idle).client
-        self._desks[key] = desk = _Desk(self._make_client(*key))
-        if gone is not None:
-            # Meanwhile nobody is to take it for idle.
-            desk.busy += 1
-            try:
-                await gone.aclose()
-            finally:
-                desk.busy -= 1
-        return desk
-
-    def _make_client(self, base_url: str, headers: tuple[tuple[bytes, bytes], ...]) -> BatchClient | None:
+    def _make_client(self, key: _Key) -> BatchClient | None:
         """``None``: the server may well take such a URL or header, and we do not."""
+        base_url, headers = key
         try:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
             if len(named) < len(headers):
@@ -151,19 +128,8 @@ class Batcher:
 
     async def aclose(self) -> None:
         """End all calls and close the clients' connections."""
-        clients = self.clients
-        self._desks.clear()
-        for client in clients:
-            await client.aclose()
+        await self._clients.aclose()
 
 
 _Key = tuple[str, tuple[tuple[bytes, bytes], ...]]
 """(base URL, headers that count)."""
-
-
-@dataclass(slots=True)
-class _Desk:
-    """A client, or that there is none for its key, and how many requests are with it."""
-
-    client: BatchClient | None
-    busy: int = 0

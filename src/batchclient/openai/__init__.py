@@ -23,7 +23,7 @@ from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import NOT_SHARED, PlainChat, PlainCompletions
-from batchclient.openai._results import error_of, parse, response_of
+from batchclient.openai._results import error_of, parse, to_process
 from batchclient.openai._seams import seams
 from batchclient.openai._sync import OpenAI
 
@@ -106,14 +106,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             return NOT_SHARED
         if planned.raw is None:
             return parse(self, planned, reply, cast_to)
-        return await self._process_response(
-            cast_to=cast_to,
-            options=planned.final_options(),
-            response=response_of(self, planned, reply),
-            stream=False,
-            stream_cls=None,
-            retries_taken=reply.attempts - 1,
-        )
+        return await self._process_response(**to_process(self, planned, reply, cast_to))
 
     if not TYPE_CHECKING:  # the types are those of openai's own
 
@@ -125,10 +118,9 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         def chat(self) -> PlainChat:
             return PlainChat(self)
 
-    def copy(self, *, _extra_kwargs: Mapping[str, Any] | None = None, **arguments: Any) -> Self:
+    def copy(self, **arguments: Any) -> Self:
         """Return a client with other options and the same scheduler. openai's ``copy``."""
-        extra = self._batching.of_copy(self, arguments)
-        return super().copy(_extra_kwargs={**(_extra_kwargs or {}), "_batching": extra}, **arguments)
+        return super().copy(**self._batching.for_copy(self, arguments))
 
     with_options = copy
 

@@ -3,25 +3,22 @@
 Rules:
 - What may differ between two openai clients and matters to a server (its URL, the key, headers, the query) picks the batch client, so that
   calls which differ in it never share a request.
-- A batch client is made when the first call needs it. There are at most 32: then the one that was idle longest makes room, and where all are
-  busy, a call goes through openai's own code.
+- A batch client is made when the first call needs it (``_kept_clients``). Where there may be none more, a call goes through openai's own code.
 - Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from inspect import signature
 from typing import Any
 
 from openai import Omit
 
 from batchclient._bridge import Bridge
+from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.client import BatchClient
 from batchclient.errors import ConfigError
 from batchclient.retry import Backoff
@@ -45,8 +42,6 @@ _OPENAIS = frozenset(
 _SETTINGS = frozenset(signature(BatchClient.__init__).parameters) - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
-_MOST_CLIENTS = 32
-"""Each has connections and a learnt limit of its own; programs have one or two."""
 _LEAST_SILENCE_S = 600.0
 """openai's default. A call that asks for less has a deadline; one that asks for more than its client's goes through untouched."""
 _WRITTEN_BY_US = frozenset({"content-type", "accept"})
@@ -91,8 +86,7 @@ class _Clients:
         self.http_client = http_client
         self.timeouts: dict[str, float | None] = {}
         """Of silence and of connecting; a call's own time is another thing."""
-        self._clients: OrderedDict[_Key, BatchClient] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
         self._bridge: Bridge | None = None
 
     def find(self, key: _Key) -> BatchClient | None:
@@ -101,51 +95,31 @@ class _Clients:
         Raises:
             ConfigError: a setting, a URL or a header is wrong.
         """
-        client = self._clients.get(key)
-        if client is None:
-            if len(self._clients) >= _MOST_CLIENTS and not self._make_room():
-                return None
-            urls, headers = key
-            settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self.timeouts, **self.settings}
-            client = BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
-            self._clients[key] = client
-        self._clients.move_to_end(key)
+        client = self._clients.find(key, self._make)
+        if self._clients.leaving:
+            self._clients.close_leaving_soon()
         return client
 
-    def _make_room(self) -> bool:
-        for key, client in self._clients.items():
-            if client._runner is None or client._runner.core.idle:
-                del self._clients[key]
-                client._closed = True
-                if asyncio._get_running_loop() is not None:
-                    leaving = asyncio.ensure_future(client.aclose())
-                    self._leaving.add(leaving)
-                    leaving.add_done_callback(self._leaving.discard)
-                return True
-        return False
+    def _make(self, key: _Key) -> BatchClient:
+        urls, headers = key
+        settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self.timeouts, **self.settings}
+        return BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
 
     def bridge(self) -> Bridge:
         """The event loop in the background that blocking calls are made in."""
         if self._bridge is None:
             with _making_bridges:
                 # It must not know this object, which knows it: dropped without being closed, its thread would never end.
-                self._bridge = self._bridge or Bridge(partial(_close_all, self._clients, self._leaving))
+                self._bridge = self._bridge or Bridge(self._clients.aclose)
         return self._bridge
 
     async def aclose(self) -> None:
         """Close every batch client."""
-        await _close_all(self._clients, self._leaving)
+        await self._clients.aclose()
 
 
 _Key = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 """(base URLs, headers)."""
-
-
-async def _close_all(clients: Mapping[Any, BatchClient], leaving: set[asyncio.Task[None]]) -> None:
-    for client in list(clients.values()):
-        await client.aclose()
-    if leaving:
-        await asyncio.wait(set(leaving))
 
 
 class Batching:
@@ -223,12 +197,12 @@ class Batching:
         full = tuple(str(url).rstrip("/") + ("?" + query if query else "") for url in urls)
         return self._clients.find((full, tuple(sorted(headers.items()))))
 
-    def of_copy(self, owner: Any, arguments: Mapping[str, Any]) -> Batching:
-        """What a copy has: the same batch clients, but where it has an HTTP client of its own."""
+    def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""
         given = arguments.get("http_client")
-        if given is None or given is owner._client:
-            return Batching(self._clients, self._servers)
-        return Batching(_Clients(self._clients.settings, given), self._servers)
+        clients = self._clients if given is None or given is owner._client else _Clients(self._clients.settings, given)
+        extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": Batching(clients, self._servers)}
+        return {**arguments, "_extra_kwargs": extra}
 
     def bridge(self) -> Bridge:
         """The event loop in the background that blocking calls are made in."""

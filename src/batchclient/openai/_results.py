@@ -26,7 +26,7 @@ from batchclient.types import Reply
 if TYPE_CHECKING:
     from batchclient.openai._calls import Planned
 
-__all__ = ["error_of", "parse", "response_of"]
+__all__ = ["error_of", "parse", "response_of", "to_process"]
 
 _OF_THE_WIRE = frozenset({"content-length", "content-encoding", "transfer-encoding"})
 """Headers about how the body travelled, which is not how it is handed on."""
@@ -72,6 +72,18 @@ def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
     if planned.began:
         response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
     return response
+
+
+def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict[str, Any]:
+    """What openai's own ``_process_response`` is to be given, where the caller wants more than the answer."""
+    return {
+        "cast_to": cast_to,
+        "options": planned.final_options(),
+        "response": response_of(owner, planned, reply),
+        "stream": False,
+        "stream_cls": None,
+        "retries_taken": reply.attempts - 1,
+    }
 
 
 def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:

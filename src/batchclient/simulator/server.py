@@ -19,16 +19,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pydantic_core
-
 from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
 from batchclient.simulator.guises import Guise, Route, make_guise
+from batchclient.simulator.pages import load_headers, page_of
 from batchclient.simulator.profiles import Profile, profile
-from batchclient.simulator.statistics import Counters, metrics_text
+from batchclient.simulator.statistics import Counters
 from batchclient.simulator.text import OutputLengths
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits, error_body
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
 __all__ = ["Part", "SimulatedServer"]
 
@@ -131,7 +130,9 @@ class SimulatedServer:
         try:
             route = self.guise.routes.get(path) if method == "POST" else None
             if route is None:
-                self._reply(request_id, *self._other_route(method, path, body, dict(headers)), now)
+                if path.startswith("/v1/"):
+                    self._check_key(dict(headers))
+                self._reply(request_id, *page_of(self, method, path, body), now)
                 return
             named = dict(headers)
             self._check_key(named)
@@ -210,7 +211,9 @@ class SimulatedServer:
             f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self._ids.getrandbits(64), '016x')}"
         )
         writer = route.writer(call, reply_id, int(self._epoch_s + now), self.model)
-        extra = self._load_headers(headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
+        extra = (
+            load_headers(self.engine, headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
+        )
         exchange = Exchange(request_id, call, writer, route, fault.kind if fault else None, extra)
         exchange.decide(self._lengths, reply_id)
         self._exchanges[request_id] = exchange
@@ -327,83 +330,6 @@ class SimulatedServer:
         self._spend(self.profile.request_s, now)
         self.counters.note_status(status)
         self._outbox_add(now, [Part(request_id, status, headers, body, last=True)], is_free=True)
-
-    # --- other routes ---
-
-    def _other_route(
-        self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes]
-    ) -> tuple[int, Headers, bytes]:
-        if path.startswith("/v1/"):
-            self._check_key(headers)
-        page = self.guise.pages.get((method, path))
-        if page is not None:
-            return page(self, body)
-        match method, path:
-            case "GET", "/simulator/statistics":
-                return 200, JSON_HEADERS, pydantic_core.to_json(self.statistics())
-            case "POST", "/simulator/faults":
-                return self._faults_route(body)
-            case _ if self.guise.owned_by is None:
-                status, words = self.guise.not_found
-                return status, JSON_HEADERS if words else (), words
-            case "GET", "/v1/models":
-                return 200, JSON_HEADERS, pydantic_core.to_json(self._models())
-            case ("GET", "/health" | "/ping") | ("POST", "/ping"):
-                return 200, (), b""
-            case "GET", "/version":
-                return 200, JSON_HEADERS, pydantic_core.to_json({"version": self.guise.version})
-            case "GET", "/metrics":
-                content_type = (("content-type", "text/plain; version=1.0.0; charset=utf-8"),)
-                return 200, content_type, metrics_text(self.engine, self.counters, self.model).encode()
-            case _ if path in self.guise.routes:
-                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
-            case _, "/v1/models" | "/health" | "/ping" | "/version" | "/metrics":
-                return 405, JSON_HEADERS, b'{"detail":"Method Not Allowed"}'
-        return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
-
-    def _faults_route(self, body: bytes) -> tuple[int, Headers, bytes]:
-        try:
-            self.set_faults([str(each) for each in pydantic_core.from_json(body)])
-        except (TypeError, ValueError) as error:
-            return 400, JSON_HEADERS, error_body(str(error), "BadRequestError", 400)
-        return 200, JSON_HEADERS, b"{}"
-
-    def _models(self) -> dict[str, object]:
-        created_s = int(self._epoch_s)
-        permission = {
-            "id": f"modelperm-{self._ids.getrandbits(64):016x}",
-            "object": "model_permission",
-            "created": created_s,
-            "allow_create_engine": False,
-            "allow_sampling": True,
-            "allow_logprobs": True,
-            "allow_search_indices": False,
-            "allow_view": True,
-            "allow_fine_tuning": False,
-            "organization": "*",
-            "group": None,
-            "is_blocking": False,
-        }
-        model = {
-            "id": self.model,
-            "object": "model",
-            "created": created_s,
-            "owned_by": self.guise.owned_by,
-            "root": self.model,
-            "parent": None,
-            "max_model_len": self.limits.max_model_len_tokens,
-            "permission": [permission],
-        }
-        return {"object": "list", "data": [model]}
-
-    def _load_headers(self, headers: Mapping[bytes, bytes]) -> Headers:
-        """ORCA: the load as a response header, where a request asks for it."""
-        waiting, usage = float(self.engine.waiting), self.engine.kv_usage_ratio
-        if headers[b"endpoint-load-metrics-format"].upper() == b"JSON":
-            named = {"named_metrics": {"num_requests_waiting": waiting, "kv_cache_usage_perc": usage}}
-            return (("endpoint-load-metrics", "JSON " + pydantic_core.to_json(named).decode()),)
-        text = f"TEXT named_metrics.num_requests_waiting={waiting}, named_metrics.kv_cache_usage_perc={usage}"
-        return (("endpoint-load-metrics", text),)
 
 
 def _with_overrides(given: str | Profile, **overrides: int | None) -> Profile:

@@ -13,18 +13,15 @@ Rules:
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
 - A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
   request was sent. Such a request is sent once more at once, on a socket of its own; this is no attempt and costs no retry.
-- The size of the decoded body is capped as it arrives. Bodies are asked for without compression; gzip and deflate are undone a piece at
-  a time, so that the cap is looked at before a bomb has gone off; others are refused.
+- The size of the decoded body is capped as it arrives (``_compression``). What the libraries raise is ours when it leaves here (``_exceptions``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import ssl
 import time
-import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +29,10 @@ import anyio
 import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
 import httpx
 
-from batchclient.errors import (
-    BatchClientError,
-    CertificateRefused,
-    ClientClosed,
-    ConfigError,
-    ConnectFailed,
-    ConnectionLost,
-    OutOfSockets,
-    ReadTimedOut,
-    ResponseTooLarge,
-)
+from batchclient.errors import ClientClosed, ConfigError, ConnectionLost, ResponseTooLarge
 from batchclient.transport import Timeouts, WireRequest, root_of
+from batchclient.transport._compression import decompressed
+from batchclient.transport._exceptions import AIOHTTP_BREAKS, cause_of, is_aiohttps, is_of, translated
 
 if TYPE_CHECKING:
     import httpx2
@@ -53,17 +42,8 @@ __all__ = ["HttpxTransport", "check_arguments"]
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _LARGEST_PIECE_BYTES = 256 * 1024
-_LARGEST_DECODED_BYTES = 64 * 1024
-_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""As zlib wants them: 16 more for gzip's header."""
-_MOST_ENCODINGS = 4
-_QUOTES = ": bytearray("
-_AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
-_LIBRARIES = frozenset({"httpx", "httpx2"})
-"""httpx2 is httpx's fork, which openai's client uses from its third major on: the same names, other classes."""
-_NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
 
 
 def check_arguments(http_client: object, http_backend: str) -> None:
@@ -72,7 +52,7 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     Raises:
         ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
     """
-    if http_client is not None and not _is_of(type(http_client), "AsyncClient"):
+    if http_client is not None and not is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
         raise ConfigError(
             f"http_client is an httpx.AsyncClient or httpx2.AsyncClient, not a {kind}", field="http_client"
@@ -170,7 +150,7 @@ class HttpxTransport:
             except httpx.PoolTimeout as error:
                 pool.used -= 1
                 if pool.fresh:
-                    raise _translate(error, self._address) from error
+                    raise translated(error, self._address) from error
                 await self._retire(pool)
                 pool = self._pool()
             except BaseException as error:
@@ -182,8 +162,8 @@ class HttpxTransport:
                     # The others of this pool may have been closed as well. A new pool has fresh sockets only, so that this ends.
                     pool = self._new_pool()
                     continue
-                if isinstance(error, httpx.TransportError) or _is_aiohttps(error):
-                    raise _translate(error, self._address) from _cause(error)
+                if isinstance(error, httpx.TransportError) or is_aiohttps(error):
+                    raise translated(error, self._address) from cause_of(error)
                 raise
             else:
                 pool.fresh = False
@@ -198,8 +178,8 @@ class HttpxTransport:
                 raise ClientClosed("the http_client given to BatchClient was closed") from error
             raise
         except Exception as error:
-            if _is_of(type(error), "HTTPError"):
-                raise _translate(error, self._address) from _cause(error)
+            if is_of(type(error), "HTTPError"):
+                raise translated(error, self._address) from cause_of(error)
             raise
         return _Response(response, self._cap, None, self._retire)
 
@@ -310,9 +290,7 @@ class _Response:
         # ``response.stream`` spares each chunk a generator of httpx's.
         source: Any = response.stream
         if "content-encoding" in response.headers:
-            encodings = response.headers["content-encoding"].lower().split(",")
-            for encoding in reversed(encodings[:_MOST_ENCODINGS]):
-                source = _decoded(source, encoding.strip())
+            source = decompressed(source, response.headers["content-encoding"])
         try:
             async for chunk in source:
                 left -= len(chunk)
@@ -320,10 +298,10 @@ class _Response:
                     raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
                 yield chunk
         except Exception as error:
-            if _is_of(type(error), "StreamError"):
+            if is_of(type(error), "StreamError"):
                 raise ConnectionLost("the response could not be read") from error
-            if _is_of(type(error), "HTTPError") or _is_aiohttps(error):
-                raise _translate(error, received=self._cap - left) from _cause(error)
+            if is_of(type(error), "HTTPError") or is_aiohttps(error):
+                raise translated(error, received=self._cap - left) from cause_of(error)
             raise
 
     async def aclose(self) -> None:
@@ -378,92 +356,7 @@ def _is_break(error: BaseException) -> bool:
     """Whether the connection ended before the answer's headers, and not because of anything in them."""
     if isinstance(error, httpx.RemoteProtocolError):
         return "without sending a response" in str(error)
-    return isinstance(error, (httpx.ReadError, httpx.WriteError)) or type(error.__cause__).__name__ in _AIOHTTP_BREAKS
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what is behind it, all the tries of a connection to several addresses included."""
-    while error is not None:
-        yield error
-        if isinstance(error, BaseExceptionGroup):
-            for one in error.exceptions:
-                yield from _causes(one)
-        error = error.__cause__ or error.__context__
-
-
-async def _decoded(source: Any, encoding: str) -> AsyncGenerator[bytes]:
-    """Undo a server's compression, which was not asked for."""
-    if encoding in ("", "identity"):
-        async for chunk in source:
-            yield chunk
-        return
-    if encoding not in _WINDOW_BITS:
-        raise ConnectionLost("the body is encoded in a way that was not asked for")
-    decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
-    async for chunk in source:
-        left = chunk
-        while left:
-            try:
-                piece = decoder.decompress(left, _LARGEST_DECODED_BYTES)
-            except zlib.error as error:
-                raise ConnectionLost("the body could not be decompressed") from error
-            left = decoder.unconsumed_tail
-            if piece:
-                yield piece
-    yield decoder.flush()
-
-
-def _is_of(kind: type, *names: str) -> bool:
-    """Whether a class is one of those of httpx, or of httpx2, or made from one."""
-    return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in kind.__mro__)
-
-
-def _is_aiohttps(error: BaseException) -> bool:
-    """Whether aiohttp raised it and httpx-aiohttp let it through."""
-    return type(error).__module__.partition(".")[0] == "aiohttp"
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
-    if _is_aiohttps(error) or _QUOTES in str(error):
-        return None
-    if _is_of(type(error), "RequestError"):
-        # Put there by a user's own client: the URL's query may hold a key.
-        error._request = None  # type: ignore[attr-defined]
-    return error
-
-
-def _translate(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
-    """Map httpx's and httpx2's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
-    kind = type(error)
-    if _is_aiohttps(error):
-        # Its texts quote the server's bytes.
-        return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
-    # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
-    broken = type(error.__cause__).__name__ in _AIOHTTP_BREAKS
-    if _is_of(kind, "ConnectError", "ConnectTimeout") and not broken:
-        for cause in _causes(error):
-            # aiohttp's own class, in front of it, is one by name only.
-            if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
-                return CertificateRefused(
-                    f"the connection{address} is refused by its certificate: {cause.verify_message}"
-                )
-            if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
-                return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
-    if _is_of(kind, "ConnectTimeout") and not broken:
-        return ConnectFailed(f"no connection{address} within the connect timeout")
-    if _is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
-        return ConnectFailed(f"no connection{address}: {error}")
-    if _is_of(kind, "PoolTimeout"):
-        return ConnectFailed("the HTTP client's pool had no connection free")
-    if _is_of(kind, "ReadTimeout"):
-        return ReadTimedOut("the server was silent for read_timeout_s")
-    if _is_of(kind, "DecodingError"):
-        return ConnectionLost("the body could not be decompressed")
-    # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
-    said = str(error).partition(_QUOTES)[0]
-    after = f" after {received} bytes of the body" if received else ""
-    return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
+    return isinstance(error, (httpx.ReadError, httpx.WriteError)) or type(error.__cause__).__name__ in AIOHTTP_BREAKS
 
 
 def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:

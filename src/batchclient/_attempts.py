@@ -1,0 +1,124 @@
+"""One attempt at a batch, from its task's first step to what the core is told of its end.
+
+Rules:
+- Every attempt ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it: a fault of ours and a cancelled task are failures, too.
+- Whether a failed one is tried again is the retry policy's to say, within the call's own ``max_attempts``. What is sent again in another form
+  (singly, in halves, without a field) is no retry, and no policy is asked.
+- A policy and ``on_failure`` are others' code: what they raise or return is not trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from random import Random
+
+from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
+from batchclient._exchange import Exchanges
+from batchclient._servers import Servers
+from batchclient._tasks import Tasks
+from batchclient.errors import BatchClientError, CallAborted
+from batchclient.retry import RetryPolicy
+
+__all__ = ["Attempts"]
+
+_log = logging.getLogger("batchclient")
+_CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
+
+
+class Attempts:
+    """Those of one runner.
+
+    Args:
+        tasks: where an attempt's task is listed, by the batch's number.
+        exchanges: send a request and read its reply.
+        servers: what is known of them.
+        policy: when to try again.
+        now: the clock.
+        on_failure: told of each failed batch and its error, for what the client learns from it.
+        tell: tells the core.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        exchanges: Exchanges,
+        servers: Servers,
+        policy: RetryPolicy,
+        now: Callable[[], float],
+        on_failure: Callable[[Batch, BatchClientError], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._tasks = tasks
+        self._exchanges = exchanges
+        self._servers = servers
+        self._policy = policy
+        self._now = now
+        self._on_failure = on_failure
+        self._tell = tell
+        self._rng = Random()  # jitter only  # noqa: S311
+
+    async def send(self, batch: Batch) -> None:
+        """Make an attempt: a task's whole work."""
+        if not self._tasks.begins(batch.id):
+            return
+        failure: Failure | None
+        try:
+            failure = await self._exchanges.run(batch)
+        except Exception as error:  # a fault of ours must not leave callers hanging
+            _log.exception("batch %d failed inside batchclient", batch.id)
+            failure = Failure(
+                FailureKind.REFUSED, BatchClientError, f"internal error: {type(error).__name__}", cause=error
+            )
+        except BaseException:
+            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
+            self.end(batch, batch.verdict or _CANCELLED)
+            raise
+        if failure is None:
+            self._tasks.forget(batch.id)
+            return
+        if failure.status == 404:
+            failure = self._servers.name_models(batch, failure)
+        self.end(batch, failure)
+
+    def end(self, batch: Batch, failure: Failure) -> None:
+        """An attempt has failed: tell the core what of it, and whether and when to try again."""
+        delay_s: float | None = None
+        if batch.shape.to_caller:
+            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            batch.requests[0].waiter.restart()
+        if failure is not _CANCELLED:
+            error = failure.to_error(batch.failures + 1)
+            self._on_failure(batch, error)
+            most = batch.shape.max_attempts
+            if not _is_no_retry(batch, failure) and (most is None or batch.failures + 1 < most):
+                delay_s = self._ask_policy(batch, error)
+        _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
+        self._tell(Failed(batch, failure, delay_s))
+        self._tasks.forget(batch.id)
+
+    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
+        try:
+            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
+            if delay_s is None:
+                return None
+            delay_s = float(delay_s)
+            if not math.isfinite(delay_s):
+                raise ValueError(f"{delay_s} is no delay in seconds")
+            return max(0.0, delay_s)
+        except Exception:  # a policy is the user's code
+            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+            return None
+
+
+def _is_no_retry(batch: Batch, failure: Failure) -> bool:
+    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.FIELDS_REFUSED:
+        return True
+    if failure.kind is FailureKind.STREAM_REFUSED:
+        return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
+    return failure.kind in _SPLIT and len(batch.requests) > 1

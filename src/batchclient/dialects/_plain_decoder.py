@@ -1,0 +1,146 @@
+"""A reply that is one JSON value: nothing of it is handed out before all of it was checked.
+
+Rules:
+- Every choice has to be there, once. A list's usage is one sum, which belongs to nobody: each prompt's is counted from its token ids, if they were sent.
+- What was finished is answered; a prompt the server gave up on is a failure of its own.
+- A lone call that hands the reply on gets it as it came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import from_json
+
+from batchclient._core.messages import Batch, Failure
+from batchclient.dialects._decoder import (
+    ABORTED,
+    ReplyDecoder,
+    about_reply,
+    malformed,
+    mismatch,
+    usage_in,
+    usage_together,
+)
+from batchclient.dialects._reader import Reader
+from batchclient.dialects._replies import error_in
+from batchclient.dialects._verbatim import own_body, prompt_shares
+from batchclient.errors import DemuxError
+from batchclient.types import Completion, Reply, Usage
+
+__all__ = ["PlainDecoder"]
+
+_SHOWN_BYTES = 512
+
+
+class PlainDecoder(ReplyDecoder):
+    """A reply that is one JSON value, as a rule an object."""
+
+    _reply_type: type = dict
+    """``object`` where it may be an array, too."""
+    _called = "choices"
+
+    def __init__(
+        self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
+    ) -> None:
+        super().__init__(batch, secrets, content_type, reader)
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        """Collect; nothing is known before the end."""
+        self._chunks.append(chunk)
+        return []
+
+    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """Parse the reply and check it whole before any of it is handed out."""
+        body = b"".join(self._chunks)
+        try:
+            reply = from_json(body)
+        except ValueError as error:
+            shown = self._clean(self._content_type)
+            kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
+            begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
+            # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
+            return [], malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+        if isinstance(reply, dict) and reply.get("error") is not None:
+            return [], self._error_reply(reply["error"])
+        if (
+            self._batch.shape.verbatim
+            and len(self._batch.requests) == 1
+            and isinstance(reply, dict)
+            and "choices" in reply
+        ):
+            return [(0, self._as_it_came(reply))], None
+        try:
+            reply = self._reader.reply(reply)
+            if not isinstance(reply, self._reply_type):
+                return [], malformed(f"the reply is a JSON {type(reply).__name__}, not an object")
+            return self._answers(reply)
+        except DemuxError as error:
+            return [], mismatch(error)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
+
+    def _as_it_came(self, reply: dict[str, Any]) -> Completion:
+        """The answer to a lone call that hands the reply on: whatever is in it is its caller's to judge."""
+        usage, attempts = usage_in(reply.get("usage")), self._batch.requests[0].attempts
+        return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1)))
+
+    def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
+        for choice in reply["choices"]:
+            index = self._demux.check(choice["index"])
+            self._demux.finish(index)
+            choices[index] = choice
+        if not self._demux.complete:
+            raise DemuxError(self._demux.missing())
+        self._extra = about_reply(reply)
+        answers: list[tuple[int, Completion]] = []
+        failure: Failure | None = None
+        n, requests = self._n, self._batch.requests
+        verbatim = self._batch.shape.verbatim
+        shares = prompt_shares(self._batch, reply) if verbatim and len(requests) > 1 else None
+        some_aborted = not ABORTED.isdisjoint([choice.get("finish_reason") for choice in choices])  # type: ignore[union-attr]
+        for position, request in enumerate(requests):
+            own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
+            if some_aborted:
+                given_up = next((choice for choice in own if choice.get("finish_reason") in ABORTED), None)
+                if given_up is not None:
+                    failure = self._aborted_by(given_up)
+                    continue
+            usage = self._usage_of(own, reply)
+            made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
+            completion = Completion(made, usage, request.attempts, None, self._extra.copy())
+            if usage is None and len(requests) > 1:
+                completion.counted_tokens = _count_made(own)
+            if verbatim:
+                share = shares[position] if shares is not None else None
+                body = own_body(self._batch, reply, "choices", own, usage, share, completion.counted_tokens)
+                completion.reply = Reply(body, source=(self._batch.id, len(requests)))
+            answers.append((position, completion))
+        return answers, failure
+
+    def _usage_of(self, own: list[dict[str, Any]], reply: dict[str, Any]) -> Usage | None:
+        """What one call took."""
+        if self._reader.counts_each:
+            return usage_together([usage_in(choice.pop("usage", None)) for choice in own])
+        if len(self._batch.requests) == 1:
+            return usage_in(reply.get("usage"))
+        return _count_ids(own)
+
+
+def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
+    prompt = choices[0].get("prompt_token_ids")
+    completion = _count_made(choices)
+    return None if prompt is None or completion is None else Usage(len(prompt), completion)
+
+
+def _count_made(choices: list[dict[str, Any]]) -> int | None:
+    """How many tokens the choices of one prompt have, if the reply lists them."""
+    completion = 0
+    for choice in choices:
+        ids = choice.get("token_ids")
+        if ids is None:
+            return None
+        completion += len(ids)
+    return completion

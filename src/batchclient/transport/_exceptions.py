@@ -1,0 +1,94 @@
+"""What the HTTP libraries raise, as errors of ours.
+
+Rules:
+- Classes are known by their names: a user's own client may be httpx2's, whose classes are others by the same names, and aiohttp may not be installed. So
+  no library is imported here.
+- Our errors' texts name hosts and timeouts, never headers or bodies; an exception that holds some is not their cause.
+- A connection that could not be made is told from one that broke: only the first is surely no work for the server.
+"""
+
+from __future__ import annotations
+
+import errno
+import ssl
+from collections.abc import Iterator
+
+from batchclient.errors import (
+    BatchClientError,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    OutOfSockets,
+    ReadTimedOut,
+)
+
+__all__ = ["AIOHTTP_BREAKS", "cause_of", "is_aiohttps", "is_of", "translated"]
+
+AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
+_QUOTES = ": bytearray("
+_LIBRARIES = frozenset({"httpx", "httpx2"})
+"""httpx2 is httpx's fork, which openai's client uses from its third major on: the same names, other classes."""
+_NO_SOCKETS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL})
+
+
+def is_of(kind: type, *names: str) -> bool:
+    """Whether a class is one of those of httpx, or of httpx2, or made from one."""
+    return any(base.__name__ in names and base.__module__.partition(".")[0] in _LIBRARIES for base in kind.__mro__)
+
+
+def is_aiohttps(error: BaseException) -> bool:
+    """Whether aiohttp raised it and httpx-aiohttp let it through."""
+    return type(error).__module__.partition(".")[0] == "aiohttp"
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
+    if is_aiohttps(error) or _QUOTES in str(error):
+        return None
+    if is_of(type(error), "RequestError"):
+        # Put there by a user's own client: the URL's query may hold a key.
+        error._request = None  # type: ignore[attr-defined]
+    return error
+
+
+def translated(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
+    """Map httpx's and httpx2's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
+    kind = type(error)
+    if is_aiohttps(error):
+        # Its texts quote the server's bytes.
+        return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
+    # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
+    broken = type(error.__cause__).__name__ in AIOHTTP_BREAKS
+    if is_of(kind, "ConnectError", "ConnectTimeout") and not broken:
+        for cause in _causes(error):
+            # aiohttp's own class, in front of it, is one by name only.
+            if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
+                return CertificateRefused(
+                    f"the connection{address} is refused by its certificate: {cause.verify_message}"
+                )
+            if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
+                return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
+    if is_of(kind, "ConnectTimeout") and not broken:
+        return ConnectFailed(f"no connection{address} within the connect timeout")
+    if is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
+        return ConnectFailed(f"no connection{address}: {error}")
+    if is_of(kind, "PoolTimeout"):
+        return ConnectFailed("the HTTP client's pool had no connection free")
+    if is_of(kind, "ReadTimeout"):
+        return ReadTimedOut("the server was silent for read_timeout_s")
+    if is_of(kind, "DecodingError"):
+        return ConnectionLost("the body could not be decompressed")
+    # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
+    said = str(error).partition(_QUOTES)[0]
+    after = f" after {received} bytes of the body" if received else ""
+    return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error and what is behind it, all the tries of a connection to several addresses included."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _causes(one)
+        error = error.__cause__ or error.__context__
