@@ -98,8 +98,8 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_bound_until", "_ceiling", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_clear", "_refusals", "_slope", "_steered_at", "_target", "limit",
+        "_base", "_bound", "_bound_until", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
+        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_refusals", "_slope", "_steered_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
