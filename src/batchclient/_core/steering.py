@@ -5,7 +5,8 @@ Rules:
 - Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
   sent fresh is *late*: the others had spent their time in our queue, which is not the server's load.
 - What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
-- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command.
+- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap that grows back with time is told with the next
+  batch that ends.
 """
 
 from __future__ import annotations
@@ -84,12 +85,17 @@ class Steering:
         )
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: learn whether the prompts of lists are served at once."""
+        """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""
+        abilities = endpoint.can(batch.shape.kind)
+        if abilities.told_cap is not None and (told := abilities.grown(endpoint.max_list, now)) is not None:
+            self.note_list_cap(
+                endpoint, batch.shape.kind, told, "some time has passed: longer lists are tried again", now
+            )
         seconds = now - batch.sent_at
         if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
             return
         shape, prompts = batch.shape, len(batch.requests)
-        trial = endpoint.can(shape.kind).trial
+        trial = abilities.trial
         per_s = (endpoint.served - batch.served_at_sent) / seconds
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
         before = endpoint.list_cap(now, shape.kind)
@@ -138,6 +144,9 @@ class Steering:
         after = endpoint.list_cap(now, kind)
         if after != before:
             self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
+            abilities = endpoint.can(kind)
+            full = endpoint.max_list if abilities.known_cap is None else min(endpoint.max_list, abilities.known_cap)
+            abilities.told_cap = after if after < full else None
 
     def _note_list_cost(self, cost: ListCost, shape: Shape, endpoint: Endpoint, now: float) -> None:
         """A list may have changed how long lists like it are worth making."""
