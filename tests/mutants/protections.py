@@ -666,5 +666,12 @@ PROTECTIONS = (
         "        if before == after:\n",
         "tests/unit/test_list_cost.py::test_many_small_changes_are_told_once_they_have_added_up",
     ),
+    Protection(
+        "a list cap that grows back is told",
+        "src/batchclient/_core/steering.py",
+        "        if abilities.told_cap is not None:\n",
+        "        if False:\n",
+        "tests/playbook/test_refusals.py::test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch",
+    ),
 )
 """In no order that matters."""

@@ -1,7 +1,8 @@
 """What goes into a list, and how it is sent: caps, lengths, plain or streamed, singles, weights. Rules 5, 6, 7 and 9."""
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Woke
+from batchclient._core.messages import Retuned, ServerKnown, Woke
+from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 
@@ -208,3 +209,23 @@ def test_a_list_cap_by_cost_that_holds_no_more_is_told_too():
     assert len(play.last.requests) == 64
     play.at(130.7) >> answered(*many)
     assert play.adjusted == ["max_list by cost 18 -> 64: what a list costs is not known any more (max_tokens=1)"]
+
+
+def test_a_max_list_that_is_set_anew_is_told_for_the_kinds_in_use():
+    play = Playbook(limit=8, max_list=4)
+    (call,) = calls("vector", shape(max_output_tokens=None, kind=Kind.EMBEDDING, plain_only=True))
+    play.submit(call) >> Woke()
+    play >> Retuned(SchedulerSettings(max_list=2))
+    assert play.adjusted == ["max_list 4 -> 2: set by the caller", "max_list of embedding 4 -> 2: set by the caller"]
+    play >> Retuned(SchedulerSettings(max_list=2, linger_s=0.1))
+    assert play.adjusted == []
+
+
+def test_what_a_server_was_found_to_take_is_told():
+    play = Playbook(limit=8, max_list=4)
+    (call,) = calls("chat", shape(kind=Kind.CHAT))
+    play.submit(call) >> Woke()
+    play >> ServerKnown(0, {Kind.CHAT: 1}, server="other 1.0")
+    assert play.adjusted == ["max_list of chat 4 -> 1: it was found to be other 1.0"]
+    play >> ServerKnown(0, {})
+    assert play.adjusted == ["max_list of chat 1 -> 4: it was found to be no server that is known"]

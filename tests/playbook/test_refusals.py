@@ -130,7 +130,10 @@ def test_a_cap_that_was_lowered_by_hand_meanwhile_is_no_growth():
     play >> failed(everyone[0], TOO_LONG)
     play >> Retuned(SchedulerSettings(max_list=2))
     play.at(500.0) >> answered(*everyone[:4])
-    assert [change.new for change in play.adjustments] == [4]
+    assert [(change.new, change.reason) for change in play.adjustments] == [
+        (4, "list too long"),
+        (2, "set by the caller"),
+    ]
 
 
 def test_a_single_that_is_too_long_has_failed():

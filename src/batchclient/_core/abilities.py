@@ -47,7 +47,7 @@ class Abilities:
         self.lists_refused = False
         self.streams_refused = False
         self.told_cap: int | None = None
-        """The cap that was told when a refusal lowered it, or as it grew back; ``None``: refusals bound nothing, as far as was told."""
+        """The cap that was told last; ``None``: it was never another than at first."""
         self.trial = ListTrial()
         """Whether it serves a list's prompts at once."""
         self.packing_refused = False
@@ -66,10 +66,6 @@ class Abilities:
         if self.known_cap is not None and self.known_cap < most:
             most = self.known_cap
         return self._grown_cap(most, now)
-
-    def grown(self, most: int, now: float) -> int | None:
-        """The cap that was told last, if the cap is above it now, ``most`` at most: time has passed."""
-        return self.told_cap if self.told_cap is not None and self.list_cap(most, now) > self.told_cap else None
 
     def _grown_cap(self, most: int, now: float) -> int:
         # A function of time alone: whoever looks at it, and how often, changes nothing.

@@ -127,7 +127,7 @@ class Scheduler:
         self._commands: list[Command] = []
         self._counters = Counters()
         self._steering = Steering(self._endpoints, self._lengths, self._say)
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering.adjusted)
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering)
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
             self._endpoints,

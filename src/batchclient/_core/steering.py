@@ -87,10 +87,9 @@ class Steering:
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
         """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""
         abilities = endpoint.can(batch.shape.kind)
-        if abilities.told_cap is not None and (told := abilities.grown(endpoint.max_list, now)) is not None:
-            self.note_list_cap(
-                endpoint, batch.shape.kind, told, "some time has passed: longer lists are tried again", now
-            )
+        if abilities.told_cap is not None:
+            reason = "some time has passed: longer lists are tried again"
+            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
         seconds = now - batch.sent_at
         if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
             return
@@ -144,9 +143,7 @@ class Steering:
         after = endpoint.list_cap(now, kind)
         if after != before:
             self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
-            abilities = endpoint.can(kind)
-            full = endpoint.max_list if abilities.known_cap is None else min(endpoint.max_list, abilities.known_cap)
-            abilities.told_cap = after if after < full else None
+            endpoint.can(kind).told_cap = after
 
     def _note_list_cost(self, cost: ListCost, shape: Shape, endpoint: Endpoint, now: float) -> None:
         """A list may have changed how long lists like it are worth making."""
