@@ -4,7 +4,7 @@
 
 - 64 groups of 8 prompts; a group shares its first 100 tokens or so, each prompt ends with 15 of its own; ``max_tokens=1``. The KV cache holds
   3,072 tokens: about 26 such prompts.
-- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled, with it off.
+- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; that with ``warm_prefixes``, too; shuffled, with both off.
 - Arms are interleaved, in a new order each time, with fresh prompts, so that no run finds another's prefixes. Ratios to the hand-grouped
   arm are taken within a repetition. The hit rate is the server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
 """
@@ -65,18 +65,24 @@ WORDS = [
     "break",
 ]
 GROUPS, MEMBERS, PREFIX_TOKENS, OWN_TOKENS = 64, 8, 100, 15
-ARMS = {"grouped by hand": (False, False), "shuffled, grouped by prefix": (True, True), "shuffled": (True, False)}
-"""Whether the input is shuffled, and ``group_prefixes``."""
+ARMS = {
+    "grouped by hand": (False, False, False),
+    "shuffled, grouped by prefix": (True, True, False),
+    "shuffled, grouped by prefix, one of each ahead": (True, True, True),
+    "shuffled": (True, False, False),
+}
+"""Whether the input is shuffled, ``group_prefixes`` and ``warm_prefixes``."""
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, str]]:
+def server(blocks: str) -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from tests.live.real_time import go_first
     from tests.live.vllm_server import VllmServer
 
     bind = os.environ.get("VLLM_CPU_OMP_THREADS_BIND")
-    with VllmServer(FLAGS, env={"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else None) as running:
+    flags = (FLAGS[0], blocks, *FLAGS[2:])
+    with VllmServer(flags, env={"VLLM_CPU_OMP_THREADS_BIND": bind} if bind else None) as running:
         go_first()
         yield running.base_url, running.model
 
@@ -102,19 +108,23 @@ async def words_per_token(base_url: str, model: str) -> float:
 
 
 async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int, max_list: int) -> dict[str, Any]:
-    shuffled, grouping = ARMS[arm]
+    shuffled, grouping, warming = ARMS[arm]
     prompts = [prompt for group in make_prompts(ratio) for prompt in group]
     if shuffled:
         random.shuffle(prompts)
     hits, queries = (counter(base_url, f"prefix_cache_{name}") for name in ("hits", "queries"))
-    async with BatchClient(base_url, model=model, limit=limit, max_list=max_list, group_prefixes=grouping) as client:
+    chosen = {"limit": limit, "max_list": max_list, "group_prefixes": grouping, "warm_prefixes": warming}
+    async with BatchClient(base_url, model=model, **chosen) as client:
         started = time.perf_counter()
         answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)
         seconds = time.perf_counter() - started
         lists = client.statistics().batches
     assert len(answers) == GROUPS * MEMBERS
     hits, queries = counter(base_url, "prefix_cache_hits") - hits, counter(base_url, "prefix_cache_queries") - queries
-    return {"per_s": len(prompts) / seconds, "hit_rate": hits / queries, "mean_list": len(prompts) / lists}
+    return {
+        "per_s": len(prompts) / seconds, "hit_rate": hits / queries, "hits": hits, "queries": queries,
+        "mean_list": len(prompts) / lists,
+    }  # fmt: skip
 
 
 def report(data: dict[str, Any]) -> str:
@@ -139,11 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--limit", type=int, default=16)
+    parser.add_argument("--blocks", default=FLAGS[1], help="the KV cache, in blocks of 32 tokens")
     parser.add_argument("--lists", default="1,16", help="values of max_list")
     parser.add_argument("--name", default="prefix", help="file name of the results")
     options = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "runs": {}}
-    with server() as (base_url, model):
+    with server(options.blocks) as (base_url, model):
         ratio = asyncio.run(words_per_token(base_url, model))
         for max_list in map(int, options.lists.split(",")):
             runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}

@@ -87,6 +87,7 @@ class Settings(BaseModel):
     order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
     aging_s: PositiveSeconds = 300.0
     group_prefixes: Annotated[bool, Field(strict=True)] = True
+    warm_prefixes: Annotated[bool, Field(strict=True)] = False
     send_priority: Annotated[bool, Field(strict=True)] = False
     tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     batch_size: Callable[[int], int] | None = None
@@ -178,6 +179,7 @@ class Settings(BaseModel):
             order=self.order,
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,
+            warm_prefixes=self.warm_prefixes,
             tenant_weights=self.tenant_weights,
             length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if self.batch_size is None else BatchSize(self.batch_size),

@@ -168,8 +168,8 @@ PROTECTIONS = (
     Protection(
         "the core asks to be woken for deadlines",
         "src/batchclient/_core/scheduler.py",
-        "times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), patience_ends)",
-        "times = (self._granting.wake_at, self._recovery.next_due(), patience_ends)",
+        "times = (self._deadlines.next(), self._granting.wake_at, ",
+        "times = (self._granting.wake_at, ",
         _SIMULATION,
     ),
     Protection(
@@ -658,6 +658,48 @@ PROTECTIONS = (
         "packable = shape.packable and not verbatim",
         "packable = shape.packable",
         "tests/integrations/test_transport.py::test_a_response_is_what_the_server_alone_would_have_sent",
+    ),
+    Protection(
+        "a list cap that follows from what lists cost is told",
+        "src/batchclient/_core/steering.py",
+        "            if cost.has_news:\n",
+        "            if False:\n",
+        "tests/playbook/test_lists.py::test_a_list_cap_by_cost_is_told_with_its_reason",
+    ),
+    Protection(
+        "a list cap that is fitted anew every second is not told every second",
+        "src/batchclient/_core/list_cost.py",
+        "        if abs(after - before) <= _TOLD_SHARE * before and not is_back:\n",
+        "        if before == after:\n",
+        "tests/unit/test_list_cost.py::test_many_small_changes_are_told_once_they_have_added_up",
+    ),
+    Protection(
+        "a list cap that grows back is told",
+        "src/batchclient/_core/steering.py",
+        "        if abilities.told_cap is not None:\n",
+        "        if False:\n",
+        "tests/playbook/test_refusals.py::test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch",
+    ),
+    Protection(
+        "one call of a new prefix goes ahead of the others",
+        "src/batchclient/_core/leads.py",
+        "            return now < until\n",
+        "            return False\n",
+        "tests/playbook/test_prefixes.py::test_one_call_of_a_family_goes_ahead_and_the_others_wait_for_its_answer",
+    ),
+    Protection(
+        "nobody waits for ever for one that went ahead",
+        "src/batchclient/_core/leads.py",
+        "while (until := self.until) is not None and until <= now:\n",
+        "while False:\n",
+        "tests/playbook/test_prefixes.py::test_nobody_waits_longer_than_a_second",
+    ),
+    Protection(
+        "who waited for one that went ahead ends once",
+        "src/batchclient/_core/groups.py",
+        "iter(dict.fromkeys(request for request in self._arrivals if request.group is self))",
+        "(request for request in self._arrivals if request.group is self)",
+        "tests/playbook/test_prefixes.py::test_who_came_back_is_there_once",
     ),
 )
 """In no order that matters."""

@@ -1,6 +1,8 @@
 """What goes into a list, and how it is sent: caps, lengths, plain or streamed, singles, weights. Rules 5, 6, 7 and 9."""
 
-from batchclient._core.messages import Woke
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Retuned, ServerKnown, Woke
+from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, shape
 
 
@@ -158,3 +160,72 @@ def test_a_plain_list_is_bounded_by_what_plain_lists_were_found_to_cost():
     play >> answered(*many[:18]) >> answered(*many[18:36])
     play.submit(*streamed) >> Woke()
     assert len(play.last.requests) == 32
+
+
+def lists_that_say_enough(play, of, fixed_s, laps=3, begin=0.0):
+    """Plain lists of seven sizes, in turn, one every second."""
+    told = []
+    for number in range(7 * laps):
+        size = (32, 24, 16, 8, 4, 2, 1)[number % 7]
+        several = calls(" ".join(f"{begin:.0f}.{number}.{place}" for place in range(size)), of)
+        play.at(begin + number).submit(*several) >> Woke()
+        for batch in [batch for batch in play.sent if batch.requests[0] in several]:
+            play.at(max(play.now, begin + number + fixed_s + 0.01 * len(batch.requests))) >> answered(*batch.requests)
+            told += play.adjusted
+    return told
+
+
+def test_a_list_cap_by_cost_is_told_with_its_reason():
+    play, short = Playbook(limit=64), shape(max_output_tokens=1)
+    reason = "a list costs 20 ms and 10 ms a prompt: beyond 18 prompts it only waits (max_tokens=1)"
+    assert lists_that_say_enough(play, short, 0.02) == [f"max_list by cost 64 -> 18: {reason}"]
+    assert [(it.setting, it.old, it.new, it.reason) for it in play.adjustments] == [
+        ("max_list by cost", 64, 18, reason)
+    ]
+
+
+def test_each_sort_of_calls_has_a_cap_by_cost_of_its_own():
+    play, short = Playbook(limit=64), shape(max_output_tokens=2)
+    vectors = shape(max_output_tokens=None, kind=Kind.EMBEDDING, plain_only=True)
+    lists_that_say_enough(play, short, 0.02)
+    lists_that_say_enough(play, vectors, 0.03, begin=100.0)
+    told = [(change.setting, change.old, change.new) for change in play.adjustments]
+    assert told == [("max_list by cost", 64, 18), ("max_list of embedding by cost", 64, 27)]
+    assert [change.reason.partition(" (")[2] for change in play.adjustments] == ["max_tokens=2)", ""]
+
+
+def test_a_list_cap_by_cost_that_holds_no_more_is_told_too():
+    play, short = Playbook(limit=64), shape(max_output_tokens=1)
+    lists_that_say_enough(play, short, 0.02)
+    for number in range(64):
+        several = calls(" ".join(f"m{number}.{place}" for place in range(18)), short)
+        play.at(30.0 + number / 2).submit(*several) >> Woke()
+        play.at(30.2 + number / 2) >> answered(*several)
+    assert [change.new for change in play.adjustments] == [18], (
+        "lists of one size say nothing new; the last fit holds for a minute"
+    )
+    many = calls(64, short)
+    play.at(130.0).submit(*many) >> Woke()
+    assert len(play.last.requests) == 64
+    play.at(130.7) >> answered(*many)
+    assert play.adjusted == ["max_list by cost 18 -> 64: what a list costs is not known any more (max_tokens=1)"]
+
+
+def test_a_max_list_that_is_set_anew_is_told_for_the_kinds_in_use():
+    play = Playbook(limit=8, max_list=4)
+    (call,) = calls("vector", shape(max_output_tokens=None, kind=Kind.EMBEDDING, plain_only=True))
+    play.submit(call) >> Woke()
+    play >> Retuned(SchedulerSettings(max_list=2))
+    assert play.adjusted == ["max_list 4 -> 2: set by the caller", "max_list of embedding 4 -> 2: set by the caller"]
+    play >> Retuned(SchedulerSettings(max_list=2, linger_s=0.1))
+    assert play.adjusted == []
+
+
+def test_what_a_server_was_found_to_take_is_told():
+    play = Playbook(limit=8, max_list=4)
+    (call,) = calls("chat", shape(kind=Kind.CHAT))
+    play.submit(call) >> Woke()
+    play >> ServerKnown(0, {Kind.CHAT: 1}, server="other 1.0")
+    assert play.adjusted == ["max_list of chat 4 -> 1: it was found to be other 1.0"]
+    play >> ServerKnown(0, {})
+    assert play.adjusted == ["max_list of chat 1 -> 4: it was found to be no server that is known"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batchclient._core.messages import Answered, FailureKind, Submitted, Woke
+from batchclient._core.messages import Answered, FailureKind, Retuned, Submitted, Woke
+from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
@@ -88,6 +89,51 @@ def test_a_learnt_cap_never_grows_past_max_list():
         play.at(60.0 * minute) >> Woke()
         caps.append(play.endpoints[0].list_cap)
     assert caps == [4, 5, 5, 5, 5]
+
+
+def test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch():
+    play = Playbook(limit=64, max_list=8)
+    everyone, more, none = calls("a b c d"), calls("e f g h i"), calls("j")
+    grows = "some time has passed: longer lists are tried again"
+    play.submit(*everyone) >> Woke()
+    play.at(10.0) >> failed(everyone[0], TOO_LONG)
+    assert play.adjusted == ["max_list 8 -> 2: list too long"]
+    play.at(10.5) >> answered(*everyone[:2])
+    assert play.adjusted == []
+    play.at(70.0) >> answered(*everyone[2:])
+    assert play.adjusted == [f"max_list 2 -> 4: {grows}"]
+    play.submit(*more) >> Woke() << ["send e f g h", "send i"]
+    play.at(130.0) >> answered(*more[:4])
+    assert play.adjusted == [f"max_list 4 -> 8: {grows}"]
+    play >> answered(*more[4:])
+    play.at(1000.0).submit(*none) >> Woke()
+    play >> answered(*none)
+    assert play.adjusted == [], "it is what it was"
+
+
+def test_that_lists_are_tried_again_is_told():
+    play = Playbook(limit=4, max_list=2)
+    a, b, c = calls("a b c")
+    play.submit(a, b) >> Woke()
+    play.at(1.0) >> failed(a, FailureKind.LIST_REFUSED)
+    assert [(change.old, change.new) for change in play.adjustments] == [(2, 1)]
+    play >> answered(a) >> answered(b)
+    play.at(301.0).submit(c) >> Woke()
+    play >> answered(c)
+    assert play.adjusted == ["max_list 1 -> 2: some time has passed: longer lists are tried again"]
+
+
+def test_a_cap_that_was_lowered_by_hand_meanwhile_is_no_growth():
+    play = Playbook(limit=64, max_list=8)
+    everyone = calls("a b c d e f g h")
+    play.submit(*everyone) >> Woke()
+    play >> failed(everyone[0], TOO_LONG)
+    play >> Retuned(SchedulerSettings(max_list=2))
+    play.at(500.0) >> answered(*everyone[:4])
+    assert [(change.new, change.reason) for change in play.adjustments] == [
+        (4, "list too long"),
+        (2, "set by the caller"),
+    ]
 
 
 def test_a_single_that_is_too_long_has_failed():

@@ -124,6 +124,7 @@ def _settings(rng: Random) -> dict[str, Any]:
         "max_queued": rng.choice([1, 3, 10, 1000, 1000]),
         "when_full": rng.choice(["wait", "wait", "wait", "raise"]),
         "order": rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
+        "warm_prefixes": rng.choice([False, True]),
         "requests_per_minute": rng.choice([None, None, None, None, 600.0]),
         "read_timeout_s": READ_TIMEOUT_S,
         "server_metrics": False,

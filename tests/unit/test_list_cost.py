@@ -101,6 +101,114 @@ def test_a_fit_that_cannot_be_made_anew_holds_for_a_minute():
     assert cost.cap(60.1) is None
 
 
+# What is told of it --------------------------------------------------------------------------------------------------
+
+
+def refed(cost, fixed_s, prompt_s=0.01):
+    for number in range(64):
+        cost.learn(SIZES[number % 7], fixed_s + prompt_s * SIZES[number % 7])
+
+
+def test_a_cap_is_told_with_what_a_list_costs():
+    cost = fed(fixed_s=0.012, prompt_s=0.0013)
+    assert not cost.has_news, "nobody has asked for the cap"
+    assert cost.cap(0.0) == 84
+    assert cost.has_news
+    told = cost.change(128)
+    assert told == (128, 84, "a list costs 12 ms and 1.3 ms a prompt: beyond 84 prompts it only waits")
+    assert not cost.has_news
+    assert cost.change(128) is None, "it is told once"
+
+
+def test_a_cap_that_bounds_nothing_is_not_told():
+    cost = fed()
+    assert cost.cap(0.0) == 90
+    assert cost.change(90) is None
+    assert cost.change(64) is None
+
+
+@pytest.mark.parametrize(
+    ("fixed_s", "told"), [(0.1, None), (0.13, None), (0.07, None), (0.14, (90, 126)), (0.06, (90, 54))]
+)
+def test_a_change_of_more_than_a_third_is_told(fixed_s, told):
+    cost = fed()
+    cost.cap(0.0)
+    cost.change(256)
+    refed(cost, fixed_s)
+    cost.cap(1.0)
+    change = cost.change(256)
+    assert (None if change is None else change[:2]) == told
+
+
+def test_many_small_changes_are_told_once_they_have_added_up():
+    cost, told = fed(), []
+    cost.cap(0.0)
+    cost.change(256)
+    for second in range(1, 6):
+        refed(cost, 0.1 + 0.01 * second)
+        cost.cap(float(second))
+        told.append(cost.change(256))
+    assert [change and change[:2] for change in told] == [None, None, None, (90, 126), None]
+
+
+def test_a_cap_that_is_gone_is_taken_back_however_little_it_was():
+    cost = fed()
+    cost.cap(0.0)
+    assert cost.change(150)[:2] == (150, 90)
+    refed(cost, 0.115)
+    cost.cap(1.0)
+    assert cost.change(110) is None
+    assert cost.change(100) == (90, 100, "a list costs 115 ms and 10 ms a prompt: beyond 104 prompts it only waits")
+    assert cost.change(100) is None
+
+
+def test_a_fit_that_has_been_dropped_is_told():
+    cost = fed()
+    cost.cap(0.0)
+    cost.change(200)
+    for _ in range(64):
+        cost.learn(90, 1.0)
+    assert cost.cap(60.1) is None
+    assert cost.has_news
+    assert cost.change(200) == (90, 200, "what a list costs is not known any more")
+    assert cost.change(300) is None, "that lists may be longer is told by whoever says so"
+
+
+def test_what_does_not_grow_with_the_list_is_told_so():
+    cost = fed()
+    cost.cap(0.0)
+    cost.change(200)
+    refed(cost, 0.1, 0.0)
+    cost.cap(1.0)
+    assert cost.change(200) == (90, 200, "a list takes no longer for its prompts")
+
+
+def test_what_others_do_to_the_list_cap_is_not_told_here():
+    cost = fed()
+    cost.cap(0.0)
+    assert cost.change(200)[:2] == (200, 90)
+    assert cost.change(40) is None, "the server takes no more than 40 now"
+    assert cost.change(200) is None, "and again what it took"
+
+
+def test_times_are_told_in_milliseconds_of_three_places():
+    cost = fed(fixed_s=-0.5, prompt_s=1.2345)
+    cost.cap(0.0)
+    assert cost.change(64)[2] == "a list costs 0 ms and 1,234 ms a prompt: beyond 8 prompts it only waits"
+
+
+def test_what_was_told_is_taken_back_after_the_server_was_started_anew():
+    costs = ListCosts()
+    for number in range(64):
+        cost = costs.learn(b"a", SIZES[number % 7], 0.1 + 0.01 * SIZES[number % 7])
+    costs.cap(b"a", 0.0)
+    assert cost.change(200)[:2] == (200, 90)
+    costs.forget()
+    cost = costs.learn(b"a", 1, 0.1)
+    assert cost.has_news
+    assert cost.change(200) == (90, 200, "what a list costs is not known any more")
+
+
 def test_keys_have_costs_of_their_own():
     costs = ListCosts()
     for number in range(64):

@@ -34,6 +34,7 @@ class Abilities:
         "longest_list",
         "packing_refused",
         "streams_refused",
+        "told_cap",
         "trial",
     )
 
@@ -45,6 +46,8 @@ class Abilities:
         """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
         self.lists_refused = False
         self.streams_refused = False
+        self.told_cap: int | None = None
+        """The cap that was told last; ``None``: it was never another than at first."""
         self.trial = ListTrial()
         """Whether it serves a list's prompts at once."""
         self.packing_refused = False

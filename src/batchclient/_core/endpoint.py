@@ -197,6 +197,10 @@ class Endpoint:
         """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
         return self.can(kind).list_cap(self.max_list if most is None else most, now)
 
+    def list_caps(self, now: float) -> dict[Kind, int]:
+        """The longest lists to send now, by the kinds of calls that have been looked at."""
+        return {kind: self.list_cap(now, kind) for kind in (Kind.COMPLETION, *self._abilities)}
+
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
         times = (self.blocked_until, self.rates.paused_until if self.rates is not None else None)

@@ -31,6 +31,7 @@ from batchclient._core.messages import (
     ServerKnown,
 )
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.steering import Steering
 from batchclient._core.stillness import STILL, Stillness
 
 __all__ = ["Fleet"]
@@ -45,22 +46,23 @@ class Fleet:
         endpoints: what is kept.
         batches: the open batches, by their ids; the scheduler's own.
         command: takes a command.
-        adjusted: takes (endpoint's id, setting, old, new, reason, time) of a change of a limit.
+        steering: is told of changes of limits and list caps.
     """
 
-    __slots__ = ("_adjusted", "_batches", "_command", "_endpoints")
+    __slots__ = ("_adjusted", "_batches", "_command", "_endpoints", "_note_list_cap")
 
     def __init__(
         self,
         endpoints: Endpoints,
         batches: dict[int, Batch],
         command: Callable[[Command], None],
-        adjusted: Callable[[int, str, int, int, str, float], None],
+        steering: Steering,
     ) -> None:
         self._endpoints = endpoints
         self._batches = batches
         self._command = command
-        self._adjusted = adjusted
+        self._adjusted = steering.adjusted
+        self._note_list_cap = steering.note_list_cap
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates what a failed batch says of it."""
@@ -131,8 +133,13 @@ class Fleet:
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
+        caps = endpoint.list_caps(now)
         endpoint.know(event.caps)
         endpoint.server = event.server
+        for kind, cap in caps.items():
+            self._note_list_cap(
+                endpoint, kind, cap, f"it was found to be {event.server or 'no server that is known'}", now
+            )
         if isinstance(endpoint.limit, LimitControl):
             before = endpoint.limit.limit
             change = endpoint.limit.bound(event.slots, f"the server has {event.slots} slots", now)
@@ -163,7 +170,10 @@ class Fleet:
         for place, endpoint in enumerate(self._endpoints.serving):
             limit = endpoint.limit.limit
             if event.settings is not None:
+                caps = endpoint.list_caps(now)
                 endpoint.max_list = event.settings.max_list
+                for kind, cap in caps.items():
+                    self._note_list_cap(endpoint, kind, cap, "set by the caller", now)
                 if _rates(event.settings) != _rates(before):
                     endpoint.set_rates(event.settings)
             if event.limits is not None:

@@ -115,19 +115,15 @@ class Scheduler:
         self._prompts = PromptLengths()
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights)
-        families = settings.group_prefixes and settings.length_reach is None
-        self._queue = Queue(
-            Order(settings.order, settings.aging_s, self._lengths),
-            self._lanes,
-            settings.starvation_s if families else None,
-        )
+        order = Order(settings.order, settings.aging_s, self._lengths)
+        self._queue = Queue.made_for(settings, order, self._lanes)
         self._outside = Outside(self._queue, settings.max_queued)
         self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
         self._steering = Steering(self._endpoints, self._lengths, self._say)
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering.adjusted)
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering)
         rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
             self._endpoints,
@@ -200,7 +196,8 @@ class Scheduler:
         if self._fresh_calls and not self._paused:
             return self._now
         patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
-        times = (self._deadlines.next(), self._granting.wake_at, self._recovery.next_due(), patience_ends)
+        due, held_until = self._recovery.next_due(), self._queue.held_until
+        times = (self._deadlines.next(), self._granting.wake_at, due, held_until, patience_ends)
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -354,6 +351,8 @@ class Scheduler:
         self._lanes.give_back(batch.lane, len(left) * weight)
         if batch.expected_tokens:
             self._lanes.refund(batch, left)
+        if batch.has_families:
+            self._queue.failed(left)
         dropped = failure.kind is FailureKind.REJECTED
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
@@ -475,6 +474,7 @@ class Scheduler:
                     request.batch.expired = True
             self._endings.end(expired, too_late)
         self._recovery.requeue(now)
+        self._queue.let_go(now)
         if self._outage.began_at is not None:
             self._endings.end(self._outage.impatient(self._endings.waiting, now), self._outage.error)
         self._admit()

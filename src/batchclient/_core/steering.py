@@ -5,7 +5,8 @@ Rules:
 - Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
   sent fresh is *late*: the others had spent their time in our queue, which is not the server's load.
 - What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
-- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command.
+- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap that grows back with time is told with the next
+  batch that ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
-from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState
+from batchclient._core.list_cost import ListCost
+from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState, Shape
 from batchclient._core.service import is_fresh
 from batchclient._core.statistics import Adjustment
 from batchclient._core.tally import Tally
@@ -56,7 +58,9 @@ class Steering:
         endpoint.served += tally.count * batch.shape.weight
         whole = not batch.streamed and tally.count == len(batch.requests)
         if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
-            endpoint.list_costs.learn(batch.shape.list_key, tally.count, now - batch.sent_at)
+            cost = endpoint.list_costs.learn(batch.shape.list_key, tally.count, now - batch.sent_at)
+            if cost.has_news:
+                self._note_list_cost(cost, batch.shape, endpoint, now)
         outcome = Outcome.SUCCESS
         if not tally.resolved:
             # An answer that nobody waited for took its time and brought nothing.
@@ -81,12 +85,16 @@ class Steering:
         )
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: learn whether the prompts of lists are served at once."""
+        """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""
+        abilities = endpoint.can(batch.shape.kind)
+        if abilities.told_cap is not None:
+            reason = "some time has passed: longer lists are tried again"
+            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
         seconds = now - batch.sent_at
         if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
             return
         shape, prompts = batch.shape, len(batch.requests)
-        trial = endpoint.can(shape.kind).trial
+        trial = abilities.trial
         per_s = (endpoint.served - batch.served_at_sent) / seconds
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
         before = endpoint.list_cap(now, shape.kind)
@@ -134,8 +142,18 @@ class Steering:
         """Something may have changed an endpoint's list cap."""
         after = endpoint.list_cap(now, kind)
         if after != before:
-            setting = "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
-            self.adjusted(endpoint.id, setting, before, after, reason, now)
+            self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
+            endpoint.can(kind).told_cap = after
+
+    def _note_list_cost(self, cost: ListCost, shape: Shape, endpoint: Endpoint, now: float) -> None:
+        """A list may have changed how long lists like it are worth making."""
+        change = cost.change(endpoint.list_cap(now, shape.kind))
+        if change is not None:
+            before, after, reason = change
+            if shape.max_output_tokens is not None:
+                # Each key has a cap of its own; this is what keys mostly differ in, and what a list's seconds depend on.
+                reason += f" (max_tokens={shape.max_output_tokens})"
+            self.adjusted(endpoint.id, f"{_list_setting(shape.kind)} by cost", before, after, reason, now)
 
     def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
         """Remember a change and tell of it."""
@@ -182,6 +200,10 @@ class Steering:
         )
         if change is not None:
             self.adjusted(batch.endpoint, "limit", before, change.limit, change.reason, now)
+
+
+def _list_setting(kind: Kind) -> str:
+    return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
 
 
 def _is_late(request: Request, batch: Batch, now: float) -> bool:
