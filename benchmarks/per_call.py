@@ -102,7 +102,7 @@ def _vectors() -> dict[str, float]:
 
 
 def _lengths() -> dict[str, float]:
-    from batchclient._core.lengths import PromptLengths
+    from batchclient._core.lengths import OutputLengths, PromptLengths
     from batchclient._core.requests import Request, Shape
     from batchclient.types import Usage
 
@@ -110,10 +110,10 @@ def _lengths() -> dict[str, float]:
     requests = [Request(shape, b'"a prompt of some forty bytes, number %d"' % number) for number in range(64)]
     batch: Any = SimpleNamespace(shape=shape, requests=requests, id=3)
     answers: Any = [(place, SimpleNamespace(usage=Usage(9, 4))) for place in range(16)]
-    lengths = PromptLengths()
+    lengths, outputs = PromptLengths(), OutputLengths()
     lengths.learn(batch, answers)
     return {
-        "prompt length, per call": _best(lambda: lengths.estimate(requests[0]), 20_000),
+        "prompt length, per call": _best(lambda: lengths.place(requests[0], outputs), 20_000),
         "prompt length, per event": _best(lambda: lengths.learn(batch, answers), 20_000),
     }
 

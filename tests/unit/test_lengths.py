@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.lengths import OutputLengths, PromptLengths, bucket_of
+from batchclient._core.lengths import OutputLengths, PromptLengths
 from batchclient._core.requests import Batch, Request, Shape
 from batchclient.types import Choice, Completion, Usage
 
@@ -14,7 +14,15 @@ from batchclient.types import Choice, Completion, Usage
     ("tokens", "bucket"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4), (1023, 10), (1024, 11)]
 )
 def test_buckets_double(tokens, bucket):
-    assert bucket_of(tokens) == bucket
+    request = Request(Shape(key=b"k", body=b"{}", max_output_tokens=0, counted=True), b'""', prompt_tokens=tokens)
+    PromptLengths().place(request, OutputLengths())
+    assert request.bucket == bucket
+
+
+def test_the_bucket_is_that_of_prompt_and_output_together():
+    request = Request(Shape(key=b"k", body=b"{}", max_output_tokens=9, counted=True), b'""', prompt_tokens=7)
+    PromptLengths().place(request, OutputLengths())
+    assert request.bucket == 5
 
 
 @pytest.mark.parametrize(("most", "guess"), [(None, 256), (16, 16), (256, 256), (4096, 256), (0, 0)])
@@ -63,7 +71,7 @@ def counted(request, tokens, number=0):
 
 
 def estimate(lengths, request):
-    lengths.estimate(request)
+    lengths.place(request, OutputLengths())
     return request.prompt_tokens
 
 

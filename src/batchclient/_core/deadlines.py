@@ -55,8 +55,14 @@ class Deadlines:
     def next(self) -> float | None:
         """The earliest deadline of a live request."""
         run, heap = self._run, self._heap
-        while run and (run[0][2].state in _GONE or run[0][0] != run[0][2].deadline):
-            self._put_back(run.popleft()[2])
+        while run:
+            at, _, request = run[0]
+            if request.state in _GONE:
+                run.popleft()
+            elif at != request.deadline:
+                self._put_back(run.popleft()[2])
+            else:
+                break
         while heap and (heap[0][2].state in _GONE or heap[0][0] != heap[0][2].deadline):
             self._put_back(heapq.heappop(heap)[2])
         if run and heap:

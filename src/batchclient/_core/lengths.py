@@ -4,7 +4,7 @@ A text's tokens are not counted here: that would cost more than the rest of a ca
 servers' own counts (``usage``) had lately, for each model, each kind of call, and texts with and without characters beyond ASCII: Chinese,
 Greek or emoji have another ratio than English or code. Before anything was counted a token has 4 bytes.
 
-Buckets are geometric (a factor of 2), as in the textbook remedy for padding. On servers that batch continuously they
+Buckets are geometric (a factor of 2: 0 for no token, 1 for 1, 2 for 2 and 3, 3 for 4 to 7 …), as in the textbook remedy for padding. On servers that batch continuously they
 change nothing that was measured, so that the dialect says how far from the oldest call's bucket a batch may reach.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from batchclient._core.requests import Batch, Request, Shape
     from batchclient.types import Completion
 
-__all__ = ["OutputLengths", "PromptLengths", "bucket_of", "weighted_tokens"]
+__all__ = ["OutputLengths", "PromptLengths", "weighted_tokens"]
 
 _BYTES_PER_TOKEN = 4.0
 """A rough mean for English text."""
@@ -36,11 +36,6 @@ _EWMA_WEIGHT = 0.1
 _FILLED_RATIO = 0.75
 _FIRST_GUESS_TOKENS = 256
 """Before anything was seen: the smaller of this and the call's ``max_tokens``."""
-
-
-def bucket_of(tokens: int) -> int:
-    """The geometric bucket of a length: 0 for none, 1 for 1, 2 for 2-3, 3 for 4-7, …"""
-    return tokens.bit_length()
 
 
 def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
@@ -101,8 +96,8 @@ class PromptLengths:
         self._of_shapes: dict[Shape, list[float]] = {}
         """The same by shape, which is found by identity: a key made for each call would cost more than all the rest."""
 
-    def estimate(self, request: Request) -> None:
-        """Set a request's prompt tokens if anything was learnt about its like. A microsecond's fraction: it runs for each call."""
+    def place(self, request: Request, outputs: OutputLengths) -> None:
+        """Set a request's prompt tokens, if anything was learnt about its like, and its bucket. One step: it runs for each call."""
         shape = request.shape
         if not shape.counted:
             ratios = self._of_shapes.get(shape)
@@ -112,6 +107,8 @@ class PromptLengths:
             ratio = ratios[prompt.isascii()]
             if ratio:
                 request.prompt_tokens = int(len(prompt) * ratio) + 1
+        tokens = request.prompt_tokens + outputs.expected(shape.learnt_as, shape.max_output_tokens)
+        request.bucket = tokens.bit_length()
 
     def _remember(self, shape: Shape) -> list[float]:
         if len(self._of_shapes) >= _REMEMBERED_KEYS:

@@ -39,7 +39,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.lanes import Lanes
-from batchclient._core.lengths import OutputLengths, PromptLengths, bucket_of
+from batchclient._core.lengths import OutputLengths, PromptLengths
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
@@ -146,7 +146,6 @@ class Scheduler:
             self._say,
         )
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
-        self._submitted = 0
         self._now = 0.0
         self._fresh_calls = False
         self._paused = False
@@ -225,9 +224,9 @@ class Scheduler:
 
     def _on_submitted(self, event: Submitted) -> None:
         request = event.request
-        request.seq = self._submitted
-        self._submitted += 1
-        self._counters.submitted += 1
+        counters = self._counters
+        request.seq = counters.submitted
+        counters.submitted += 1
         if self._draining or self._closed:
             self._endings.reject([request], ClientClosed("the client takes no more calls"))
             return
@@ -251,10 +250,7 @@ class Scheduler:
         self._enqueue(request)
 
     def _enqueue(self, request: Request) -> None:
-        shape = request.shape
-        self._prompts.estimate(request)
-        expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
-        request.bucket = bucket_of(request.prompt_tokens + expected)
+        self._prompts.place(request, self._lengths)
         self._queue.add(request)
         self._fresh_calls = True
 

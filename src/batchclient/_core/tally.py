@@ -26,9 +26,10 @@ class Tally:
         resolved: list[tuple[Request, Completion]] = []
         prompt_tokens = made_tokens = used_tokens = with_deadline = 0
         first_tokens_s = 0.0
+        requests, answered = batch.requests, batch.answered
         for position, completion in answers:
-            request = batch.requests[position]
-            batch.answered[position] = 1
+            request = requests[position]
+            answered[position] = 1
             usage = completion.usage
             if usage is not None:
                 prompt_tokens += usage.prompt_tokens
