@@ -5,10 +5,11 @@ unless it runs with ``--schedule-policy lpm`` and a short queue. vLLM keeps a pr
 nothing (``docs/how-to/priorities.md`` has what was measured).
 
 Rules:
-- Only with ``warm_prefixes``, and only among calls that wait in one queue for the same (see ``families``). The first that is taken of a
-  family goes ahead; the others of it are *held* until its answer, its failure, or ``LONGEST_LEAD_S`` after it was taken.
-- A family is led once, whatever becomes of the call that leads. So a call is held once, for a bounded time: nothing starves, and nothing
-  waits for a call that never ends.
+- Only with ``warm_prefixes``, and only among calls that wait at the same time (see ``families``). The first that is taken of a family goes
+  ahead; the others of it are *held* until its answer, its failure, or ``LONGEST_LEAD_S`` after it was taken.
+- A family is led once, whatever becomes of the call that leads, and on however many servers it is served later. So a call is held once
+  (and once more if it turns out to share a longer prefix with others, six times at most): nothing starves, and nothing waits for a call
+  that was never sent.
 - Calls of other families go on. Where there are none, permits stay free that long: that is the price, and less than that of computing a
   prefix as often as there are permits. Whoever sends few calls at a time does not set this.
 - Who is held is queued, to its caller, to its deadline and to statistics; it goes first when it is let go, while the prefix is there.

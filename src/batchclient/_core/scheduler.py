@@ -20,7 +20,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
-11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families`` and ``granting``.
+11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families``, ``leads`` and ``granting``.
 12. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
     connection is closed when the last caller of a batch has gone.
 """
