@@ -247,9 +247,6 @@ class Scheduler:
         if full:
             self._outside.add(request)
             return
-        self._enqueue(request)
-
-    def _enqueue(self, request: Request) -> None:
         self._prompts.place(request, self._lengths)
         self._queue.add(request)
         self._fresh_calls = True
@@ -491,4 +488,6 @@ class Scheduler:
         """Let calls that wait outside into the queue, in order, while there is room."""
         if self._outside.size:
             for request in self._outside.admit():
-                self._enqueue(request)
+                self._prompts.place(request, self._lengths)
+                self._queue.add(request)
+                self._fresh_calls = True
