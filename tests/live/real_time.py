@@ -27,6 +27,6 @@ def go_first(pid: int = 0, *, heirs: bool = False) -> bool:
         try:
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.sched_setscheduler(int(thread), policy, os.sched_param(LOWEST_PRIORITY))
-        except PermissionError:
+        except OSError:  # not allowed, or not known here
             allowed = False
     return allowed
