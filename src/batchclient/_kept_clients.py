@@ -94,9 +94,11 @@ class KeptClients(Generic[_Key]):
 
     async def close_leaving(self) -> None:
         """Close what has made room."""
-        leaving, self._leaving = self._leaving, []
-        for client in leaving:
+        for client in list(self._leaving):
             await client.aclose()
+            # Not before: whoever is cancelled meanwhile leaves the rest to the next one.
+            if client in self._leaving:
+                self._leaving.remove(client)
 
     def close_leaving_soon(self) -> None:
         """The same, in a task of the running asyncio loop; without one nothing can be closed."""

@@ -222,6 +222,20 @@ async def test_credentials_by_the_dozen():
     assert keys == ["Bearer key", *[f"Bearer key {n}" for n in range(80)], "Bearer key", "Bearer key 79"]
 
 
+async def test_where_all_clients_are_at_work_a_call_goes_by_itself_and_the_next_one_finds_room():
+    async with FaultServer() as server, make(server.url) as client:
+        await complete(client)
+        kept = client._batching._clients._clients
+        kept._most = 1
+        (key,) = kept._clients
+        other = client.with_options(api_key="other")
+        with kept.hold(key):
+            assert (await complete(other)).choices[0].text
+            assert other._batching.client(other) is None
+        assert (await complete(other)).choices[0].text
+        assert other._batching.client(other) is not None
+
+
 async def test_what_is_set_later_counts():
     async with FaultServer() as one, FaultServer() as two, make(one.url) as client:
         await complete(client)

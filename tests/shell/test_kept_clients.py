@@ -98,6 +98,24 @@ async def test_the_one_that_nobody_asked_for_longest_makes_room():
         assert kept.closed == "bc"
 
 
+async def test_whoever_is_cancelled_while_it_closes_others_leaves_them_to_the_next():
+    async with shelf() as kept:
+        await kept.use("a", "b", "c")
+        kept.find("d"), kept.find("e")
+        leaving = list(kept.clients._leaving)
+
+        async def never():
+            await anyio.sleep_forever()
+
+        leaving[0].aclose, closes = never, leaving[0].aclose
+        with anyio.move_on_after(1.0):
+            await kept.clients.close_leaving()
+        assert kept.clients.leaving and kept.closed == ""
+        leaving[0].aclose = closes
+        await kept.clients.close_leaving()
+        assert not kept.clients.leaving and kept.closed == "ab"
+
+
 async def test_one_with_calls_under_way_makes_no_room():
     async with shelf() as kept, anyio.create_task_group() as group:
         await kept.begin(group, "a")

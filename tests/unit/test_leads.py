@@ -1,7 +1,11 @@
 """Who goes ahead, who is held for it, and until when."""
 
+from batchclient._core.families import path_of
+from batchclient._core.groups import FamilyGroup
 from batchclient._core.leads import LONGEST_LEAD_S, Leads
 from batchclient._core.messages import Request, Shape
+from batchclient._core.order import Order
+from batchclient._core.warmth import Warmth
 
 SHAPE = Shape(b"one", b"{}")
 
@@ -71,3 +75,30 @@ def test_what_is_remembered_is_bounded():
     assert not leads._ahead
     assert not leads.holds(of(1), 2.0), "it has been forgotten, and goes ahead again"
     assert leads.holds(of(1), 2.0)
+
+
+def test_who_comes_back_goes_first_but_does_not_become_the_oldest():
+    """Else those who were held would begin one run after another, before calls that came long before them."""
+    group = FamilyGroup(SHAPE, Order(), Warmth(5.0, Leads()))
+    requests = []
+    for number, letter in enumerate(b"abcaa"):
+        request = Request(SHAPE, bytes([letter]) * 300)
+        request.seq = number
+        requests.append(request)
+    a1, b1, c1, a2, a3 = requests
+    for request in (b1, c1):
+        group.add(request, path_of(request))
+    group.bring_back([a2, a3])
+    assert group.size == 4
+    assert [group.oldest()] + [group.take(1, None, 0.0)[0] for _ in range(2)] == [b1, b1, c1]
+    assert group.oldest() is a2
+
+
+def test_a_family_that_was_served_long_ago_is_warm_again_when_it_is_let_go():
+    warmth = Warmth(5.0, Leads())
+    warmth.let_go(7, 0.0)
+    assert warmth.is_warm(7, 4.9) and not warmth.is_warm(7, 5.0)
+    warmth.let_go(7, 60.0)
+    assert warmth.is_warm(7, 64.9)
+    warmth.let_go(7, 62.0)
+    assert not warmth.is_warm(7, 65.0), "a run is not made longer"

@@ -151,6 +151,30 @@ def test_time_that_nobody_got_anything_for_lowers_the_limit():
     assert limit.limit < 16
 
 
+@pytest.mark.parametrize("first_share", [0.3, 0.6, 0.75, 0.85, 0.95])
+def test_a_wait_that_is_there_at_any_load_is_no_queue(first_share):
+    """A long prompt's prefill, a gateway, a router over replicas: more load costs nobody any time."""
+    limit = KneeLimit(32)
+    now = 0.0
+    while now < 60.0:
+        load = limit.limit
+        now += 1.3 / load
+        limit.on_sample(sample(now, 1.3, float(load), tokens=30, first=first_share * 1.3))
+    assert limit.limit > 500
+
+
+@pytest.mark.parametrize("knee", [8, 64])
+def test_a_queue_for_the_first_token_is_found_and_left(knee):
+    limit = KneeLimit(32)
+    now = 0.0
+    while now < 120.0:
+        load = limit.limit
+        waits_s = max(0.05, load / knee - 1)
+        now += (1.0 + waits_s) / load
+        limit.on_sample(sample(now, 1.0 + waits_s, float(load), tokens=60, first=waits_s))
+    assert 0.8 * knee - 1 <= limit.limit <= 1.4 * knee + 1
+
+
 def test_a_server_that_changes_is_followed():
     limit = KneeLimit(32)
     server = Server(limit, knee_at(200))

@@ -323,11 +323,18 @@ class FamilyGroup(_AgedGroup):
         return taken
 
     def bring_back(self, requests: list[Request]) -> None:
-        """Requests that were put aside are free to go, oldest first; their families are warm."""
+        """Requests that were put aside are free to go, oldest first; their families are warm.
+
+        They come back to the places of their age: who is older than they stays the oldest, and is not kept waiting for longer than a run.
+        """
         for request in requests:
             request.group = self
             self._tree.add(request, path_of(request))
-        self._arrivals.extendleft(reversed(requests))
+        arrivals, youngest = self._arrivals, requests[-1].seq
+        older: list[Request] = []
+        while arrivals and arrivals[0].seq < youngest:
+            older.append(arrivals.popleft())
+        arrivals.extendleft(sorted((*older, *requests), key=lambda request: request.seq, reverse=True))
         self._warm.extend(reversed(requests))
         self.size += len(requests)
 

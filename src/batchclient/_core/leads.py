@@ -8,8 +8,8 @@ Rules:
 - Only with ``warm_prefixes``, and only among calls that wait at the same time (see ``families``). The first that is taken of a family goes
   ahead; the others of it are *held* until its answer, its failure, or ``LONGEST_LEAD_S`` after it was taken.
 - A family is led once, whatever becomes of the call that leads, and on however many servers it is served later. So a call is held once
-  (and once more if it turns out to share a longer prefix with others, six times at most): nothing starves, and nothing waits for a call
-  that was never sent.
+  (and once more if it turns out to share a longer prefix with others, six times at most): nothing starves. Where the call that leads is
+  taken out for its deadline before it is sent, or its caller has gone, the others wait out their bound.
 - Calls of other families go on. Where there are none, permits stay free that long: that is the price, and less than that of computing a
   prefix as often as there are permits. Whoever sends few calls at a time does not set this.
 - Who is held is queued, to its caller, to its deadline and to statistics; it goes first when it is let go, while the prefix is there.

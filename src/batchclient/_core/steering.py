@@ -100,7 +100,7 @@ class Steering:
         before = endpoint.list_cap(now, shape.kind)
         if trial.ended(shape.list_key, prompts, batch.sent_at, per_s, load, now):
             reason = "lists are served one prompt after another, requests at once"
-            self.adjusted(endpoint.id, "max_list", before, 1, reason, now)
+            self.adjusted(endpoint.id, _list_setting(shape.kind), before, 1, reason, now)
 
     def failed(
         self, batch: Batch, in_flight: int, left: list[Request], alive: int, *, dropped: bool, now: float

@@ -79,7 +79,9 @@ class Warmth:
 
     def let_go(self, family: int, now: float) -> None:
         """Somebody went ahead for this family: its other calls go next, as long as those of one that was granted."""
-        self._served.setdefault(family, _Served(now + self.longest_run_s))
+        served = self._served.setdefault(family, _Served(now))
+        if served.warm_until <= now:
+            served.warm_until = now + self.longest_run_s
 
     def came(self, request: Request, now: float) -> None:
         """A call with a family was queued."""

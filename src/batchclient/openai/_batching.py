@@ -171,12 +171,16 @@ class Batching:
         known = (key, owner._base_url, owner._custom_headers, owner._custom_query, owner.organization, owner.project)
         # Making headers of these takes longer than a call.
         if known != self._known or (self._client is not None and self._client._closed):
+            self._known = known
             try:
                 self._client = self._find(owner, key)
             except ConfigError:
                 # Set later, and perhaps to openai's taste.
                 self._client = None
-            self._known = known
+            else:
+                if self._client is None:
+                    # All others are at work just now: there may be room at the next call.
+                    self._known = ()
         return self._client
 
     def _find(self, owner: Any, key: str) -> BatchClient | None:

@@ -16,7 +16,8 @@ What is done with it:
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
   brings the prefill of many prompts at once, which then looks like what the load costs: beyond a knee ``e`` comes out 0.1 to 0.2 too low. A sine
   of three or four paces takes that error away, and with it what leads the limit back from a plateau: there latency grew without end.
-- Where prompts are seen to queue for their first token, less load probably costs nothing: only a clear ``e`` may then raise the limit.
+- Where prompts are seen to wait for their first token, there probably is a queue, and less load costs nothing: only a clear ``e`` raises the limit
+  then, and one that is not clear lowers it.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
@@ -58,6 +59,8 @@ _QUEUED_TOKENS = 20.0
 """A wait of fewer tokens' time is the prompt's own prefill, or a step or two."""
 _CLEAR = 0.3
 """What noise may make of a plateau's elasticity of 0. With a queue ``e`` must be more than this and the share of time that is waiting."""
+_CLEAREST = 0.7
+"""However large that share: a wait that is there at any load (a long prompt's prefill, a gateway) leaves ``e`` near 1."""
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
 _HORIZON_PACES = 5.0
@@ -234,7 +237,7 @@ class KneeLimit:
         overhead, wait_share = waiting(points)
         self._clear = 0.0
         if overhead > _QUEUED_TOKENS and wait_share > _QUEUED_SHARE:
-            self._clear = _CLEAR + (wait_share if wait_share < _ALL_QUEUED_SHARE else 0.0)
+            self._clear = min(_CLEAR + (wait_share if wait_share < _ALL_QUEUED_SHARE else 0.0), _CLEAREST)
         loads = [point.felt(wait_share) / self._base for point in points]
         distances = [math.log(load) / reach for load in loads]
         weights = [
