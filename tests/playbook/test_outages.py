@@ -3,7 +3,16 @@
 import pytest
 
 from batchclient._core.limits import FixedLimit, ServerLoad
-from batchclient._core.messages import AbortBatch, EndpointAdded, FailureKind, LoadReported, Reject, Submitted, Woke
+from batchclient._core.messages import (
+    AbortBatch,
+    EndpointAdded,
+    FailureKind,
+    LoadReported,
+    Reject,
+    RequestState,
+    Submitted,
+    Woke,
+)
 from batchclient.errors import ReadTimedOut
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
@@ -124,7 +133,34 @@ def test_patience_lasts_while_the_probe_is_being_answered():
     play.at(24.5) >> Woke() << ["send b"]
     play.last.heard = True
     play.at(40.0) >> Woke() << []
+    assert play.wakes_at is None, "the end of the probe is an event"
     play.at(41.0) >> answered(b) << ["resolve b", "send c"]
+
+
+def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
+    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    refuse(play, 20.0)
+    play.at(24.5) >> Woke() << ["send b"]
+    play.last.heard = True
+    play.at(40.0) >> Woke() << []
+    play.at(41.0) >> failed(b, GONE) << ["reject b c: ConnectFailed"]
+
+
+def test_a_probe_that_outlasts_its_callers_patience_wakes_nobody_and_is_its_last():
+    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    refuse(play, 20.0)
+    play.at(24.5) >> Woke() << ["send b"]
+    play.at(31.0) >> Woke() << ["reject c: ConnectFailed"]
+    (d,) = calls("d")
+    play.at(31.5).submit(d) >> Woke() << []
+    play.at(32.0) >> Woke() << []
+    woken = 0
+    while play.wakes_at is not None and play.wakes_at < 60.0:
+        play.at(play.wakes_at) >> Woke()
+        woken += 1
+    assert woken <= 2
+    play.at(60.0) >> failed(b, GONE)
+    assert b.state is RequestState.DONE and d.state is RequestState.QUEUED
 
 
 def test_a_probe_that_says_nothing_holds_nobody_back():

@@ -385,8 +385,7 @@ class Machine(RuleBasedStateMachine):
             self.go_to(max(self.world.now, deadline))
             self.tell("plain", Woke)
             woken += 1
-            # While a probe outlasts its caller's patience, it is looked at four times a second, each time in two steps (see ``outage``).
-            assert woken < 300 + 8 * seconds, "it asks to be woken again and again"
+            assert woken < 300, "it asks to be woken again and again"
         self.go_to(until)
         self.tell("plain", Woke)
 

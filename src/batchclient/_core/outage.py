@@ -9,7 +9,8 @@ Rules:
   that was later. Calls of maps have no such bound. Then it fails with what was last wrong with the servers.
 - A probe that has begun to answer shows that the outage may be over: patience then lasts until the probe has ended.
 - A second before anybody's patience ends, an endpoint that refused connections is probed once more, however long its pause.
-- Patience is looked at when the next call may have lost it, four times a second at most.
+- Patience is looked at when the next call may have lost it, four times a second at most. Where a probe outlasts it, nobody is woken meanwhile:
+  it is looked at when the probe has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Outage:
         patience_s: how long a call waits in an outage.
     """
 
-    __slots__ = ("_batches", "_endpoints", "_expiry", "_failure", "_patience_s", "_probed", "began_at", "due")
+    __slots__ = (
+        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed", "began_at", "due",
+    )  # fmt: skip
 
     def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
         self._endpoints = endpoints
@@ -49,6 +52,9 @@ class Outage:
         self._failure = _UNKNOWN
         self._expiry = 0.0
         """When the next call may lose its patience."""
+        self._looked_at = -math.inf
+        self._outlasted = False
+        """Whether a probe has outlasted somebody's patience: its end is waited for."""
         self._probed = False
         """Whether the servers were given their last chance before that."""
         self.began_at: float | None = None
@@ -70,10 +76,14 @@ class Outage:
             if self.began_at is None:
                 self.began_at = now
                 self._look_at(now + self._patience_s, now)
+            elif self._outlasted and self.due is not None:
+                # That probe was their last chance.
+                self._probed = True
+                self.due = self._expiry = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
     def next(self, waiting: int, now: float) -> float | None:
         """When to look again at the calls that wait, if any do."""
-        return None if self.due is None or not waiting else max(self.due, now)
+        return None if self.due is None or self.due == math.inf or not waiting else max(self.due, now)
 
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
         """Return the calls that have waited long enough. Only to be asked in an outage.
@@ -93,8 +103,10 @@ class Outage:
             if now < self.due:
                 return []
         if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
-            self.due = now + _LOOK_AGAIN_S
+            self._outlasted, self.due = True, math.inf
             return []
+        self._looked_at = now
+        self._outlasted = False
         late: list[Request] = []
         # One that is made after this look has all its patience before it.
         earliest = now + self._patience_s
@@ -106,7 +118,9 @@ class Outage:
                 earliest = min(earliest, until)
         for batch in self._batches.values():
             # A probe may come back.
-            earliest = min(earliest, *map(self._patience_of, batch.requests))
+            ends = [self._patience_of(request) for request in batch.requests]
+            self._outlasted = self._outlasted or min(ends) <= now + _ROUNDING
+            earliest = min([earliest, *(until for until in ends if until > now + _ROUNDING)])
         self._look_at(max(now + _LOOK_AGAIN_S, earliest), now)
         return late
 
