@@ -32,7 +32,11 @@ def main() -> None:
     parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--write", action="store_true", help="keep the figures in benchmarks/results (see report.py)")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="keep the figures in benchmarks/results (see report.py); those of fixed limits without --algorithms",
+    )
     parser.add_argument("--fresh", action="store_true", help="do not use fixed limits' figures of an earlier run")
     options = parser.parse_args()
     names = _chosen(options.profiles, SCENARIOS)
@@ -54,7 +58,9 @@ def main() -> None:
     if options.changes:
         _print_changes(names, chosen, constants)
     if options.write:
-        results.write(runs, static_runs + sweep.list_sizes(names, options.processes))
+        # An algorithm has nothing to do with what fixed limits and list sizes came to.
+        fixed = static_runs + sweep.list_sizes(names, options.processes) if options.algorithms is None else []
+        results.write(runs, fixed)
     print(f"{time.perf_counter() - began:.0f} s")
 
 
