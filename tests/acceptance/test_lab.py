@@ -237,10 +237,10 @@ def test_a_constant_that_is_not_there_is_refused():
 # throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start.
 KNEE = {
     "A": (256, 0.92, 1.3, 30),
-    "B": (128, 0.92, 3.0, 20),
+    "B": (128, 0.92, 2.0, 20),
     "C": (96, 0.92, 1.3, 20),
     "D": (64, 0.90, 2.0, 60),
-    "F": (1024, 0.65, 2.0, 120),
+    "F": (1024, 0.83, 1.0, 60),
     "G": (256, 0.92, 1.3, 30),
     "slower": (256, 0.92, 1.3, 30),
     "faster": (256, 0.90, 1.5, 30),
@@ -261,6 +261,13 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     assert run.latency_ratio <= latency_ratio
     assert run.reached_s[-1] <= seconds
     assert run.failed <= 50, "who goes on sending what is refused loses calls"
+
+
+@pytest.mark.parametrize("seed", [10, 18, 20, 34])
+def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(seed):
+    # A limit that takes the plateau's noise for growth stays there: on each of these seeds an earlier version had 0.37.
+    run = AlgorithmJob("prefix", "knee", seed, (StaticJob("prefix", 0, 8)(),))()
+    assert run.share >= 0.85
 
 
 def test_aimd_runs_to_its_ceiling_where_nothing_is_refused():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
@@ -50,7 +51,11 @@ class Point(NamedTuple):
 
     def cost_s(self, overhead: float) -> float:
         """Time per token, an answer's overhead counted as that many tokens more."""
-        return self.seconds / (self.tokens + overhead * self.answers)
+        return self.seconds / self.answers / self.units(overhead)
+
+    def units(self, overhead: float) -> float:
+        """What an answer is made of: tokens, and its overhead in tokens."""
+        return self.tokens / self.answers + overhead
 
     def felt(self, wait_share: float) -> float:
         """The load that made their time what it was: as much of it as is waiting is a matter of the queue they met."""
@@ -129,7 +134,7 @@ def waiting(points: Sequence[Point]) -> tuple[float, float]:
 
 
 class Line:
-    """A straight line through points, robustly: weighted ridge regression of a value on a load and on time, twice.
+    """A straight line through points, robustly: weighted ridge regression of a value on a load, on time and on a mix, twice.
 
     The slope is drawn to a prior where the loads hardly differ. A drift over time is allowed for, but only a small one, so that a ramp
     of the load is not taken for a drift of the server (ridge regression: Hoerl and Kennard 1970). The second time, points far off the first
@@ -138,11 +143,12 @@ class Line:
     Args:
         loads: relative to the present one: 0 there, 1 at twice as much.
         times: 0 now, -1 at the far end of what is looked at.
+        mixes: what else may have made a value what it is; 0 is usual.
         values: one per point; their noise is taken to be in proportion to them.
         weights: one per point.
         prior: the slope expected, relative to the value at the present load.
         noise: of a point's value, relative.
-        slope_spread, drift_spread: how far the slope may well be from the prior, and the drift from none: standard deviations.
+        spreads: how far the slope may well be from the prior, and the effects of time and mix from none: standard deviations.
     """
 
     __slots__ = ("noise", "residuals", "slope")
@@ -151,66 +157,67 @@ class Line:
         self,
         loads: Sequence[float],
         times: Sequence[float],
+        mixes: Sequence[float],
         values: Sequence[float],
         weights: Sequence[float],
         prior: float,
         noise: float,
-        slope_spread: float,
-        drift_spread: float,
+        spreads: tuple[float, float, float],
     ) -> None:
-        expected = [max(0.2, 1 + prior * x) for x in loads]
+        expected = [max(0.2, 1 + prior * load) for load in loads]
         total = sum(weights) or 1e-9
         # In units of what is expected the noise is the same everywhere.
-        rows = [(1 / ex, x / ex, t / ex) for ex, x, t in zip(expected, loads, times, strict=True)]
-        unit = sum(w * y / ex for w, y, ex in zip(weights, values, expected, strict=True)) / total
-        ys = [y / ex / unit for y, ex in zip(values, expected, strict=True)]
-        ridges = (noise / slope_spread) ** 2, (noise / drift_spread) ** 2
-        level, slope, drift = _solve(rows, ys, weights, prior, *ridges)
-        off = self._off(rows, ys, level, slope, drift)
+        rows = [
+            (1 / unit, load / unit, time / unit, mix / unit)
+            for unit, load, time, mix in zip(expected, loads, times, mixes, strict=True)
+        ]
+        mean = sum(w * y / unit for w, y, unit in zip(weights, values, expected, strict=True)) / total
+        ys = [y / unit / mean for y, unit in zip(values, expected, strict=True)]
+        priors = (0.0, prior, 0.0, 0.0)
+        ridges = (0.0, *((noise / spread) ** 2 for spread in spreads))
+        off = _off(rows, ys, _ridge(rows, ys, weights, priors, ridges))
         self.noise = sum(w * abs(r) for w, r in zip(weights, off, strict=True)) / total * 1.25
         """Relative standard deviation of a value, from the mean distance to the line."""
         far = _HUBER * max(noise, self.noise)
         pulls = [w * min(1.0, far / abs(r)) if r else w for w, r in zip(weights, off, strict=True)]
-        level, slope, drift = _solve(rows, ys, pulls, prior, *ridges)
-        self.slope = slope / max(level, 1e-9)
+        fit = _ridge(rows, ys, pulls, priors, ridges)
+        self.slope = fit[1] / max(fit[0], 1e-9)
         """Its relative growth per relative growth of the load, there."""
-        self.residuals = self._off(rows, ys, level, slope, drift)
+        self.residuals = _off(rows, ys, fit)
         """How far above the line each point lies, relative."""
 
-    @staticmethod
-    def _off(
-        rows: Sequence[tuple[float, float, float]], ys: Sequence[float], level: float, slope: float, drift: float
-    ) -> list[float]:
-        return [y - level * one - slope * x - drift * t for (one, x, t), y in zip(rows, ys, strict=True)]
+
+def _off(rows: Sequence[Sequence[float]], ys: Sequence[float], fit: Sequence[float]) -> list[float]:
+    return [y - sum(map(mul, fit, row)) for row, y in zip(rows, ys, strict=True)]
 
 
-def _solve(
-    rows: Sequence[tuple[float, float, float]],
+def _ridge(
+    rows: Sequence[Sequence[float]],
     ys: Sequence[float],
     weights: Sequence[float],
-    prior: float,
-    slope_ridge: float,
-    drift_ridge: float,
-) -> tuple[float, float, float]:
-    """Level, slope and drift with the least weighted squares, ridges added."""
-    a = b = c = p = q = r = s = 0.0
-    d, f = slope_ridge, drift_ridge
-    for (one, x, t), y, w in zip(rows, ys, weights, strict=True):
-        rest = y - prior * x
-        a += w * one * one
-        b += w * one * x
-        c += w * one * t
-        d += w * x * x
-        f += w * t * t
-        p += w * x * t
-        q += w * one * rest
-        r += w * x * rest
-        s += w * t * rest
-    # Symmetric 3 by 3, by elimination; the ridges keep it regular.
-    a = a or 1e-9
-    d2, p2, f2 = d - b * b / a, p - b * c / a, f - c * c / a
-    r2, s2 = r - b * q / a, s - c * q / a
-    determinant = d2 * f2 - p2 * p2
-    more = (r2 * f2 - s2 * p2) / determinant
-    drift = (s2 * d2 - r2 * p2) / determinant
-    return (q - b * more - c * drift) / a, prior + more, drift
+    priors: Sequence[float],
+    ridges: Sequence[float],
+) -> list[float]:
+    """The coefficients with the least weighted squares, each drawn to its prior by its ridge."""
+    size = len(priors)
+    # The normal equations of what the priors leave over, their right side as a last column.
+    table = [[0.0] * (size + 1) for _ in range(size)]
+    for at, ridge in enumerate(ridges):
+        table[at][at] = ridge or 1e-12
+    for row, y, weight in zip(rows, ys, weights, strict=True):
+        whole = (*row, y - sum(map(mul, priors, row)))
+        for value, sums in zip(row, table, strict=True):
+            weighted = weight * value
+            for at, other in enumerate(whole):
+                sums[at] += weighted * other
+    # Symmetric and, thanks to the ridges, positive definite: elimination needs no pivoting.
+    for at, pivot in enumerate(table):
+        for below in table[at + 1 :]:
+            ratio = below[at] / pivot[at]
+            for column in range(at, size + 1):
+                below[column] -= ratio * pivot[column]
+    found = [0.0] * size
+    for at in reversed(range(size)):
+        known = sum(map(mul, table[at][at + 1 : size], found[at + 1 :]))
+        found[at] = (table[at][size] - known) / table[at][at]
+    return [prior + more for prior, more in zip(priors, found, strict=True)]

@@ -10,14 +10,15 @@ straight line through the recent points of ``T`` against ``N`` (see ``evidence``
 points, the further from the present load and the longer ago are those that count.
 
 What is done with it:
-- The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target)`` while throughput grows
-  with load, down where it does not. The same law is the slow start (``e`` near 1), the approach and the retreat.
+- The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target) ** _POWER`` while
+  throughput grows with load, down where it does not. The same law is the slow start (``e`` near 1), the approach and the retreat.
 - It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
-  brings the prefill of many prompts at once, which then looks like what the load costs: beyond a knee ``e`` comes out 0.1 to 0.2 too low. A sine
-  of three or four paces takes that error away, and with it what leads the limit back from a plateau: there latency grew without end.
-- Where prompts are seen to wait for their first token, there probably is a queue, and less load costs nothing: only a clear ``e`` raises the limit
-  then, and one that is not clear lowers it.
+  brings the prefill of many prompts at once, and the first answers to end are then the short ones. What the mix of lengths comes to is
+  fitted beside the load: without it ``e`` is 0.1 to 0.2 too low beyond a knee.
+- Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
+  ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting. Likewise where answers come
+  in one piece (a few tokens, a server that pads): there may be a queue.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from operator import mul
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.evidence import Cohort, Line, Point, waiting
@@ -42,8 +44,10 @@ __all__ = ["KneeLimit"]
 OBJECTIVES = {"throughput": 0.05, "balanced": 0.1, "latency": 0.5}
 """The elasticity aimed at. At 0.1, one per cent more load would still bring a tenth of a per cent more throughput."""
 
-_GAIN = 0.7
-_RETREAT = 0.15
+_GAIN = 0.6
+_POWER = 0.68
+"""A power below 1 is eager where little is to be gained (a server shared with others), without being faster where everything is."""
+_RETREAT = 0.17
 """Down by this share of the logarithm per pace at ``e = 0``. On a plateau less load costs next to nothing; but on a noisy server what goes down
 much faster than it comes up goes down."""
 _STEEPEST = 3.0
@@ -53,17 +57,21 @@ _BEHIND = 0.85
 _SWING_RATIO = 0.12
 _SWING_PACES = 2.3
 _QUEUED_SHARE = 0.15
-_ALL_QUEUED_SHARE = 0.9
-"""What waits for its first token for a larger share of its time comes in one piece: how much of that was a queue cannot be seen."""
 _QUEUED_TOKENS = 20.0
 """A wait of fewer tokens' time is the prompt's own prefill, or a step or two."""
 _CLEAR = 0.3
 """What noise may make of a plateau's elasticity of 0. With a queue ``e`` must be more than this and the share of time that is waiting."""
 _CLEAREST = 0.7
 """However large that share: a wait that is there at any load (a long prompt's prefill, a gateway) leaves ``e`` near 1."""
+_QUEUE_RETREAT = 1.5
+"""Down by this times the share of time that is waiting, per pace: by Little's law that share of what is in flight waits."""
+_ONE_PIECE_SHARE = 0.9
+"""What waits for its first token for a larger share of its time comes in one piece: how much of that was a queue cannot be seen."""
+_CLEAR_UNSEEN = 0.2
+"""So ``e`` must be clear there too: on the plateau of a cache that thrashes it was often taken for 0.1 to 0.2."""
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
-_HORIZON_PACES = 5.0
+_HORIZON_PACES = 3.0
 _POINTS_PER_PACE = 4
 _LEAST_POINTS = 4
 _MOST_POINTS = 64
@@ -76,8 +84,9 @@ _WIDER = 0.4
 """A noisy server is looked at from further off and for longer, by this power of its noise: a fifth of that of the variance, as local
 regression has it (Fan and Gijbels 1996), is 0.4."""
 _SLOPE_SPREAD = 0.8
-_DRIFT_SPREAD = 0.14
-"""Standard deviations expected of the slope, between two estimates, and of the drift over a horizon."""
+_DRIFT_SPREAD = 0.06
+_MIX_SPREAD = 0.2
+"""Standard deviations expected of the slope, between two estimates, of the drift over a horizon, and of what answers twice as long change."""
 _FAR = 0.3
 _FAR_NOISES = 2.5
 _FAR_POINTS = 3
@@ -102,7 +111,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_bound_until", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_refusals", "_slope", "_steered_at", "_target", "limit",
+        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -129,6 +138,8 @@ class KneeLimit:
         """Of the swing, in turns."""
         self._clear = 0.0
         """What the elasticity must be to raise the limit, beside the target: more than 0 where a queue is to be seen."""
+        self._queued = 0.0
+        """The share of an answer's time that is a wait in that queue, as far as it can be seen."""
         self._hold_until = -math.inf
         self._cooldown_until = -math.inf
         self._bound = math.inf
@@ -201,13 +212,15 @@ class KneeLimit:
         if now < self._hold_until:
             return 0.0
         error = self._elasticity - self._target
-        if self._elasticity < self._clear:
-            error = min(error, -self._target)
         ahead = self._base / self._points[-1].load
-        if error < 0:
-            return _RETREAT * max(-_STEEPEST, error / self._target) if ahead > _BEHIND else 0.0
+        if error < 0 or self._elasticity < self._clear:
+            return -self._retreat(error) if ahead > _BEHIND else 0.0
         used = cohort.peak >= _USED_RATIO * self.limit
-        return _GAIN * min(1.0, error) if used and ahead < _AHEAD else 0.0
+        return _GAIN * min(1.0, error) ** _POWER if used and ahead < _AHEAD else 0.0
+
+    def _retreat(self, error: float) -> float:
+        down = _RETREAT * min(_STEEPEST, -error / self._target)
+        return down if self._elasticity >= self._clear else max(down, _RETREAT, _QUEUE_RETREAT * self._queued)
 
     # The estimate --------------------------------------------------------------------------------------------------
 
@@ -222,7 +235,7 @@ class KneeLimit:
         self._points.clear()
         self._elasticity = 1.0
         self._slope = 0.0
-        self._clear = 0.0
+        self._clear = self._queued = 0.0
 
     def _estimate(self, now: float) -> None:
         """Fit the line; if the newest points all lie far off it on one side, start anew."""
@@ -230,29 +243,9 @@ class KneeLimit:
         if len(points) < 2:
             return
         noise = max(_POINT_NOISE, self._noise)
-        wide = (noise / _POINT_NOISE) ** _WIDER
-        reach = _REACH * wide
-        horizon_s = _HORIZON_PACES * wide * self._pace_s
-        mean = sum(point.answers for point in points) / len(points)
         overhead, wait_share = waiting(points)
-        self._clear = 0.0
-        if overhead > _QUEUED_TOKENS and wait_share > _QUEUED_SHARE:
-            self._clear = min(_CLEAR + (wait_share if wait_share < _ALL_QUEUED_SHARE else 0.0), _CLEAREST)
-        loads = [point.felt(wait_share) / self._base for point in points]
-        distances = [math.log(load) / reach for load in loads]
-        weights = [
-            point.answers / mean * math.exp(-0.5 * far * far) for point, far in zip(points, distances, strict=True)
-        ]
-        line = Line(
-            [load - 1 for load in loads],
-            [(point.at - now) / horizon_s for point in points],
-            [point.cost_s(overhead) for point in points],
-            weights,
-            self._slope,
-            noise,
-            _SLOPE_SPREAD,
-            _DRIFT_SPREAD,
-        )
+        self._look_for_queue(now)
+        line = self._fit(now, noise, overhead, wait_share)
         newest = line.residuals[-_FAR_POINTS:]
         far = max(_FAR, _FAR_NOISES * noise)
         if len(points) > 2 * _FAR_POINTS and (min(newest) > far or max(newest) < -far):
@@ -262,6 +255,42 @@ class KneeLimit:
         self._noise += _NOISE_GAIN * (min(line.noise, 0.5) - self._noise)
         self._slope = max(-0.5, min(2.5, line.slope))
         self._elasticity = 1 - self._slope
+
+    def _look_for_queue(self, now: float) -> None:
+        """The newest points say whether there is one; the load of older ones was another."""
+        oldest = now - self._pace_s
+        wait_tokens, share = waiting([point for point in self._points if point.at > oldest] or [self._points[-1]])
+        self._clear = self._queued = 0.0
+        if share >= _ONE_PIECE_SHARE:
+            self._clear = _CLEAR_UNSEEN
+        elif share > _QUEUED_SHARE and wait_tokens > _QUEUED_TOKENS:
+            self._queued = share
+            self._clear = min(_CLEAR + share, _CLEAREST)
+
+    def _fit(self, now: float, noise: float, overhead: float, wait_share: float) -> Line:
+        """Time per token against the load, those points counting most that are near the present one."""
+        points = self._points
+        wide = (noise / _POINT_NOISE) ** _WIDER
+        reach = _REACH * wide
+        horizon_s = _HORIZON_PACES * wide * self._pace_s
+        answers = sum(point.answers for point in points) / len(points)
+        loads = [point.felt(wait_share) / self._base for point in points]
+        weights = [
+            point.answers / answers * math.exp(-0.5 * (math.log(load) / reach) ** 2)
+            for point, load in zip(points, loads, strict=True)
+        ]
+        mixes = [math.log(point.units(overhead)) for point in points]
+        usual = sum(map(mul, weights, mixes)) / (sum(weights) or 1e-9)
+        return Line(
+            [load - 1 for load in loads],
+            [(point.at - now) / horizon_s for point in points],
+            [mix - usual for mix in mixes],
+            [point.cost_s(overhead) for point in points],
+            weights,
+            self._slope,
+            noise,
+            (_SLOPE_SPREAD, _DRIFT_SPREAD, _MIX_SPREAD),
+        )
 
     # Refusals ------------------------------------------------------------------------------------------------------
 
