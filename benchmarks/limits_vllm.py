@@ -11,7 +11,9 @@
 - ``timeouts``: 256 callers that wait a second at most, 64 tokens each: with too many in flight nobody gets an answer. Beside them fixed limits
   with the same callers, and with no more callers than permits.
 
-Prompts are random and never repeat (but for the conversations' own prefixes). An answer counts if it has all its tokens and came in the window.
+Prompts are random and never repeat (but for the conversations' own prefixes). An answer counts if it has all its tokens and came in the window. But in
+``outputs`` answers of equal length come in waves of a hundred and more, of which a window holds one more or one less: as nobody gives up there, the
+server's own counter of generated tokens says how many there were, and ``answers/s`` is that over the mean tokens of an answer.
 Where other processes used more than ``--max-other`` cores in a window, the window is left out.
 """
 
@@ -22,12 +24,14 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 from _common import RESULTS, Measured, machine, machine_line, median, spread, table, write_results
 from vllm_cpu import Gauges, Prompts, Server, learn_prompts
 
@@ -47,6 +51,14 @@ def vllm(*flags: str) -> Iterator[Server]:
     with VllmServer(flags) as server:
         go_first()
         yield Server(server.base_url, server.model, server.pid)
+
+
+async def generated_tokens(server: Server) -> float:
+    """Output tokens since the server's start, by its metrics page."""
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        page = await client.get(server.base_url.removesuffix("/v1") + "/metrics")
+    (total,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", page.text, re.MULTILINE)
+    return float(total)
 
 
 class Load:
@@ -87,21 +99,25 @@ class Load:
             while self._client.statistics().in_flight:
                 await asyncio.sleep(0.02)
 
-    async def window(self, server: Server, warm_s: float, seconds: float) -> dict[str, float]:
-        """Run, and count what comes in a window after a warm-up."""
+    async def window(
+        self, server: Server, warm_s: float, seconds: float, answer_tokens: float | None
+    ) -> dict[str, float]:
+        """Run, and count what comes in a window after a warm-up; with ``answer_tokens``, their mean, by the server's count of tokens."""
         async with self.running():
             await asyncio.sleep(warm_s)
             self.answers = self.tokens = 0
             self.latencies = []
+            generated = await generated_tokens(server)
             gauges, began = Gauges(server), time.perf_counter()
             await asyncio.sleep(seconds)
+            generated = await generated_tokens(server) - generated
             took = time.perf_counter() - began
             run = gauges.run(Measured(max(1, self.answers), took, 0.0, 0.0, 0.0, 0.0))
             limit = self._client.statistics().endpoints[0].limit
         mean_ms = 1e3 * sum(self.latencies) / max(1, len(self.latencies))
         return {
-            "per_s": self.answers / took,
-            "tokens_per_s": self.tokens / took,
+            "per_s": (self.answers if answer_tokens is None else generated / answer_tokens) / took,
+            "tokens_per_s": (self.tokens if answer_tokens is None else generated) / took,
             "mean_ms": mean_ms,
             "limit": limit,
             "other": run.other_cores,
@@ -154,6 +170,7 @@ async def compare(
     server: Server,
     arms: dict[str, tuple[BatchClient, Load]],
     options: argparse.Namespace,
+    answer_tokens: float | None,
 ) -> dict[str, Any]:
     """Interleaved windows of all arms; the default client searches first."""
     searched = arms["default"][1]
@@ -168,7 +185,7 @@ async def compare(
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     for _ in range(options.repetitions):
         for name in random.sample(list(arms), len(arms)):
-            runs[name].append(await arms[name][1].window(server, options.warm_s, options.seconds))
+            runs[name].append(await arms[name][1].window(server, options.warm_s, options.seconds, answer_tokens))
     for name, done in runs.items():
         print(
             f"  {name:12} {median([run['per_s'] for run in done]):7.1f}/s  limit {median([run['limit'] for run in done]):.0f}",
@@ -178,7 +195,10 @@ async def compare(
 
 
 async def part(
-    server: Server, works: dict[str, tuple[int | None, int, Work]], options: argparse.Namespace
+    server: Server,
+    works: dict[str, tuple[int | None, int, Work]],
+    options: argparse.Namespace,
+    answer_tokens: float | None = None,
 ) -> dict[str, Any]:
     """Open a client per arm, compare them, close them."""
     async with contextlib.AsyncExitStack() as stack:
@@ -186,7 +206,7 @@ async def part(
         for name, (limit, callers, work) in works.items():
             client = await stack.enter_async_context(client_for(server, limit))
             arms[name] = (client, Load(client, work, callers))
-        return await compare(server, arms, options)
+        return await compare(server, arms, options, answer_tokens)
 
 
 def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -194,10 +214,15 @@ def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         prompts = asyncio.run(learn_prompts(server))
         for cell in options.cells.split(","):
             work = completing(prompts, None if cell == "mixed" else int(cell))
+            tokens = sum(MIXTURE) / len(MIXTURE) if cell == "mixed" else float(cell)
             works: dict[str, tuple[int | None, int, Work]] = {"default": (None, CALLERS, work)}
             works |= {str(limit): (limit, CALLERS, work) for limit in (16, 32, 64, 128, 256)}
             print(f"max_tokens {cell}", flush=True)
-            yield {"part": "outputs", "case": f"max_tokens {cell}", **asyncio.run(part(server, works, options))}
+            yield {
+                "part": "outputs",
+                "case": f"max_tokens {cell}",
+                **asyncio.run(part(server, works, options, tokens)),
+            }
 
 
 def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -237,6 +262,8 @@ def rows(case: dict[str, Any], max_other: float) -> list[list[str]]:
             if name != "default"
         ),
     )
+    # Without all the fixed limits the best of them is not known.
+    whole = all(kept(case, name, max_other) for name in case["runs"])
     made = []
     for name in case["runs"]:
         runs = kept(case, name, max_other)
@@ -249,7 +276,7 @@ def rows(case: dict[str, Any], max_other: float) -> list[list[str]]:
                 case["case"],
                 name,
                 f"{median(rates):.1f} ({spread(rates)})",
-                f"{median(rates) / best:.2f}" if best else "",
+                f"{median(rates) / best:.2f}" if best and whole else "",
                 f"{median([run['mean_ms'] for run in runs]):.0f}",
                 f"{median([run['limit'] for run in runs]):.0f}",
                 f"{len(runs)} of {len(case['runs'][name])}",
@@ -271,7 +298,8 @@ def markdown(data: dict[str, Any]) -> str:
     text = ["# Limits"]
     text.append(
         "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
-        " client has searched before its first window; its limit is shown as it was at the end of its windows."
+        " client has searched before its first window; its limit is shown as it was at the end of its windows. With max_tokens, answers are"
+        " counted by the tokens that the server has generated, else by what callers got."
     )
     text.append(table(header, [row for case in data["cases"] for row in rows(case, data["max_other"])]))
     text.append("The default client's search, answers in each second (limit):")

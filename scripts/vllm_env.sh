@@ -46,6 +46,10 @@ shim=$site/vllm-$vllm_version+cpu.dist-info
 mkdir -p "$shim"
 printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm_version" >"$shim/METADATA"
 : >"$shim/RECORD"
+# On an Intel CPU with AMX vLLM's attention uses the tiles without having asked the kernel for them (arch_prctl, ARCH_REQ_XCOMP_PERM). oneDNN asks
+# with its first longer product, so a server whose first prompt is short dies of an illegal instruction. Every process of vLLM's runs its plugins
+# before it computes: this one asks. Without AMX it does nothing.
+printf '[vllm.general_plugins]\nask_for_amx = torch.cpu:_init_amx\n' >"$shim/entry_points.txt"
 
 echo "$wanted" >"$stamp"
 echo "$venv: installed in $((SECONDS - started_s)) s"

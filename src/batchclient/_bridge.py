@@ -218,7 +218,8 @@ class _LoopThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        return threading.get_ident() == self._thread.ident
+        # Not by its ident: once this one has ended, the system gives that to the next.
+        return threading.current_thread() is self._thread
 
     def start(self) -> None:
         """Start the thread.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from batchclient._batch_size import BatchSize
 from batchclient._core.settings import SchedulerSettings
@@ -69,7 +70,7 @@ class Settings(BaseModel):
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     limit: Count | Literal["knee", "aimd"]
     initial_limit: Count
-    max_limit: Count = 1024
+    max_limit: Annotated[Count, Field(validate_default=True)] = 1024
     objective: Literal["latency", "balanced", "throughput"] = "balanced"
     p95_latency_s: PositiveSeconds | None = None
     time_to_first_token_s: PositiveSeconds | None = None
@@ -114,11 +115,20 @@ class Settings(BaseModel):
             return value
         raise ValueError("a whole number of at least 1, or 'knee' or 'aimd' to have it found")
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Settings:
-        if not isinstance(self.limit, int) and self.initial_limit > self.max_limit:
-            raise ValueError("initial_limit is at most max_limit")
-        return self
+    @field_validator("max_limit")
+    @classmethod
+    def _check_bounds(cls, value: int, info: ValidationInfo) -> int:
+        start = info.data.get("initial_limit", 1)
+        if not isinstance(info.data.get("limit"), int) and start > value:
+            raise ValueError(f"at least initial_limit, which is {start}")
+        return value
+
+    @field_validator("on_adjustment")
+    @classmethod
+    def _check_hook(cls, value: Callable[[Adjustment], object] | None) -> Callable[[Adjustment], object] | None:
+        if inspect.iscoroutinefunction(value):
+            raise ValueError("a plain function: it is called, not awaited; it may start a task")
+        return value
 
     def __getstate__(self) -> dict[Any, Any]:
         state = super().__getstate__()
@@ -148,7 +158,11 @@ class Settings(BaseModel):
         urls = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else ()
         if not urls:
             raise ValueError("a URL such as http://localhost:8000/v1, or a list of them")
-        return tuple(_check_url(url) for url in urls)
+        checked = tuple(_check_url(url) for url in urls)
+        for url in checked:
+            if checked.count(url) > 1:
+                raise ValueError(f"{url.partition('?')[0]!r:.80} is there twice; each server has a limit of its own")
+        return checked
 
     @field_validator("headers")
     @classmethod
@@ -237,10 +251,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     given = {name: value for name, value in arguments.items() if value is not None}
     # What a limit that is found aims at has the presets' names.
     values = {"objective": preset, **chosen, **given}
-    highest = given.get("max_limit")
-    if "initial_limit" not in given and isinstance(highest, int):
-        values["initial_limit"] = max(1, min(chosen["initial_limit"], highest))
-    return _checked(values)
+    return _checked(_start_within(values, given))
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -254,7 +265,16 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
             raise ConfigError(
                 f"{name} cannot be changed while running; these can: {', '.join(sorted(CHANGEABLE))}", field=name
             )
-    return _checked({**{name: getattr(settings, name) for name in Settings.model_fields}, **changes})
+    values = {name: getattr(settings, name) for name in Settings.model_fields} | dict(changes)
+    return _checked(_start_within(values, changes))
+
+
+def _start_within(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``max_limit`` given alone bounds where the limit starts, too."""
+    highest = given.get("max_limit")
+    if "initial_limit" not in given and isinstance(highest, int):
+        values["initial_limit"] = max(1, min(values["initial_limit"], highest))
+    return values
 
 
 def _checked(values: Mapping[str, Any]) -> Settings:

@@ -6,6 +6,7 @@ Every run here is in virtual time and takes a fraction of a second.
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import mean, median
 
 import pytest
 from benchmarks.lab.algorithms import ALGORITHMS
@@ -248,6 +249,8 @@ KNEE = {
     "padding": (128, 0.90, 2.0, 30),
     "rejecting": (96, 0.90, 1.5, 50),
     "open": (128, 0.97, 1.1, 30),
+    "one-token": (128, 0.84, 1.0, 60),
+    "mixed": (256, 0.90, 1.3, 60),
 }
 
 
@@ -263,11 +266,29 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     assert run.failed <= 50, "who goes on sending what is refused loses calls"
 
 
+def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
+    """A batch ends every few seconds, as long as its longest: one seed says little."""
+    fixed = StaticJob("padding", 0, 128)()
+    runs = [AlgorithmJob("padding", "knee", seed, (fixed,))() for seed in range(10)]
+    assert min(run.share for run in runs) >= 0.95
+    assert mean(run.latency_ratio for run in runs) <= 2.05
+    assert median(run.reached_s[0] for run in runs) <= 30
+
+
 @pytest.mark.parametrize("seed", [10, 18, 20, 34])
 def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(seed):
     # A limit that takes the plateau's noise for growth stays there: on each of these seeds an earlier version had 0.37.
     run = AlgorithmJob("prefix", "knee", seed, (StaticJob("prefix", 0, 8)(),))()
     assert run.share >= 0.85
+
+
+@pytest.mark.parametrize("seed", [2, 9])
+def test_a_server_that_gets_faster_is_not_taken_for_one_that_likes_load(seed):
+    # Where it takes a pace to get faster, no point lies far off the line. On these seeds an earlier version went to the ceiling and stayed there
+    # so long that the half after the change had 3.4 times the latency of the best fixed limit.
+    fixed = StaticJob("faster", 1, 256)()
+    run = AlgorithmJob("faster", "knee", seed, (fixed, fixed))()
+    assert run.latency_ratio <= 2.0
 
 
 def test_aimd_runs_to_its_ceiling_where_nothing_is_refused():

@@ -10,7 +10,7 @@ import pytest
 
 from batchclient.simulator.app import EmbeddedServer
 from tests.contract.peers import CAN, REAL_ONLY, Peer
-from tests.live.fixtures import booted, llamacpp_server, transformers_server, vllm_server  # noqa: F401 (but for the first, fixtures)
+from tests.live.fixtures import booted, llamacpp_server, shared_vllm_lives, transformers_server, vllm_server  # noqa: F401 (but for the first, fixtures)
 
 
 @dataclass(frozen=True)

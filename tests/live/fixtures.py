@@ -14,7 +14,7 @@ import pytest
 from tests.live.other_servers import ContinuousTransformersServer, LlamaServer, TransformersServer
 from tests.live.real_time import go_first
 from tests.live.server_process import DEFAULT_MODEL_DIR, NotInstalled, ServerProcess
-from tests.live.vllm_server import VllmServer
+from tests.live.vllm_server import SAME_IN_ANY_COMPANY, VllmServer
 
 MODELS_TRY_S = 10.0
 
@@ -31,7 +31,7 @@ class LiveServer:
 # Two conftests that import the fixture make two fixtures of it: the cache has them share one server.
 @functools.cache
 def _booted() -> VllmServer:
-    server = VllmServer()
+    server = VllmServer(SAME_IN_ANY_COMPANY)
     server.start()
     go_first()
     return server
@@ -73,6 +73,15 @@ def vllm_server() -> Iterator[LiveServer]:
     server = _booted()
     yield LiveServer(server.base_url, server.model, server)
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def shared_vllm_lives() -> None:
+    """A shared server that has died fails the next test with the end of its log, at once: else every test waits for its return."""
+    if _booted.cache_info().currsize and not _booted().is_running():
+        pytest.fail(
+            f"the shared vLLM has died; the end of {_booted().log_path}:\n{_booted().log_tail()}", pytrace=False
+        )
 
 
 @functools.cache

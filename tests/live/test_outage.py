@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchclient import BatchClient
-from tests.live.vllm_server import VllmServer
+from tests.live.vllm_server import SAME_IN_ANY_COMPANY, VllmServer
 
 pytestmark = pytest.mark.vllm
 
@@ -24,7 +24,7 @@ def mortal() -> Iterator[VllmServer]:
     """A server of our own to kill; on the other core, as the common one may run beside it."""
     if not os.environ.get("BATCHCLIENT_TEST_VLLM"):
         pytest.skip("needs a real vLLM: run `make test-vllm` (it sets BATCHCLIENT_TEST_VLLM=1)")
-    with VllmServer(env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
+    with VllmServer(SAME_IN_ANY_COMPANY, env={"VLLM_CPU_OMP_THREADS_BIND": "1"}) as server:
         yield server
 
 
@@ -49,7 +49,7 @@ def test_every_call_with_time_left_outlives_a_killed_server(mortal: VllmServer) 
             await asyncio.to_thread(kill, mortal)
             killed_at = time.monotonic()
             assert not all(call.done() for call in calls)
-            rebooted = VllmServer(port=mortal.port, env={"VLLM_CPU_OMP_THREADS_BIND": "1"})
+            rebooted = VllmServer(SAME_IN_ANY_COMPANY, port=mortal.port, env={"VLLM_CPU_OMP_THREADS_BIND": "1"})
             try:
                 await asyncio.to_thread(rebooted.start)
                 back_s = time.monotonic() - killed_at

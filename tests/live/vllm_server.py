@@ -18,6 +18,9 @@ from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, Serve
 
 
 CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
+SAME_IN_ANY_COMPANY = ("--dtype", "float32")
+"""Greedy decoding then says the same whoever shares the batch. In bfloat16 sums depend on the batch (on an Intel CPU with AMX much more than
+elsewhere), and the tiny model's best two tokens often tie."""
 EMBED_FLAGS = ("--runner", "pooling", "--convert", "embed", "--max-model-len", "512")  # the tiny model as an embedder
 CLASSIFIER_FLAGS = ("--max-model-len", "512", "--dtype", "float32")  # the cross-encoder: vLLM knows what it is
 

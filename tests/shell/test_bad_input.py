@@ -394,7 +394,8 @@ def test_a_wrong_argument_of_a_policy_is_refused_by_name(make, field):
 
 
 @pytest.mark.parametrize(
-    "url", [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, URL]]
+    "url",
+    [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, "http://other:8000/v1"]],
 )
 def test_a_right_url_is_taken(url):
     assert BatchClient(url, model="m")._settings.base_url

@@ -621,6 +621,17 @@ def test_many_threads_may_close_and_each_returns_after_the_end():
     assert calls.join() == dict.fromkeys(range(10), False)
 
 
+def test_a_thread_that_has_the_ended_ones_number_is_not_taken_for_it():
+    bridge = Bridge(nothing)
+    bridge.call(double, 1)
+    loop_thread = bridge._thread
+    bridge.close()
+    # The system gives the number to a later thread; here, to this one.
+    loop_thread._thread._ident = threading.get_ident()
+    assert loop_thread._thread.ident == threading.get_ident()
+    assert not loop_thread.is_current
+
+
 def test_close_from_the_loops_own_thread_ends_it_afterwards():
     async def close_here():
         bridge.close()

@@ -142,7 +142,8 @@ def test_a_pin_is_a_number(limit):
     ("arguments", "field"),
     [
         ({"limit": "vegas"}, "limit"),
-        ({"limit": "knee", "initial_limit": 9, "max_limit": 8}, None),
+        ({"limit": "knee", "initial_limit": 9, "max_limit": 8}, "max_limit"),
+        ({"initial_limit": 1025}, "max_limit"),
         ({"objective": "speed"}, "objective"),
         ({"p95_latency_s": 0}, "p95_latency_s"),
         ({"time_to_first_token_s": float("nan")}, "time_to_first_token_s"),
@@ -152,3 +153,26 @@ def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field
     with pytest.raises(ConfigError) as caught:
         BatchClient("http://h/v1", model="m", **arguments)
     assert caught.value.field == field
+
+
+def test_a_lower_bound_alone_lowers_the_start_too():
+    client = BatchClient("http://h/v1", model="m")
+    client.retune(max_limit=32)
+    assert (client._settings.initial_limit, client._settings.max_limit) == (32, 32)
+    with pytest.raises(ConfigError, match="max_limit: at least initial_limit, which is 40"):
+        client.retune(initial_limit=40)
+
+
+def test_a_hook_that_nobody_would_await_is_refused():
+    async def hook(adjustment):
+        raise AssertionError("never run")
+
+    with pytest.raises(ConfigError, match="a plain function") as caught:
+        BatchClient("http://h/v1", model="m", on_adjustment=hook)
+    assert caught.value.field == "on_adjustment"
+
+
+def test_a_server_is_given_once():
+    with pytest.raises(ConfigError, match="'http://h/v1' is there twice") as caught:
+        BatchClient(["http://h/v1", "http://g/v1", "http://h/v1/"], model="m")
+    assert caught.value.field == "base_url"

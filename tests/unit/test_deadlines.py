@@ -51,17 +51,49 @@ def test_ended_and_abandoned_calls_are_never_due():
 
 def test_a_million_finished_calls_do_not_pile_up():
     watched = Deadlines()
-    keeper = request(0, 1.0)
-    watched.add(keeper)
+    watched.add(request(0, 1.0))
+    assert end_behind_a_live_one(watched, 1) <= 2 * 1024 + 2
+    assert watched.next() == 1.0
+
+
+def test_what_the_front_has_dropped_is_not_swept_for_again():
+    watched, requests = filled(*(float(at) for at in range(4000)))
+    for one in (requests[3000], *requests[:1900]):
+        one.state = RequestState.DONE
+        watched.ended(1)
+        watched.next()
+    assert len(watched) == 2100  # one of them has ended: nothing to sweep for
+
+
+def end_behind_a_live_one(watched, first_seq):
+    """20,000 calls come and end; return the most that were kept."""
     most = 0
-    for seq in range(1, 20_000):
+    for seq in range(first_seq, first_seq + 20_000):
         one = request(seq, 600.0 + seq)
         watched.add(one)
         one.state = RequestState.DONE
         watched.ended(1)
         most = max(most, len(watched))
-    assert most <= 2 * 1024 + 2
-    assert watched.next() == 1.0
+    return most
+
+
+def test_calls_that_lost_their_deadline_do_not_put_off_the_sweep():
+    """So it is with calls that share a request: one who has all the time joins one who has not."""
+    watched, requests = filled(*(float(at) for at in range(5000)))
+    for one in requests:
+        one.deadline = None
+        one.state = RequestState.DONE
+    assert watched.next() is None
+    watched.add(request(5000, 1.0))
+    assert end_behind_a_live_one(watched, 5001) <= 2 * 1024 + 2
+
+
+def test_calls_that_expired_do_not_bring_the_sweep_forward():
+    watched, requests = filled(*(float(at) for at in range(4000)))
+    for one in (requests[3999], *watched.expired(1900.0)):
+        one.state = RequestState.DONE
+        watched.ended(1)
+    assert len(watched) == 2099  # one of them has ended
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans())), st.integers(0, 50))

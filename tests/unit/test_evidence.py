@@ -1,8 +1,10 @@
 """The line through the points: what is load, and what only came with it."""
 
+import math
+
 import pytest
 
-from batchclient._core.limits.evidence import Line, Point, waiting
+from batchclient._core.limits.evidence import Line, Point, Timed, waiting
 
 
 def line(loads, values, *, mixes=None, times=None, prior=0.0, spreads=(0.8, 0.06, 0.2)):
@@ -47,20 +49,67 @@ def test_one_point_far_off_counts_less():
 
 
 def point(*, tokens, seconds, first_s, answers=10):
-    return Point(0.0, answers, 8.0, 8.0, tokens, seconds, first_s)
+    """Answers that are all streamed, or, with no ``first_s``, all plain."""
+    timed = Timed(answers, tokens, seconds, first_s) if first_s else Timed()
+    return Point(0.0, answers, 8.0, 8.0, tokens, seconds, timed, seconds - timed.seconds)
 
 
 def test_a_wait_is_told_in_tokens_and_as_a_share():
     # 10 answers of 11 tokens: 1 s until the first, 0.1 s for each of the other ten.
-    assert waiting([point(tokens=110, seconds=20.0, first_s=10.0)]) == pytest.approx((9.0, 0.5))
+    assert waiting([point(tokens=110, seconds=20.0, first_s=10.0)]) == (pytest.approx(9.0), pytest.approx(0.5), True)
 
 
-def test_of_a_few_tokens_in_one_piece_everything_is_a_wait():
-    assert waiting([point(tokens=0, seconds=20.0, first_s=0.0)]) == (1.0, 1.0)
+@pytest.mark.parametrize(
+    "one",
+    [
+        point(tokens=0, seconds=20.0, first_s=0.0),
+        point(tokens=500, seconds=20.0, first_s=0.0),
+        point(tokens=10, seconds=20.0, first_s=20.0),
+    ],
+    ids=["a few tokens", "many tokens", "one streamed token"],
+)
+def test_of_a_plain_reply_some_is_taken_for_a_wait(one):
+    wait = waiting([one])
+    assert wait.share == pytest.approx(0.3)
+    assert not wait.seen
 
 
-def test_of_a_long_answer_in_one_piece_nothing_is_known():
-    assert waiting([point(tokens=500, seconds=20.0, first_s=0.0)]) == (1.0, 0.0)
+def test_a_stream_that_comes_at_its_end_shows_no_queue():
+    wait = waiting([point(tokens=110, seconds=20.0, first_s=19.9)])
+    assert wait.share == pytest.approx(0.995)
+    assert not wait.seen
+
+
+def test_a_long_queue_is_seen():
+    wait = waiting([point(tokens=110, seconds=20.0, first_s=19.0)])
+    assert wait.share == pytest.approx(0.95)
+    assert wait.seen
+
+
+def test_a_few_streamed_answers_do_not_speak_for_the_plain_ones():
+    plain = point(tokens=990, seconds=180.0, first_s=0.0, answers=90)
+    streamed = point(tokens=110, seconds=20.0, first_s=2.0)
+    wait = waiting([plain, streamed])
+    assert wait.share == pytest.approx(0.9 * 0.3 + 0.1 * 0.1)
+    assert not wait.seen
+    assert waiting([plain, *[streamed] * 10]).seen
+
+
+@pytest.mark.parametrize("lives", [2.3, 4.6, 20.0])
+@pytest.mark.parametrize("follows", ["queue", "load"])
+def test_the_share_that_is_not_seen_hides_little_of_a_plateau(follows, lives):
+    """The load swings by 12 %, so many lives a period, and time is in proportion to it: to the load met at the start, or to the mean of a life."""
+    half = math.pi / lives
+    points = []
+    for step in range(40):
+        turn = step / 40 * 2 * math.pi
+        queue = 16 * (1 + 0.12 * math.sin(turn - half))
+        load = 16 * (1 + 0.12 * math.sin(half) / half * math.sin(turn))
+        points.append(Point(0.0, 10, load, queue, 0, {"queue": queue, "load": load}[follows] * 10, Timed(), 160.0))
+    share = waiting(points).share
+    loads = [one.felt(share) / 16 - 1 for one in points]
+    found = line(loads, [one.cost_s(1.0) for one in points])
+    assert found.slope == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_point_is_made_of_tokens_and_overhead():

@@ -3,6 +3,7 @@
 import pytest
 
 from batchclient._core.batching import BatchingRule
+from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
@@ -10,6 +11,7 @@ from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
 from batchclient._core.queue import Group, Queue
+from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 
@@ -22,11 +24,18 @@ class Scene:
     def __init__(self, *limits, **settings):
         setting = SchedulerSettings(**settings)
         self.endpoints = [Endpoint(index, FixedLimit(limit), 64) for index, limit in enumerate(limits)]
-        self.queue, self.counters = Queue(), Counters()
+        self.queue, self.counters, self.deadlines = Queue(), Counters(), Deadlines()
         lengths = OutputLengths()
         rule = BatchingRule(setting, lengths)
         self.granting = Granting(
-            Endpoints(self.endpoints), self.queue, rule, setting.length_reach, lengths, self.counters
+            Endpoints(self.endpoints),
+            self.queue,
+            rule,
+            setting.length_reach,
+            lengths,
+            self.counters,
+            ServiceTimes(),
+            self.deadlines,
         )
         self.made = 0
 
@@ -136,6 +145,7 @@ def with_deadlines(scene, left_s, *, now, waited_s, count=1):
     requests = scene.add(count, queued_at=now - waited_s)
     for request in requests:
         request.deadline = now + left_s
+        scene.deadlines.add(request)
     return requests
 
 
@@ -174,6 +184,17 @@ def test_no_permit_goes_to_a_call_that_has_waited_and_is_probably_late_while_oth
     waited = with_deadlines(scene, 1.5, now=10.0, waited_s=1.0, count=2)
     assert scene.granting.grant(10.0)[0].requests == [waited[0]], "the last one is alone"
     assert scene.granting.hopeless == [waited[1]]
+
+
+def test_the_deadline_of_a_call_in_flight_takes_no_other_out():
+    scene = slow_scene(2, 1.0)
+    in_flight = scene.request()
+    in_flight.deadline = 10.1
+    scene.deadlines.add(in_flight)
+    in_time = with_deadlines(scene, 9.0, now=10.0, waited_s=2.0, count=3)
+    (batch,) = scene.granting.grant(10.0)
+    assert batch.requests == in_time[:2]
+    assert scene.granting.hopeless == []
 
 
 def test_a_fresh_call_is_tried_though_it_is_probably_late():

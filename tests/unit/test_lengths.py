@@ -15,13 +15,13 @@ from batchclient.types import Choice, Completion, Usage
 )
 def test_buckets_double(tokens, bucket):
     request = Request(Shape(key=b"k", body=b"{}", max_output_tokens=0, counted=True), b'""', prompt_tokens=tokens)
-    PromptLengths().place(request, OutputLengths())
+    PromptLengths(OutputLengths()).place(request)
     assert request.bucket == bucket
 
 
 def test_the_bucket_is_that_of_prompt_and_output_together():
     request = Request(Shape(key=b"k", body=b"{}", max_output_tokens=9, counted=True), b'""', prompt_tokens=7)
-    PromptLengths().place(request, OutputLengths())
+    PromptLengths(OutputLengths()).place(request)
     assert request.bucket == 5
 
 
@@ -71,16 +71,16 @@ def counted(request, tokens, number=0):
 
 
 def estimate(lengths, request):
-    lengths.place(request, OutputLengths())
+    lengths.place(request)
     return request.prompt_tokens
 
 
 def test_the_first_guess_stays_until_something_was_counted():
-    assert estimate(PromptLengths(), text("x" * 398)) == 101
+    assert estimate(PromptLengths(OutputLengths()), text("x" * 398)) == 101
 
 
 def test_what_was_counted_is_expected_of_the_like():
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     for _ in range(100):
         lengths.learn(*counted(text("x" * 398), 200))
     assert estimate(lengths, text("x" * 3998)) == pytest.approx(2000, rel=0.02)
@@ -90,7 +90,7 @@ def test_what_was_counted_is_expected_of_the_like():
 
 
 def test_a_change_of_texts_is_followed_within_some_tens_of_thousands_of_tokens():
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     for _ in range(10_000):
         lengths.learn(*counted(text("x" * 398), 100))
     for _ in range(400):
@@ -99,7 +99,7 @@ def test_a_change_of_texts_is_followed_within_some_tens_of_thousands_of_tokens()
 
 
 def test_token_ids_are_counted_not_estimated():
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     request = text([1, 2, 3], counted=True)
     request.prompt_tokens = 3
     for _ in range(10):
@@ -110,22 +110,63 @@ def test_token_ids_are_counted_not_estimated():
 
 @pytest.mark.parametrize("tokens", [None, 0, 1, 10**12])
 def test_counts_that_cannot_be_do_no_harm(tokens):
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     for _ in range(100):
         lengths.learn(*counted(text("x" * 998), tokens))
     assert 1 <= estimate(lengths, text("x" * 998)) <= 2001
 
 
 def test_an_image_in_a_conversation_says_nothing_of_texts():
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     for _ in range(100):
         lengths.learn(*counted(text("x" * 398, kind=Kind.CHAT), 150))
         lengths.learn(*counted(text("A" * 100_000, kind=Kind.CHAT), 700))
     assert estimate(lengths, text("x" * 398, kind=Kind.CHAT)) == pytest.approx(150, rel=0.1)
 
 
+def test_what_was_learnt_of_a_shape_counts_for_its_next_call():
+    outputs = OutputLengths()
+    lengths = PromptLengths(outputs)
+    request = text("x" * 398, max_output_tokens=100)
+    lengths.place(request)
+    assert request.bucket == (101 + 100).bit_length() == 8
+    outputs.learn(request.shape.learnt_as, 1000.0)
+    lengths.place(request)
+    assert request.bucket == (101 + 1000).bit_length() == 11
+    lengths.learn(*counted(request, 50))
+    lengths.place(request)
+    assert request.prompt_tokens < 101
+
+
+def test_what_is_found_is_not_that_of_before_too_many_models_were_forgotten():
+    lengths = PromptLengths(OutputLengths())
+    request = text("x" * 398)
+    for _ in range(100):
+        lengths.learn(*counted(request, 200))
+    lengths.place(request)
+    assert request.prompt_tokens == pytest.approx(200, rel=0.05)
+    for number in range(600):
+        lengths.learn(*counted(text("hello", model=f"m{number}"), 2))
+    for _ in range(1000):
+        lengths.learn(*counted(request, 40))
+    lengths.place(request)
+    assert request.prompt_tokens == pytest.approx(40, rel=0.05)
+
+
+def test_what_is_found_is_not_that_of_before_too_many_shapes_were_forgotten():
+    lengths = PromptLengths(OutputLengths())
+    request = text("x" * 398, model="seen late")
+    lengths.place(request)
+    for _ in range(5000):
+        lengths.learn(*counted(text("hello"), 2))
+    for _ in range(100):
+        lengths.learn(*counted(request, 40))
+    lengths.place(request)
+    assert request.prompt_tokens == pytest.approx(40, rel=0.1)
+
+
 def test_many_models_are_not_remembered_for_ever():
-    lengths = PromptLengths()
+    lengths = PromptLengths(OutputLengths())
     for number in range(5000):
         lengths.learn(*counted(text("hello", model=f"m{number}"), 2))
     assert len(lengths._sums) <= 512 and len(lengths._ratios) <= 512

@@ -5,7 +5,8 @@ Rules:
   call whose deadline comes before the last of the run goes into a heap, O(log n).
 - A deadline may be put off by changing the request's: its entry is looked at when its old time comes, and put back.
 - Deletion is lazy: a request that ended stays until it reaches the front, or until as many have ended as are left, when
-  all are swept. A million finished calls with a deadline of ten minutes must not pile up.
+  all are swept. A million finished calls with a deadline of ten minutes must not pile up. ``ended`` is told of each that had
+  a deadline when it ended, of those that ``expired`` has returned as well.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Deadlines:
         self._run: deque[tuple[float, int, Request]] = deque()
         self._heap: list[tuple[float, int, Request]] = []
         self._ended = 0
+        """How many of the entries are of calls that have ended, as far as that was told."""
 
     def __len__(self) -> int:
         return len(self._run) + len(self._heap)
@@ -58,7 +60,7 @@ class Deadlines:
         while run:
             at, _, request = run[0]
             if request.state in _GONE:
-                run.popleft()
+                self._drop(run.popleft()[2])
             elif at != request.deadline:
                 self._put_back(run.popleft()[2])
             else:
@@ -70,8 +72,15 @@ class Deadlines:
         return run[0][0] if run else heap[0][0] if heap else None
 
     def _put_back(self, request: Request) -> None:
-        if request.state not in _GONE and request.deadline is not None:
+        if request.state in _GONE:
+            self._drop(request)
+        elif request.deadline is not None:
             self.add(request)
+
+    def _drop(self, request: Request) -> None:
+        # Else the sweep would come again and again for those that the front has dropped. Who lost its deadline was not counted.
+        if request.deadline is not None:
+            self._ended -= 1
 
     def expired(self, now: float) -> list[Request]:
         """Remove and return the live requests whose deadline is not after ``now``, earliest first."""
@@ -80,4 +89,5 @@ class Deadlines:
             run = self._run
             from_run = bool(run) and run[0][0] == first
             due.append((run.popleft() if from_run else heapq.heappop(self._heap))[2])
+        self._ended -= len(due)  # they end now, and will be told like all others
         return due

@@ -22,6 +22,7 @@ import math
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.choice import choose, expected_waits, work
+from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import HealthState
@@ -55,10 +56,12 @@ class Granting:
         lengths: expected output lengths.
         counters: what is counted.
         times: how long calls take.
+        deadlines: of all calls that have one.
     """
 
     __slots__ = (
         "_counters",
+        "_deadlines",
         "_endpoints",
         "_length_reach",
         "_lengths",
@@ -78,7 +81,8 @@ class Granting:
         length_reach: int | None,
         lengths: OutputLengths,
         counters: Counters,
-        times: ServiceTimes | None = None,
+        times: ServiceTimes,
+        deadlines: Deadlines,
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
@@ -86,7 +90,8 @@ class Granting:
         self._length_reach = length_reach
         self._lengths = lengths
         self._counters = counters
-        self._times = times or ServiceTimes()
+        self._times = times
+        self._deadlines = deadlines
         self._sent = 0
         self.wake_at: float | None = None
         """When to grant again though nothing else happens."""
@@ -319,9 +324,14 @@ class Granting:
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
         if not likely_s:
             return requests
-        # As a rule all have time enough: one pass shows it.
-        deadlines = [request.deadline for request in requests if request.deadline is not None]
-        if not deadlines or min(deadlines) - now >= max(likely_s, shortest_s):
+        # As a rule all calls have time enough, as the earliest deadline of any shows; else at least these, as one pass shows.
+        enough_until, earliest = now + max(likely_s, shortest_s), self._deadlines.next()
+        if earliest is None or earliest >= enough_until:
+            return requests
+        if (
+            min((request.deadline for request in requests if request.deadline is not None), default=math.inf)
+            >= enough_until
+        ):
             return requests
         crowded = self._queue.size > 0
         late, in_time = [], []

@@ -50,10 +50,12 @@ def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
 class OutputLengths:
     """Expected output tokens by coalescing key, learnt as an exponential mean of what was seen."""
 
-    __slots__ = ("_mean",)
+    __slots__ = ("_mean", "changes")
 
     def __init__(self) -> None:
         self._mean: OrderedDict[bytes, float] = OrderedDict()
+        self.changes = 0
+        """How often what is expected of some key has changed."""
 
     def expected(self, key: bytes, max_output_tokens: int | None) -> int:
         """Expected output tokens of one prompt with this key."""
@@ -74,10 +76,13 @@ class OutputLengths:
         seen = self._mean.get(key)
         if seen is None:
             self._mean[key] = tokens
+            self.changes += 1
             if len(self._mean) > _REMEMBERED_KEYS:
                 self._mean.popitem(last=False)
         else:
-            self._mean[key] = seen + _EWMA_WEIGHT * (tokens - seen)
+            self._mean[key] = mean = seen + _EWMA_WEIGHT * (tokens - seen)
+            if int(mean) != int(seen):
+                self.changes += 1
 
 
 class PromptLengths:
@@ -85,34 +90,49 @@ class PromptLengths:
 
     It is a ratio of two sums, of tokens and of bytes, which are halved when they have grown: so it is that of the last tens of
     thousands of tokens, and a long prompt counts for more than a short one.
+
+    Args:
+        outputs: expected output lengths.
     """
 
-    __slots__ = ("_of_shapes", "_ratios", "_sums")
+    __slots__ = (
+        "_latest", "_latest_changes", "_latest_output", "_latest_ratios", "_of_shapes", "_outputs", "_ratios", "_sums",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: OutputLengths) -> None:
+        self._outputs = outputs
         self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
         self._ratios: dict[tuple[str, Kind], list[float]] = {}
         """By model and kind: tokens per byte of texts with characters beyond ASCII, and of those without; 0 before anything was learnt."""
         self._of_shapes: dict[Shape, list[float]] = {}
         """The same by shape, which is found by identity: a key made for each call would cost more than all the rest."""
+        self._latest: Shape | None = None
+        self._latest_changes = 0
+        self._latest_output = 0
+        self._latest_ratios: list[float] | None = None
+        """What was found for the latest shape: the next call's is the same, as a rule."""
 
-    def place(self, request: Request, outputs: OutputLengths) -> None:
+    def place(self, request: Request) -> None:
         """Set a request's prompt tokens, if anything was learnt about its like, and its bucket. One step: it runs for each call."""
-        shape = request.shape
-        if not shape.counted:
-            ratios = self._of_shapes.get(shape)
-            if ratios is None:
-                ratios = self._remember(shape)
+        if request.shape is not self._latest or self._outputs.changes != self._latest_changes:
+            self._look_up(request.shape)
+        ratios = self._latest_ratios
+        if ratios is not None:
             prompt = request.prompt
             ratio = ratios[prompt.isascii()]
             if ratio:
                 request.prompt_tokens = int(len(prompt) * ratio) + 1
-        tokens = request.prompt_tokens + outputs.expected(shape.learnt_as, shape.max_output_tokens)
-        request.bucket = tokens.bit_length()
+        request.bucket = (request.prompt_tokens + self._latest_output).bit_length()
+
+    def _look_up(self, shape: Shape) -> None:
+        self._latest, self._latest_changes = shape, self._outputs.changes
+        self._latest_output = self._outputs.expected(shape.learnt_as, shape.max_output_tokens)
+        self._latest_ratios = None if shape.counted else self._of_shapes.get(shape) or self._remember(shape)
 
     def _remember(self, shape: Shape) -> list[float]:
         if len(self._of_shapes) >= _REMEMBERED_KEYS:
             self._of_shapes.clear()
+            self._latest = None
             learnt = {key[:2] for key in self._sums}
             self._ratios = {key: ratios for key, ratios in self._ratios.items() if key in learnt}
         ratios = self._ratios.setdefault((shape.model, shape.kind), [0.0, 0.0])
@@ -136,6 +156,7 @@ class PromptLengths:
                 self._sums.clear()
                 self._ratios.clear()
                 self._of_shapes.clear()
+                self._latest = None
             self._sums[key] = sums = [_GUESS_WEIGHS_TOKENS, _GUESS_WEIGHS_TOKENS * _BYTES_PER_TOKEN]
         size = len(prompt)
         # A count that cannot be is some other thing's.

@@ -112,7 +112,7 @@ class Scheduler:
         for endpoint in self._endpoints:
             endpoint.set_rates(settings)
         self._lengths = OutputLengths()
-        self._prompts = PromptLengths()
+        self._prompts = PromptLengths(self._lengths)
         self._times = ServiceTimes()
         self._lanes = Lanes(settings.tenant_weights)
         order = Order(settings.order, settings.aging_s, self._lengths)
@@ -133,6 +133,7 @@ class Scheduler:
             self._lengths,
             self._counters,
             self._times,
+            self._deadlines,
         )
         self._recovery = Recovery(self._queue, self._counters)
         self._endings = Endings(
@@ -150,7 +151,6 @@ class Scheduler:
         self._fresh_calls = False
         self._paused = False
         self._draining = False
-        self._closed = False
         self._drained_said = False
         # One dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -227,12 +227,13 @@ class Scheduler:
         counters = self._counters
         request.seq = counters.submitted
         counters.submitted += 1
-        if self._draining or self._closed:
+        if self._draining:
             self._endings.reject([request], ClientClosed("the client takes no more calls"))
             return
-        request.queued_at = self._now
+        now, deadline = self._now, request.deadline
+        request.queued_at = now
         request.patient = event.may_wait
-        if request.deadline is not None and request.deadline <= self._now:
+        if deadline is not None and deadline <= now:
             self._endings.reject([request], too_late(request))
             return
         # In a shallow queue a comparison is all that a call pays for the bound.
@@ -242,12 +243,12 @@ class Scheduler:
             message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
             self._endings.reject([request], QueueFull(message))
             return
-        if request.deadline is not None:
+        if deadline is not None:
             self._deadlines.add(request)
         if full:
             self._outside.add(request)
             return
-        self._prompts.place(request, self._lengths)
+        self._prompts.place(request)
         self._queue.add(request)
         self._fresh_calls = True
 
@@ -453,7 +454,6 @@ class Scheduler:
         self._settle()
 
     def _on_close(self, event: CloseRequested) -> None:
-        self._closed = True
         self._draining = True
         self._endings.end_all(ClientClosed("the client was closed while the call was under way"))
         self._settle()
@@ -488,6 +488,6 @@ class Scheduler:
         """Let calls that wait outside into the queue, in order, while there is room."""
         if self._outside.size:
             for request in self._outside.admit():
-                self._prompts.place(request, self._lengths)
+                self._prompts.place(request)
                 self._queue.add(request)
                 self._fresh_calls = True

@@ -16,12 +16,12 @@ def simulate(
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
     profile: Annotated[str, typer.Option(help="What the server costs; --profiles lists them.")] = "gpu",
     model: Annotated[str, typer.Option(help="The served model's name.")] = "simulated",
-    max_model_len: Annotated[int, typer.Option(help="Tokens of a prompt and its answer together.")] = 32_768,
+    max_model_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt and its answer together.")] = 32_768,
     max_num_seqs: Annotated[
-        int | None, typer.Option(help="Sequences running at once (default: the profile's).")
+        int | None, typer.Option(min=1, help="Sequences running at once (default: the profile's).")
     ] = None,
     kv_tokens: Annotated[
-        int | None, typer.Option(help="Size of the KV cache, tokens (default: the profile's).")
+        int | None, typer.Option(min=1, help="Size of the KV cache, tokens (default: the profile's).")
     ] = None,
     max_num_queued_reqs: Annotated[
         int | None, typer.Option(help="503 above this many sequences (default: none).")

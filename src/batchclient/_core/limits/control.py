@@ -87,7 +87,7 @@ class LimitControl:
         if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
         self._pinned = limit
-        return self._decide(now, None)
+        return self._decide(now, None, "unpinned")
 
     def bound(self, limit: int | None, reason: str, now: float) -> LimitChange | None:
         """Never go above a number that the server itself has named; ``None``: it names none (any more)."""
@@ -99,10 +99,12 @@ class LimitControl:
         self._bound = other._bound
         self._decide(now, None)
 
-    def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
+    def _decide(
+        self, now: float, proposed: LimitChange | None, otherwise: str = "no cap any more"
+    ) -> LimitChange | None:
         if self._pinned is not None:
             return self._set(self._pinned, "pinned")
-        limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else "no cap any more"
+        limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else otherwise
         if self._bound is not None and self._bound[0] < limit and not isinstance(self.algorithm, FixedLimit):
             limit, reason = self._bound
         for cap in self._caps:

@@ -20,12 +20,37 @@ from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["Cohort", "Line", "Point", "waiting"]
+__all__ = ["Cohort", "Line", "Point", "Timed", "Wait", "waiting"]
 
 _SHORT_TOKENS = 8
-"""Plain answers of up to this many tokens on average are made in a few steps: what they took is waiting."""
+"""Plain answers of up to this many tokens on average are made in a few steps: their tokens say nothing of their time."""
+_ONE_PIECE_SHARE = 0.98
+"""A stream that waits for its first token for a larger share of its time comes at its end, and shows no queue; but that it waited is seen. A queue of
+nine times what is served has 0.9."""
+_UNSEEN_SHARE = 0.3
+"""Of a plain reply, the share taken for a wait. Time in a queue follows the load that was met, time in a batch the load that was shared;
+which of them is not known, and as the limit swings the one lags behind the other. With this share a plateau's slope comes out within 0.02 of what
+it is in either case (tests/unit/test_evidence.py); with all or nothing it may be off by more than half."""
+_MOSTLY = 0.5
+"""Whether a queue would be seen is a matter of where most of the time went, where some answers come piece by piece and others in one."""
 _HUBER = 1.5
 """Beyond so many standard deviations a point's pull no longer grows (Huber 1964 has 1.5 as the usual value)."""
+
+
+class Timed(NamedTuple):
+    """Answers whose first token's time is known.
+
+    Args:
+        answers: how many they are.
+        tokens: they made.
+        seconds: sequence-seconds they took.
+        first_s: the sum of their times to first token.
+    """
+
+    answers: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    first_s: float = 0.0
 
 
 class Point(NamedTuple):
@@ -38,7 +63,8 @@ class Point(NamedTuple):
         queue: sequences in flight that they met.
         tokens: they made; 0 if the answers are too short to say.
         seconds: sequence-seconds they took, and what was wasted beside them.
-        first_s: the sum of their times to first token; 0 if unknown.
+        timed: those of them whose first token's time is known.
+        untimed_s: sequence-seconds that the others took.
     """
 
     at: float
@@ -47,7 +73,8 @@ class Point(NamedTuple):
     queue: float
     tokens: int
     seconds: float
-    first_s: float
+    timed: Timed
+    untimed_s: float
 
     def cost_s(self, overhead: float) -> float:
         """Time per token, an answer's overhead counted as that many tokens more."""
@@ -66,7 +93,7 @@ class Cohort:
     """Sums over some samples."""
 
     __slots__ = (
-        "_area", "_first_s", "_late_queue", "_queue", "_served_s", "answered", "began", "late", "peak", "seconds", "sequences", "tokens",
+        "_area", "_late_queue", "_queue", "_served_s", "_timed", "answered", "began", "late", "peak", "seconds", "sequences", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -83,7 +110,7 @@ class Cohort:
         self.peak = 0
         """Most in flight when one of them ended."""
         self._served_s = 0.0
-        self._first_s = 0.0
+        self._timed = Timed()
         self._area = 0.0
         self._queue = 0
         self._late_queue = 0
@@ -101,7 +128,14 @@ class Cohort:
             self.answered += sample.sequences
             self.tokens += sample.completion_tokens
             self._served_s += seconds
-            self._first_s += sample.first_tokens_s
+            if sample.first_tokens_s:
+                answers, tokens, timed_s, first_s = self._timed
+                self._timed = Timed(
+                    answers + sample.sequences,
+                    tokens + sample.completion_tokens,
+                    timed_s + seconds,
+                    first_s + sample.first_tokens_s,
+                )
         elif sample.outcome is Outcome.LATE:
             self.late += sample.sequences
             self._late_queue += sample.sequences * sample.in_flight_at_sent
@@ -115,22 +149,45 @@ class Cohort:
         """What they say; somebody must have got an answer."""
         # At most as much again as was served: a burst of callers who leave must not outweigh everything else.
         wasted_s = min(self.seconds - self._served_s, self._served_s)
-        tokens = self.tokens if self._first_s or self.tokens > _SHORT_TOKENS * self.answered else 0
+        tokens = self.tokens if self._timed.answers or self.tokens > _SHORT_TOKENS * self.answered else 0
         load = max(1.0, self._area / self.seconds)
         queue = max(1.0, self._queue / self.sequences)
-        return Point(now, self.answered, load, queue, tokens, self._served_s + wasted_s, self._first_s)
+        return Point(
+            now,
+            self.answered,
+            load,
+            queue,
+            tokens,
+            self._served_s + wasted_s,
+            self._timed,
+            self._served_s - self._timed.seconds,
+        )
 
 
-def waiting(points: Sequence[Point]) -> tuple[float, float]:
-    """How much of an answer is the wait for its first token: in later tokens' time, that first one left out, and as a share of its time."""
-    timed = [point for point in points if point.first_s]
-    first_s = sum(point.first_s for point in timed)
-    answers = sum(point.answers for point in timed)
-    making_s = sum(point.seconds for point in timed) - first_s
-    later_tokens = sum(point.tokens for point in timed) - answers
-    if later_tokens <= 0 or making_s <= 0:
-        return 1.0, 0.0 if any(point.tokens for point in points) else 1.0
-    return max(1.0, first_s / answers * later_tokens / making_s - 1), first_s / (first_s + making_s)
+class Wait(NamedTuple):
+    """How much of an answer is the wait for its first token.
+
+    Args:
+        tokens: in later tokens' time, that first one left out.
+        share: of its time.
+        seen: whether that is known: an answer that comes in one piece does not show it.
+    """
+
+    tokens: float
+    share: float
+    seen: bool
+
+
+def waiting(points: Sequence[Point]) -> Wait:
+    """What the answers' first tokens say; of those that came in one piece nothing is known."""
+    answers, tokens, seconds, first_s = (sum(column) for column in zip(*(point.timed for point in points), strict=True))
+    making_s = seconds - first_s
+    if tokens <= answers or making_s <= 0:
+        return Wait(1.0, _UNSEEN_SHARE, seen=False)
+    overhead = max(1.0, first_s / answers * (tokens - answers) / making_s - 1)
+    known = seconds / (seconds + sum(point.untimed_s for point in points))
+    share = known * first_s / seconds + (1 - known) * _UNSEEN_SHARE
+    return Wait(overhead, share, seen=known > _MOSTLY and first_s < _ONE_PIECE_SHARE * seconds)
 
 
 class Line:

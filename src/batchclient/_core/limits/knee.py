@@ -11,19 +11,20 @@ points, the further from the present load and the longer ago are those that coun
 
 What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target) ** _POWER`` while
-  throughput grows with load, down where it does not. The same law is the slow start (``e`` near 1), the approach and the retreat.
+  throughput grows with load (the slow start, where ``e`` is near 1, and the approach), down by ``_RETREAT`` per target's worth where it does not.
 - It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
   brings the prefill of many prompts at once, and the first answers to end are then the short ones. What the mix of lengths comes to is
   fitted beside the load: without it ``e`` is 0.1 to 0.2 too low beyond a knee.
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
-  ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting. Likewise where answers come
-  in one piece (a few tokens, a server that pads): there may be a queue.
+  ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
+- Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
-- If the newest points all lie far off the line, the server has changed: older points are dropped, and the limit stands still for a pace.
+- If the newest points all lie far off the line, the server has changed: older points are dropped, and the base stands still for a pace.
+  Likewise if time per token clearly falls with load: a server became faster while the load grew, or slower while it fell.
 
 Sources: Little 1961; targets and the cut on refusal as in the design's study of controllers. The other constants were chosen in the
 laboratory (``benchmarks/lab``), over all its profiles.
@@ -47,28 +48,30 @@ OBJECTIVES = {"throughput": 0.05, "balanced": 0.1, "latency": 0.5}
 _GAIN = 0.6
 _POWER = 0.68
 """A power below 1 is eager where little is to be gained (a server shared with others), without being faster where everything is."""
-_RETREAT = 0.17
-"""Down by this share of the logarithm per pace at ``e = 0``. On a plateau less load costs next to nothing; but on a noisy server what goes down
-much faster than it comes up goes down."""
-_STEEPEST = 3.0
-"""At most three times as fast: a slope much below 0 is half noise, as a rule."""
+_RETREAT = 0.1
+"""Down by this share of the logarithm per pace at ``e = 0``. At the default target that is about as fast as it comes up from as far on the other
+side: on a noisy server what goes down faster than it comes up goes down."""
+_STEEPEST = 2.0
+"""At most so many times as fast: what seems to be much below 0 is half noise, as a rule."""
+_UNSEEN_RETREAT = 0.2
+_UNSEEN_STEEPEST = 3.0
+"""The same where answers come in one piece: much of their time may be a wait in a queue, and the plateau of a cache that thrashes must be left
+although its noise is often taken for growth."""
 _AHEAD = 1.4
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
 _SWING_PACES = 2.3
-_QUEUED_SHARE = 0.15
+_QUEUED_SHARE = 0.1
+"""A shorter wait may be that for the step under way."""
 _QUEUED_TOKENS = 20.0
 """A wait of fewer tokens' time is the prompt's own prefill, or a step or two."""
 _CLEAR = 0.3
 """What noise may make of a plateau's elasticity of 0. With a queue ``e`` must be more than this and the share of time that is waiting."""
 _CLEAREST = 0.7
 """However large that share: a wait that is there at any load (a long prompt's prefill, a gateway) leaves ``e`` near 1."""
-_QUEUE_RETREAT = 1.5
-"""Down by this times the share of time that is waiting, per pace: by Little's law that share of what is in flight waits."""
-_ONE_PIECE_SHARE = 0.9
-"""What waits for its first token for a larger share of its time comes in one piece: how much of that was a queue cannot be seen."""
-_CLEAR_UNSEEN = 0.2
-"""So ``e`` must be clear there too: on the plateau of a cache that thrashes it was often taken for 0.1 to 0.2."""
+_QUEUE_RETREAT = 1.75
+"""Down by this times the share of time that is waiting, per pace: by Little's law that share of what is in flight waits. With more than about 2 the
+limit comes back too far, again and again."""
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
 _HORIZON_PACES = 3.0
@@ -90,6 +93,8 @@ _MIX_SPREAD = 0.2
 _FAR = 0.3
 _FAR_NOISES = 2.5
 _FAR_POINTS = 3
+_SUPERLINEAR_NOISES = 5.0
+"""An elasticity so many noises of a point above 1 is a change of the server: two standard deviations of a slope, over one swing."""
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
 _BOUND_RATIO = 0.95
@@ -111,7 +116,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_bound_until", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "limit",
+        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "_unseen", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -138,6 +143,8 @@ class KneeLimit:
         """Of the swing, in turns."""
         self._clear = 0.0
         """What the elasticity must be to raise the limit, beside the target: more than 0 where a queue is to be seen."""
+        self._unseen = False
+        """Whether answers come in one piece, so that a queue would not be seen."""
         self._queued = 0.0
         """The share of an answer's time that is a wait in that queue, as far as it can be seen."""
         self._hold_until = -math.inf
@@ -197,7 +204,9 @@ class KneeLimit:
             self._bound = math.inf
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound))
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
-        return self._set(f"elasticity {self._elasticity:.2f}, aiming at {self._target:g}")
+        return self._set(
+            f"elasticity {self._elasticity:.2f}, aiming at {self._target:g}, swinging about {self._base:.0f}"
+        )
 
     def _passed(self, cohort: Cohort, now: float) -> float:
         """Take in the latency; return how many paces have passed since the last step, at most one."""
@@ -219,7 +228,8 @@ class KneeLimit:
         return _GAIN * min(1.0, error) ** _POWER if used and ahead < _AHEAD else 0.0
 
     def _retreat(self, error: float) -> float:
-        down = _RETREAT * min(_STEEPEST, -error / self._target)
+        retreat, steepest = (_UNSEEN_RETREAT, _UNSEEN_STEEPEST) if self._unseen else (_RETREAT, _STEEPEST)
+        down = retreat * min(steepest, -error / self._target)
         return down if self._elasticity >= self._clear else max(down, _RETREAT, _QUEUE_RETREAT * self._queued)
 
     # The estimate --------------------------------------------------------------------------------------------------
@@ -236,19 +246,17 @@ class KneeLimit:
         self._elasticity = 1.0
         self._slope = 0.0
         self._clear = self._queued = 0.0
+        self._unseen = False
 
     def _estimate(self, now: float) -> None:
-        """Fit the line; if the newest points all lie far off it on one side, start anew."""
+        """Fit the line; if the server has changed, start anew."""
         points = self._points
         if len(points) < 2:
             return
         noise = max(_POINT_NOISE, self._noise)
-        overhead, wait_share = waiting(points)
         self._look_for_queue(now)
-        line = self._fit(now, noise, overhead, wait_share)
-        newest = line.residuals[-_FAR_POINTS:]
-        far = max(_FAR, _FAR_NOISES * noise)
-        if len(points) > 2 * _FAR_POINTS and (min(newest) > far or max(newest) < -far):
+        line = self._fit(now, noise)
+        if len(points) > 2 * _FAR_POINTS and self._has_changed(line, noise):
             self._points = deque([points[-1]], maxlen=_MOST_POINTS)
             self._hold_until = now + self._pace_s
             return
@@ -256,36 +264,43 @@ class KneeLimit:
         self._slope = max(-0.5, min(2.5, line.slope))
         self._elasticity = 1 - self._slope
 
+    @staticmethod
+    def _has_changed(line: Line, noise: float) -> bool:
+        """Whether the newest points all lie far off the line on one side, or more load is said to take less time per token."""
+        newest = line.residuals[-_FAR_POINTS:]
+        far = max(_FAR, _FAR_NOISES * noise)
+        return min(newest) > far or max(newest) < -far or line.slope < -_SUPERLINEAR_NOISES * noise
+
     def _look_for_queue(self, now: float) -> None:
         """The newest points say whether there is one; the load of older ones was another."""
         oldest = now - self._pace_s
-        wait_tokens, share = waiting([point for point in self._points if point.at > oldest] or [self._points[-1]])
+        wait = waiting([point for point in self._points if point.at > oldest] or [self._points[-1]])
+        self._unseen = not wait.seen
         self._clear = self._queued = 0.0
-        if share >= _ONE_PIECE_SHARE:
-            self._clear = _CLEAR_UNSEEN
-        elif share > _QUEUED_SHARE and wait_tokens > _QUEUED_TOKENS:
-            self._queued = share
-            self._clear = min(_CLEAR + share, _CLEAREST)
+        if wait.seen and wait.share > _QUEUED_SHARE and wait.tokens > _QUEUED_TOKENS:
+            self._queued = wait.share
+            self._clear = min(_CLEAR + wait.share, _CLEAREST)
 
-    def _fit(self, now: float, noise: float, overhead: float, wait_share: float) -> Line:
+    def _fit(self, now: float, noise: float) -> Line:
         """Time per token against the load, those points counting most that are near the present one."""
         points = self._points
+        wait = waiting(points)
         wide = (noise / _POINT_NOISE) ** _WIDER
         reach = _REACH * wide
         horizon_s = _HORIZON_PACES * wide * self._pace_s
         answers = sum(point.answers for point in points) / len(points)
-        loads = [point.felt(wait_share) / self._base for point in points]
+        loads = [point.felt(wait.share) / self._base for point in points]
         weights = [
             point.answers / answers * math.exp(-0.5 * (math.log(load) / reach) ** 2)
             for point, load in zip(points, loads, strict=True)
         ]
-        mixes = [math.log(point.units(overhead)) for point in points]
+        mixes = [math.log(point.units(wait.tokens)) for point in points]
         usual = sum(map(mul, weights, mixes)) / (sum(weights) or 1e-9)
         return Line(
             [load - 1 for load in loads],
             [(point.at - now) / horizon_s for point in points],
             [mix - usual for mix in mixes],
-            [point.cost_s(overhead) for point in points],
+            [point.cost_s(wait.tokens) for point in points],
             weights,
             self._slope,
             noise,
