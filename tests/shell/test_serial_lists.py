@@ -7,6 +7,7 @@ import pytest
 
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
+from batchclient.simulator.text import OutputLengths, expected_text
 from batchclient.simulator.transport import SimulatorTransport
 from tests.shell.scripted import Reply, ScriptedTransport, make_client, plain, stream, stream_end
 
@@ -97,3 +98,18 @@ async def test_servers_that_batch_keep_their_lists_whatever_lists_cost(costs, ma
         await work(client, 48, 2.5, prompt, max_tokens=max_tokens)
         assert trial._singles_until < 0
     assert [change for change in changes if change.setting == "max_list"] == []
+
+
+async def test_a_single_that_had_a_short_answer_does_not_make_lists_look_serial():
+    """Of a list of 16 the longest answer takes over ten times as long as one that happened to have three tokens."""
+    lengths = OutputLengths.parse("lognormal:24:0.9")
+    answer = partial(expected_text, max_tokens=128, temperature=0, lengths=lengths)
+    short = next(prompt for prompt in map(str, range(1000)) if len(answer(prompt).split()) <= 2)
+    server = SimulatedServer(PROFILES["as vLLM"], model="m", output_lengths="lognormal:24:0.9")
+    async with make_client(SimulatorTransport(server), limit=64, preset="throughput") as client:
+        alone = await client.complete(short, max_tokens=128, temperature=0)
+        assert alone.usage.completion_tokens <= 3
+        await work(client, 128, 10.0, max_tokens=128, temperature=0)
+        statistics = client.statistics()
+    assert sum(count for size, count in statistics.list_sizes.items() if size > 1) > 50
+    assert statistics.alone.get(WHY, 0) < 16, "there was a trial"

@@ -7,15 +7,16 @@ from batchclient._core.list_trial import ListTrial
 KEY = b"k"
 PROMPTS = 8
 LIST_S = 0.4
+TOKENS = 20
 
 
-def lists(trial, per_s=100.0, load=32.0, now=10.0, count=16, seconds=LIST_S, key=KEY):
+def lists(trial, per_s=100.0, load=32.0, now=10.0, count=16, seconds=LIST_S, key=KEY, tokens=TOKENS):
     for _ in range(count):
-        trial.ended(key, PROMPTS, now - seconds, per_s, load, now)
+        trial.ended(key, PROMPTS, PROMPTS * tokens, now - seconds, per_s, load, now)
 
 
-def singles(trial, per_s, load, sent_at, count=16, key=KEY, seconds=0.1):
-    return [trial.ended(key, 1, sent_at, per_s, load, sent_at + seconds) for _ in range(count)]
+def singles(trial, per_s, load, sent_at, count=16, key=KEY, seconds=0.1, tokens=TOKENS):
+    return [trial.ended(key, 1, tokens, sent_at, per_s, load, sent_at + seconds) for _ in range(count)]
 
 
 def begun(now=10.0):
@@ -33,6 +34,39 @@ def test_there_is_no_trial_where_a_list_takes_less_than_three_quarters_of_so_man
         singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.05)
         lists(trial, seconds=seconds)
         assert trial.singles(KEY, 10.0) is expected
+
+
+@pytest.mark.parametrize(("tokens", "says"), [(20, True), (14, True), (13, False), (30, True), (31, False), (0, False)])
+def test_only_a_single_about_as_long_as_the_answers_of_lists_says_anything(tokens, says):
+    trial = ListTrial()
+    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.001, tokens=tokens)
+    lists(trial)
+    assert (trial._key == KEY) is says
+    assert (trial._probe == KEY) is not says
+
+
+def test_after_a_single_that_said_nothing_another_is_sent_a_second_later():
+    trial = ListTrial()
+    lists(trial)
+    trial.sent_single(KEY)
+    lists(trial, now=12.0, count=1)
+    assert not trial.singles(KEY, 12.0), "the one that is under way is enough"
+    singles(trial, 50.0, 8.0, 12.0, count=1, tokens=2)
+    lists(trial, now=13.0, count=1)
+    assert not trial.singles(KEY, 13.0)
+    lists(trial, now=13.2, count=1)
+    assert trial.singles(KEY, 13.2)
+    trial.sent_single(KEY)
+    singles(trial, 50.0, 8.0, 13.0, count=1, seconds=0.5)
+    lists(trial, now=15.0, count=1)
+    assert not trial.singles(KEY, 15.0), "lists do not look as if"
+
+
+def test_where_nobody_counts_tokens_any_single_says_something():
+    trial = ListTrial()
+    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=LIST_S / PROMPTS, tokens=3)
+    lists(trial, tokens=0)
+    assert trial._key == KEY
 
 
 def test_there_is_no_trial_before_16_lists():
@@ -72,7 +106,7 @@ def test_singles_win_by_half_as_much_again_at_no_higher_load(per_s, load, won):
 
 def test_one_hiccup_is_one_of_16():
     trial = begun()
-    trial.ended(KEY, 1, 10.6, 1e9, 1.0, 10.7)
+    trial.ended(KEY, 1, TOKENS, 10.6, 1e9, 1.0, 10.7)
     assert not any(singles(trial, 100.0, 32.0, 10.6, count=15))
 
 

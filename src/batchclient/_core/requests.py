@@ -259,6 +259,8 @@ class Batch:
     """Whether prompts long enough to have a prefix family may be among its requests."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
+    made_tokens: int = 0
+    """Output tokens of the answers so far."""
     served_at_sent: int = 0
     """The sequences that the endpoint had answered when it was granted."""
     area_at_sent: float = 0.0

@@ -56,6 +56,7 @@ class Steering:
         batch = event.batch
         endpoint = self._endpoints.by_id[batch.endpoint]
         endpoint.served += tally.count * batch.shape.weight
+        batch.made_tokens += tally.made_tokens
         whole = not batch.streamed and tally.count == len(batch.requests)
         if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
             cost = endpoint.list_costs.learn(batch.shape.list_key, tally.count, now - batch.sent_at)
@@ -98,7 +99,7 @@ class Steering:
         per_s = (endpoint.served - batch.served_at_sent) / seconds
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
         before = endpoint.list_cap(now, shape.kind)
-        if trial.ended(shape.list_key, prompts, batch.sent_at, per_s, load, now):
+        if trial.ended(shape.list_key, prompts, batch.made_tokens, batch.sent_at, per_s, load, now):
             reason = "lists are served one prompt after another, requests at once"
             self.adjusted(endpoint.id, _list_setting(shape.kind), before, 1, reason, now)
 
