@@ -235,22 +235,24 @@ def test_a_constant_that_is_not_there_is_refused():
 # --- what the algorithms are worth ---
 
 # Scenario: the best fixed limit of its last phase (docs/laboratory.md), then what the knee must reach: a share of its
-# throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start.
+# throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start. One seed
+# says little: a call that is sent singly instead of in a list moved A's latency from 1.17 to 1.36. Means, and the median of the times.
+SEEDS = 3
 KNEE = {
     "A": (256, 0.92, 1.3, 30),
-    "B": (128, 0.92, 2.0, 20),
+    "B": (128, 0.92, 1.4, 20),
     "C": (96, 0.92, 1.3, 20),
-    "D": (64, 0.90, 2.0, 60),
-    "F": (1024, 0.83, 1.0, 60),
+    "D": (64, 0.92, 1.3, 60),
+    "F": (1024, 0.85, 0.7, 60),
     "G": (256, 0.92, 1.3, 30),
     "slower": (256, 0.92, 1.3, 30),
-    "faster": (256, 0.90, 1.5, 30),
+    "faster": (256, 0.92, 1.6, 30),
     "api": (256, 0.92, 1.3, 15),
-    "padding": (128, 0.90, 2.0, 30),
-    "rejecting": (96, 0.90, 1.5, 50),
+    "padding": (128, 0.92, 2.05, 30),
+    "rejecting": (96, 0.90, 1.3, 30),
     "open": (128, 0.97, 1.1, 30),
-    "one-token": (128, 0.84, 1.0, 60),
-    "mixed": (256, 0.90, 1.3, 60),
+    "one-token": (128, 0.90, 1.0, 30),
+    "mixed": (256, 0.92, 1.3, 30),
 }
 
 
@@ -259,11 +261,12 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     limit, share, latency_ratio, seconds = KNEE[name]
     phase = len(SCENARIOS[name].phases()) - 1
     fixed = StaticJob(name, phase, limit)()
-    run = AlgorithmJob(name, "knee", 0, (*(fixed,) * (phase + 1),))()
-    assert run.share >= share
-    assert run.latency_ratio <= latency_ratio
-    assert run.reached_s[-1] <= seconds
-    assert run.failed <= 50, "who goes on sending what is refused loses calls"
+    runs = [AlgorithmJob(name, "knee", seed, (*(fixed,) * (phase + 1),))() for seed in range(SEEDS)]
+    assert mean(run.share for run in runs) >= share
+    assert min(run.share for run in runs) >= 0.8
+    assert mean(run.latency_ratio for run in runs) <= latency_ratio
+    assert median(run.reached_s[-1] for run in runs) <= seconds
+    assert max(run.failed for run in runs) <= 50, "who goes on sending what is refused loses calls"
 
 
 def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
