@@ -78,9 +78,11 @@ async def test_every_change_is_told_with_its_reason(caplog):
     async with make_client(ScriptedTransport(), limit=6, on_adjustment=told.append) as client:
         await client.complete("x", max_tokens=1)
         client.retune(limit=4)
+        assert client.statistics().endpoints[0].limit_reason == "set by the caller"
         client.pin(9)
+        client.unpin()
     changes = [(change.setting, change.old, change.new, change.reason) for change in told]
-    assert changes == [("limit", 6, 4, "set by the caller"), ("limit", 4, 9, "set by the caller")]
+    assert changes == [("limit", 6, 4, "set by the caller"), ("limit", 4, 9, "pinned"), ("limit", 9, 4, "unpinned")]
     assert client.statistics().adjustments == tuple(told)
     assert "limit 6 -> 4: set by the caller" in caplog.text
 

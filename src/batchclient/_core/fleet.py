@@ -179,12 +179,13 @@ class Fleet:
             if event.limits is not None:
                 fresh = event.limits[place]
                 if isinstance(fresh, LimitControl) and isinstance(endpoint.limit, LimitControl):
-                    fresh.bound_like(endpoint.limit, now)
+                    fresh.replace(endpoint.limit, now)
                 endpoint.limit = fresh
             if event.pin is not None and isinstance(endpoint.limit, LimitControl):
                 endpoint.limit.pin(event.pin or None, now)
             if endpoint.limit.limit != limit:
-                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, "set by the caller", now)
+                reason = getattr(endpoint.limit, "reason", "set by the caller")
+                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, reason, now)
 
     def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float) -> None:
         health = endpoint.health

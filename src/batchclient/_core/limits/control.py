@@ -94,8 +94,9 @@ class LimitControl:
         self._bound = (max(1, limit), reason) if limit is not None else None
         return self._decide(now, None)
 
-    def bound_like(self, other: LimitControl, now: float) -> None:
-        """Take over the bound of the one that this one replaces."""
+    def replace(self, other: LimitControl, now: float) -> None:
+        """Take the place of one that the caller wants no more, and its bound."""
+        self.reason = "set by the caller"
         self._bound = other._bound
         self._decide(now, None)
 
