@@ -78,6 +78,16 @@ async def test_lists_are_tried_again_and_given_up_again():
     assert 300.0 < changes[1].at - changes[0].at < 800.0
 
 
+@pytest.mark.parametrize("lengths", ["lognormal:24:0.9", "lognormal:12:1.5"])
+async def test_answers_of_all_lengths_do_not_hide_that_lists_are_served_one_prompt_after_another(lengths):
+    server = SimulatedServer(PROFILES["as vLLM"], model="m", output_lengths=lengths, faults=["serial"])
+    changes, began = [], anyio.current_time()
+    async with make_client(SimulatorTransport(server), limit=64, on_adjustment=changes.append) as client:
+        await work(client, 128, 60.0, max_tokens=128, temperature=0)
+    assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
+    assert changes[0].at < began + 30.0
+
+
 PROFILES = {
     "as vLLM": Profile("t", "", step_s=0.01, sequence_s=1e-4, prefill_token_s=5e-6, max_num_seqs=256, kv_tokens=1_000_000),
     "arithmetic alone": Profile("t", "", step_s=1e-4, sequence_s=1e-3, prefill_token_s=5e-5, max_num_seqs=256, kv_tokens=1_000_000),

@@ -36,30 +36,89 @@ def test_there_is_no_trial_where_a_list_takes_less_than_three_quarters_of_so_man
         assert trial.singles(KEY, 10.0) is expected
 
 
-@pytest.mark.parametrize(("tokens", "says"), [(20, True), (14, True), (13, False), (30, True), (31, False), (0, False)])
-def test_only_a_single_about_as_long_as_the_answers_of_lists_says_anything(tokens, says):
-    trial = ListTrial()
-    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.001, tokens=tokens)
-    lists(trial)
-    assert (trial._key == KEY) is says
-    assert (trial._probe == KEY) is not says
+def probes(trial, key=KEY):
+    return trial._seen[key].probes
 
 
-def test_after_a_single_that_said_nothing_another_is_sent_a_second_later():
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "looks"),
+    [
+        # Lists take 50 ms a prompt, for 20 tokens.
+        (TOKENS, 0.05, True),
+        (TOKENS, 0.07, False),
+        # A quarter of the tokens in 5 ms: all of them take 5 to 20 ms.
+        (5, 0.005, True),
+        (5, 0.03, None),
+        (5, 0.07, False),
+        # Four times the tokens: all of them take a quarter as long at least.
+        (80, 0.06, True),
+        (80, 0.2, None),
+        (80, 0.3, False),
+        (0, 0.05, True),
+    ],
+)
+def test_what_a_single_says_of_answers_as_long_as_those_of_lists(tokens, seconds, looks):
+    trial = ListTrial()
+    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=seconds, tokens=tokens)
+    lists(trial)
+    assert (trial._key == KEY) is (looks is True)
+    assert probes(trial) is (looks is None)
+
+
+def test_the_single_nearest_in_length_is_kept():
     trial = ListTrial()
     lists(trial)
-    trial.sent_single(KEY)
-    lists(trial, now=12.0, count=1)
-    assert not trial.singles(KEY, 12.0), "the one that is under way is enough"
-    singles(trial, 50.0, 8.0, 12.0, count=1, tokens=2)
+    singles(trial, 20.0, 1.0, 9.0, count=1, seconds=0.1, tokens=TOKENS)
+    singles(trial, 20.0, 1.0, 9.0, count=3, seconds=0.03, tokens=5)
+    lists(trial, now=12.0)
+    assert (trial._seen[KEY].single_s, trial._key) == (pytest.approx(0.1), None)
+    singles(trial, 20.0, 1.0, 12.0, count=1, seconds=LIST_S / PROMPTS, tokens=TOKENS)
     lists(trial, now=13.0, count=1)
-    assert not trial.singles(KEY, 13.0)
-    lists(trial, now=13.2, count=1)
-    assert trial.singles(KEY, 13.2)
+    assert trial._key == KEY, "of two as near the later one counts"
+
+
+def test_one_far_off_counts_where_there_is_none_nearer():
+    trial = begun()
+    trial._key = None
+    singles(trial, 20.0, 1.0, 310.0, count=1, seconds=0.03, tokens=5)
+    assert trial._seen[KEY].single_tokens == 5
+
+
+def test_where_no_single_can_tell_another_is_sent_after_ever_longer_pauses():
+    trial, sent_at, now = ListTrial(), [], 10.0
+    lists(trial, now=now)
+    while now < 2000.0:
+        lists(trial, now=now, count=1)
+        if probes(trial):
+            trial.sent_single(KEY)
+            sent_at.append(now)
+            singles(trial, 20.0, 1.0, now, count=1, seconds=0.03, tokens=5)
+        now += 0.5
+    pauses = [round(later - earlier) for earlier, later in zip(sent_at, sent_at[1:], strict=False)]
+    assert pauses[:10] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]
+    assert set(pauses[9:]) == {300}
+
+
+def test_the_next_probe_waits_until_the_last_may_have_been_answered():
+    trial = ListTrial()
+    lists(trial, seconds=20.0, now=50.0)
     trial.sent_single(KEY)
-    singles(trial, 50.0, 8.0, 13.0, count=1, seconds=0.5)
-    lists(trial, now=15.0, count=1)
-    assert not trial.singles(KEY, 15.0), "lists do not look as if"
+    lists(trial, seconds=20.0, now=89.9)
+    assert not probes(trial)
+    lists(trial, seconds=20.0, now=90.0, count=1)
+    assert probes(trial)
+
+
+def test_keys_are_probed_each_for_itself():
+    trial, other = ListTrial(), b"other"
+    lists(trial)
+    lists(trial, key=other)
+    assert probes(trial)
+    assert probes(trial, other)
+    trial.sent_single(other)
+    singles(trial, 20.0, 1.0, 10.0, count=5, seconds=0.001, tokens=1, key=other)
+    assert trial.singles(KEY, 10.0)
+    assert not trial.singles(other, 10.0)
 
 
 def test_where_nobody_counts_tokens_any_single_says_something():
@@ -85,8 +144,8 @@ def test_without_a_single_for_five_minutes_one_is_sent():
     assert trial.singles(KEY, 10.0)
     trial.sent_single(KEY)
     assert not trial.singles(KEY, 10.0)
-    lists(trial, now=11.0)
-    assert not trial.singles(KEY, 11.0), "the one that is under way is enough"
+    lists(trial, now=10.9)
+    assert not trial.singles(KEY, 10.9), "the one that is under way is enough"
     singles(trial, 50.0, 8.0, 11.0, count=1, seconds=1.0)
     lists(trial, now=12.0)
     assert not trial.singles(KEY, 12.0), "lists do not look as if"

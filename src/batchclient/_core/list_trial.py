@@ -1,10 +1,12 @@
 """Whether a server that takes lists serves their prompts at once. Some serve them one after another, while they do serve requests at once.
 
 Rules:
-- It looks so where lists of n take at least 0.75 n times as long as a single request whose answer was about as long as theirs are: one
-  that happened to be over at once says nothing. Where 16 lists were sent and no such single for five minutes, one call is sent singly to
-  find out, and another a second after one that said nothing. A server whose arithmetic is used up looks the same, and so do lists of two
-  that had to wait for the step that was under way: looks decide nothing.
+- It looks so where lists of n take at least 0.75 n times as long as a single request would with an answer as long as theirs are. What that
+  takes is known within bounds: time is a fixed part and one per token, so that ``k`` times the tokens take between once and ``k`` times as
+  long. Where it looks so at one bound and not at the other, or no single was seen for five minutes, one call is sent singly to find out:
+  again after twice as long as the longest list took, then after twice that, up to five minutes. The single kept is that nearest in length.
+  A server whose arithmetic is used up looks the same, and so do lists of two that had to wait for the step that was under way: looks
+  decide nothing.
 - What decides is a trial: the next calls of that key go singly until 16 of them have been served beside each other. Both are told by
   their throughput: the sequences that the endpoint finished from when a request was sent until it ended, per second.
 - Lists are given up, for five minutes, if the singles' throughput was at least 1.5 times theirs, at no more than 1.25 times the load: more
@@ -28,8 +30,7 @@ _COMPARED = 16
 _SUSPECT_RATIO = 0.75
 _LEAST_GAIN = 1.5
 _MOST_LOAD = 1.25
-_ABOUT_AS_LONG = 1.5
-_PROBE_EVERY_S = 1.0
+_SHORTEST_WAIT_S = 1.0
 _SINGLE_HOLDS_S = 300.0
 _SINGLES_FOR_S = 300.0
 _FIRST_PAUSE_S = 300.0
@@ -52,38 +53,69 @@ class _List(NamedTuple):
 class _Seen:
     """What was seen of one key."""
 
-    __slots__ = ("lists", "single_at", "single_s", "single_tokens")
+    __slots__ = ("lists", "probe_again_at", "probe_wait_s", "probes", "single_at", "single_s", "single_tokens")
 
     def __init__(self) -> None:
         self.lists: deque[_List] = deque(maxlen=_COMPARED)
         """The last ones."""
         self.single_s = math.inf
-        """How long the last single request took."""
+        """How long the single that is kept took."""
         self.single_tokens = 0
         self.single_at = -math.inf
+        self.probes = False
+        """Whether the next call is to go singly to find out."""
+        self.probe_wait_s = 0.0
+        """Between the last probe and the next."""
+        self.probe_again_at = -math.inf
 
-    def is_typical(self) -> bool:
-        """Whether the last single's answer was about as long as those of lists, or nobody counts their tokens."""
-        tokens = _median(each.tokens / each.prompts for each in self.lists)
-        return not tokens or tokens / _ABOUT_AS_LONG <= self.single_tokens <= tokens * _ABOUT_AS_LONG
+    def take_single(self, tokens: int, seconds: float, now: float) -> None:
+        """Keep a single unless the one that is kept says more: its answer was nearer in length to those of lists."""
+        length = self._length()
+        if (
+            now - self.single_at > _SINGLE_HOLDS_S
+            or not length
+            or _ratio(tokens, length) <= _ratio(self.single_tokens, length)
+        ):
+            self.single_s, self.single_tokens, self.single_at = seconds, tokens, now
 
-    def looks_serial(self) -> bool:
-        """Whether lists take as long as so many singles."""
-        return _median(each.seconds / each.prompts for each in self.lists) >= _SUSPECT_RATIO * self.single_s
+    def looks_serial(self, now: float) -> bool | None:
+        """Whether a list takes as long as so many singles; ``None``: the single that is kept cannot tell."""
+        if now - self.single_at > _SINGLE_HOLDS_S:
+            return None
+        prompt_s = _median(each.seconds / each.prompts for each in self.lists)
+        length = self._length()
+        # Where nobody counts tokens they are taken to be as many.
+        longer = length / self.single_tokens if length and self.single_tokens else 1.0
+        if prompt_s >= _SUSPECT_RATIO * self.single_s * max(1.0, longer):
+            return True
+        if prompt_s < _SUSPECT_RATIO * self.single_s * min(1.0, longer):
+            return False
+        return None
+
+    def probe(self, now: float) -> None:
+        """Have a call sent singly, if the last one that was has had its time."""
+        if now < self.probe_again_at:
+            return
+        last_s = self.probe_wait_s if now - self.probe_again_at < _SINGLE_HOLDS_S else 0.0
+        longest_s = max(each.seconds for each in self.lists)
+        self.probe_wait_s = min(_SINGLE_HOLDS_S, max(_SHORTEST_WAIT_S, 2 * longest_s, 2 * last_s))
+        self.probe_again_at = now + self.probe_wait_s
+        self.probes = True
+
+    def _length(self) -> float:
+        """Output tokens of an answer in a list; 0 if nobody counts them."""
+        return _median(each.tokens / each.prompts for each in self.lists) if self.lists else 0.0
 
 
 class ListTrial:
     """Of one endpoint and kind of call."""
 
     __slots__ = (
-        "_again_at", "_counts_from", "_ends_at", "_key", "_pause_s", "_probe", "_probe_again_at", "_seen", "_singles", "_singles_until",
+        "_again_at", "_counts_from", "_ends_at", "_key", "_pause_s", "_seen", "_singles", "_singles_until",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
-        self._probe: bytes | None = None
-        """The key of which one call is to go singly."""
-        self._probe_again_at = -math.inf
         self._key: bytes | None = None
         """That of the trial."""
         self._singles: list[tuple[float, float]] = []
@@ -99,12 +131,16 @@ class ListTrial:
 
     def singles(self, key: bytes, now: float) -> bool:
         """Whether calls with this key go singly now."""
-        return now < self._singles_until or key == self._probe or (key == self._key and now < self._ends_at)
+        if now < self._singles_until or (key == self._key and now < self._ends_at):
+            return True
+        seen = self._seen.get(key)
+        return seen is not None and seen.probes
 
     def sent_single(self, key: bytes) -> None:
         """A call has gone singly."""
-        if key == self._probe:
-            self._probe = None
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.probes = False
 
     def ended(
         self, key: bytes, prompts: int, tokens: int, sent_at: float, per_s: float, load: float, now: float
@@ -132,11 +168,7 @@ class ListTrial:
             if len(seen.lists) == _COMPARED and self._key is None and now >= max(self._again_at, self._singles_until):
                 self._suspect(key, seen, now)
             return False
-        seen.single_s, seen.single_tokens, seen.single_at = now - sent_at, tokens, now
-        again_at = now + _PROBE_EVERY_S
-        if again_at < self._probe_again_at and seen.lists and not seen.is_typical():
-            # What was sent to find out may be this one, and it said nothing.
-            self._probe_again_at = again_at
+        seen.take_single(tokens, now - sent_at, now)
         if key == self._key and sent_at >= self._counts_from:
             self._singles.append((per_s, load))
             if len(self._singles) >= _COMPARED:
@@ -145,11 +177,10 @@ class ListTrial:
 
     def _suspect(self, key: bytes, seen: _Seen, now: float) -> None:
         """Begin a trial if lists look as if they were served one prompt after another; where that cannot be said, find out."""
-        if now - seen.single_at > _SINGLE_HOLDS_S or not seen.is_typical():
-            if now >= self._probe_again_at:
-                self._probe = key
-                self._probe_again_at = now + _SINGLE_HOLDS_S
-        elif seen.looks_serial():
+        looks = seen.looks_serial(now)
+        if looks is None:
+            seen.probe(now)
+        elif looks:
             self._key = key
             self._singles = []
             self._counts_from = now + max(each.seconds for each in seen.lists)
@@ -173,6 +204,11 @@ class ListTrial:
         self._singles = []
         self._again_at = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+
+
+def _ratio(one: float, other: float) -> float:
+    """How many times as large the larger is."""
+    return max(one, other) / min(one, other) if one and other else math.inf
 
 
 def _median(values: Iterable[float]) -> float:

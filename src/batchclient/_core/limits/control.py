@@ -86,8 +86,10 @@ class LimitControl:
         """Hold the limit at a number, whatever the algorithm and the caps say; they go on learning. ``None`` lets go."""
         if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
+        if limit is None and self._pinned is None:
+            return None
         self._pinned = limit
-        return self._decide(now, None, "unpinned")
+        return self._set_anew(now, "unpinned")
 
     def bound(self, limit: int | None, reason: str, now: float) -> LimitChange | None:
         """Never go above a number that the server itself has named; ``None``: it names none (any more)."""
@@ -96,23 +98,31 @@ class LimitControl:
 
     def replace(self, other: LimitControl, now: float) -> None:
         """Take the place of one that the caller wants no more, and its bound."""
-        self.reason = "set by the caller"
         self._bound = other._bound
-        self._decide(now, None)
+        self._set_anew(now, "set by the caller")
 
-    def _decide(
-        self, now: float, proposed: LimitChange | None, otherwise: str = "no cap any more"
-    ) -> LimitChange | None:
+    def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
+        return self._set(*self._in_force(now, proposed.reason if proposed is not None else "no cap any more"))
+
+    def _set_anew(self, now: float, reason: str) -> LimitChange | None:
+        # Somebody has said so: that is the reason from now on, of the same number too.
+        limit, reason = self._in_force(now, reason)
+        change = self._set(limit, reason)
+        self.reason = reason
+        return change
+
+    def _in_force(self, now: float, reason: str) -> tuple[int, str]:
+        """The limit that is to hold, and why; ``reason`` is why if that is the algorithm's number."""
         if self._pinned is not None:
-            return self._set(self._pinned, "pinned")
-        limit, reason = self.algorithm.limit, proposed.reason if proposed is not None else otherwise
+            return self._pinned, "pinned"
+        limit = self.algorithm.limit
         if self._bound is not None and self._bound[0] < limit and not isinstance(self.algorithm, FixedLimit):
             limit, reason = self._bound
         for cap in self._caps:
             verdict = cap.cap(now)
             if verdict is not None and verdict[0] < limit:
                 limit, reason = verdict
-        return self._set(max(1, limit), reason)
+        return max(1, limit), reason
 
     def _set(self, limit: int, reason: str) -> LimitChange | None:
         if limit == self.limit:
