@@ -246,7 +246,7 @@ KNEE = {
     "F": (1024, 0.85, 0.7, 60),
     "G": (256, 0.92, 1.3, 30),
     "slower": (256, 0.92, 1.3, 30),
-    "faster": (256, 0.92, 1.6, 30),
+    "faster": (256, 0.92, 1.5, 30),
     "api": (256, 0.92, 1.3, 15),
     "padding": (128, 0.92, 2.05, 30),
     "rejecting": (96, 0.90, 1.3, 30),
@@ -285,13 +285,28 @@ def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(
     assert run.share >= 0.85
 
 
-@pytest.mark.parametrize("seed", [2, 9])
-def test_a_server_that_gets_faster_is_not_taken_for_one_that_likes_load(seed):
-    # Where it takes a pace to get faster, no point lies far off the line. On these seeds an earlier version went to the ceiling and stayed there
-    # so long that the half after the change had 3.4 times the latency of the best fixed limit.
+def test_a_server_that_gets_faster_is_not_taken_for_one_that_likes_load():
+    # Where it takes a pace to get faster, no point lies far off the line. Earlier versions went to the ceiling on one seed of eight, and stayed there
+    # so long that the half after the change had 3 times the latency of the best fixed limit.
     fixed = StaticJob("faster", 1, 256)()
-    run = AlgorithmJob("faster", "knee", seed, (fixed, fixed))()
-    assert run.latency_ratio <= 2.0
+    ratios = [AlgorithmJob("faster", "knee", seed, (fixed, fixed))().latency_ratio for seed in range(10)]
+    assert mean(ratios) <= 1.5
+    assert max(ratios) <= 2.0
+
+
+def test_that_a_server_has_changed_is_a_reason_of_its_own():
+    changes = []
+
+    class Told(KneeLimit):
+        __slots__ = ()
+
+        def on_sample(self, sample):
+            if (change := super().on_sample(sample)) is not None:
+                changes.append((sample.now, change.reason))
+            return change
+
+    simulate(SCENARIOS["faster"], Told(), 7)
+    assert any(at > 150.0 and reason.startswith("the server has changed") for at, reason in changes)
 
 
 def test_aimd_runs_to_its_ceiling_where_nothing_is_refused():

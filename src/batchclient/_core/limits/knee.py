@@ -24,7 +24,8 @@ What is done with it:
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
 - If the newest points all lie far off the line, the server has changed: older points are dropped, and the base stands still for a pace.
-  Likewise if time per token clearly falls with load: a server became faster while the load grew, or slower while it fell.
+  Likewise if time per token clearly falls with load: a server became faster while the load grew, or slower while it fell. Where it became
+  faster, the base also goes back to below the loads it was seen at: what the limit has grown by meanwhile had no other reason.
 
 Sources: Little 1961; targets and the cut on refusal as in the design's study of controllers. The other constants were chosen in the
 laboratory (``benchmarks/lab``), over all its profiles.
@@ -93,6 +94,9 @@ _MIX_SPREAD = 0.2
 _FAR = 0.3
 _FAR_NOISES = 2.5
 _FAR_POINTS = 3
+_BACK_RATIO = 0.8
+"""Where a server became faster, back to this share of the least load that was looked at: while the change was taken for growth the limit rose with it,
+in one run of eight up to the ceiling."""
 _SUPERLINEAR_NOISES = 5.0
 """An elasticity so many noises of a point above 1 is a change of the server: two standard deviations of a slope, over one swing."""
 _USED_RATIO = 0.8
@@ -115,7 +119,7 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_bound_until", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
+        "_base", "_bound", "_bound_until", "_came_down", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
         "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "_unseen", "limit",
     )  # fmt: skip
 
@@ -143,6 +147,8 @@ class KneeLimit:
         """Of the swing, in turns."""
         self._clear = 0.0
         """What the elasticity must be to raise the limit, beside the target: more than 0 where a queue is to be seen."""
+        self._came_down = False
+        """Whether the limit has fallen since the start: until then growth is no mistake."""
         self._unseen = False
         """Whether answers come in one piece, so that a queue would not be seen."""
         self._queued = 0.0
@@ -198,12 +204,14 @@ class KneeLimit:
             return self._set("no answer came in time")
         self._points.append(cohort.point(now))
         self._forget(now)
-        self._estimate(now)
+        has_changed = self._estimate(now)
         self._base *= math.exp(self._push(cohort, now) * paces)
         if now >= self._bound_until:
             self._bound = math.inf
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound))
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
+        if has_changed:
+            return self._set(f"the server has changed, swinging about {self._base:.0f}")
         return self._set(
             f"elasticity {self._elasticity:.2f}, aiming at {self._target:g}, swinging about {self._base:.0f}"
         )
@@ -223,6 +231,7 @@ class KneeLimit:
         error = self._elasticity - self._target
         ahead = self._base / self._points[-1].load
         if error < 0 or self._elasticity < self._clear:
+            self._came_down = True
             return -self._retreat(error) if ahead > _BEHIND else 0.0
         used = cohort.peak >= _USED_RATIO * self.limit
         return _GAIN * min(1.0, error) ** _POWER if used and ahead < _AHEAD else 0.0
@@ -246,23 +255,26 @@ class KneeLimit:
         self._elasticity = 1.0
         self._slope = 0.0
         self._clear = self._queued = 0.0
-        self._unseen = False
+        self._came_down = self._unseen = False
 
-    def _estimate(self, now: float) -> None:
-        """Fit the line; if the server has changed, start anew."""
+    def _estimate(self, now: float) -> bool:
+        """Fit the line; return whether the server has changed, after which it starts anew."""
         points = self._points
         if len(points) < 2:
-            return
+            return False
         noise = max(_POINT_NOISE, self._noise)
         self._look_for_queue(now)
         line = self._fit(now, noise)
         if len(points) > 2 * _FAR_POINTS and self._has_changed(line, noise):
+            if self._came_down and (max(line.residuals[-_FAR_POINTS:]) < 0 or line.slope < 0):
+                self._base = min(self._base, _BACK_RATIO * min(point.load for point in points))
             self._points = deque([points[-1]], maxlen=_MOST_POINTS)
             self._hold_until = now + self._pace_s
-            return
+            return True
         self._noise += _NOISE_GAIN * (min(line.noise, 0.5) - self._noise)
         self._slope = max(-0.5, min(2.5, line.slope))
         self._elasticity = 1 - self._slope
+        return False
 
     @staticmethod
     def _has_changed(line: Line, noise: float) -> bool:
