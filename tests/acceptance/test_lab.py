@@ -269,6 +269,12 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     assert max(run.failed for run in runs) <= 50, "who goes on sending what is refused loses calls"
 
 
+def test_a_server_that_refuses_is_not_flooded_with_what_it_refuses():
+    """Some 5,000 sequences are served. Once a list or two were refused, an earlier version sent up to 60,000 more into the same bound."""
+    for seed in range(5):
+        assert simulate(SCENARIOS["rejecting"], KneeLimit(), seed).rejected <= 500
+
+
 def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
     """A batch ends every few seconds, as long as its longest: one seed says little."""
     fixed = StaticJob("padding", 0, 128)()

@@ -266,6 +266,28 @@ def test_a_refusal_cuts_once_and_bounds_for_a_while():
     assert server.run(60.0) > before
 
 
+def test_what_is_refused_after_the_cut_lowers_the_bound_to_below_that_but_not_below_one_more_cut():
+    limit = KneeLimit(100)
+    assert refused(limit, 1.0, 130.0).limit == 90  # 0.8 of 100, and 0.12 of that: it swings up
+    bound = limit._bound
+    limit.on_sample(sample(1.1, 0.1, 85.0, outcome=Outcome.DROPPED, admitted_at=91))
+    assert limit.limit == 90, "it was admitted before the cut"
+    assert refused(limit, 1.2, 90.0).limit == 89
+    assert refused(limit, 1.2, 90.0) is None, "what was sent beside it is refused as well"
+    for _ in range(200):
+        refused(limit, 1.3, float(limit.limit))
+    assert limit.limit == round(0.8 * bound)
+
+
+def test_one_refusal_of_many_after_the_cut_does_not_lower_the_bound():
+    limit = KneeLimit(100)
+    refused(limit, 1.0, 130.0)
+    for _ in range(20):
+        limit.on_sample(sample(1.1, 0.1, 88.0))
+    assert refused(limit, 1.2, 85.0) is None
+    assert limit.limit == 90
+
+
 def test_refusals_of_a_load_that_is_mostly_served_are_not_about_load():
     limit = KneeLimit(100)
     server = Server(limit, lambda load: 1.0)

@@ -20,7 +20,9 @@ What is done with it:
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there.
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
-- A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened.
+- A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened. What is
+  refused after the cut, with less in flight, lowers the bound to below that: else whatever is above the server's own bound is refused as
+  fast as it can be sent, thousands of times until the episode is over. Other refusals must not do that: not below one more cut.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
 - If the newest points all lie far off the line, the server has changed: older points are dropped, and the base stands still for a pace.
@@ -120,7 +122,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_bound_until", "_came_down", "_ceiling", "_clear", "_cohort", "_cooldown_until", "_elasticity", "_floor", "_hold_until",
-        "_latency_s", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "_unseen", "limit",
+        "_latency_s", "_least_bound", "_noise", "_pace_s", "_phase", "_points", "_queued", "_refusals", "_slope", "_steered_at", "_target", "_unseen", "limit",
     )  # fmt: skip
 
     def __init__(self, start: int = 32, floor: int = 1, ceiling: int = 1024, target: float = 0.1) -> None:
@@ -157,6 +159,7 @@ class KneeLimit:
         self._cooldown_until = -math.inf
         self._bound = math.inf
         self._bound_until = -math.inf
+        self._least_bound = 0.0
 
     def __repr__(self) -> str:
         return f"<KneeLimit {self.limit}: elasticity {self._elasticity:.2f}>"
@@ -322,8 +325,10 @@ class KneeLimit:
     # Refusals ------------------------------------------------------------------------------------------------------
 
     def _cut(self, sample: Sample) -> LimitChange | None:
-        if sample.now < self._cooldown_until or sample.admitted_at > self.limit:
+        if sample.admitted_at > self.limit:
             return None
+        if sample.now < self._cooldown_until:
+            return self._tighten(sample)
         if not self._refusals.about_load(sample.in_flight_at_sent):
             self._bound = math.inf
             return None
@@ -331,11 +336,21 @@ class KneeLimit:
         self._base = max(self._floor, min(self._base * _CUT_RATIO, self._bound))
         return self._set("the server refused work")
 
+    def _tighten(self, sample: Sample) -> LimitChange | None:
+        """What is refused after the cut, though less is in flight, shows that it was too small."""
+        load = max(self._least_bound, sample.in_flight_at_sent - 1.0)
+        if load >= self._bound or not self._refusals.about_load(sample.in_flight_at_sent):
+            return None
+        self._bound = load
+        self._base = min(self._base, load)
+        return self._set("the server refused work")
+
     def _bound_below(self, load: float, now: float) -> None:
         """For a while, stay just below a load that was too much."""
         self._cooldown_until = now + max(self._latency_s, _SHORTEST_COOLDOWN_S)
         self._bound = max(self._floor, _BOUND_RATIO * min(self._base, load))
         self._bound_until = now + _BOUND_LASTS_S
+        self._least_bound = _CUT_RATIO * self._bound
 
     def _set(self, reason: str) -> LimitChange | None:
         swing = max(1.0, _SWING_RATIO * self._base) * (1.0 if self._phase < 0.5 else -1.0)
