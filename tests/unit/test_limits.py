@@ -266,7 +266,7 @@ def test_a_refusal_cuts_once_and_bounds_for_a_while():
     assert server.run(60.0) > before
 
 
-def test_what_is_refused_after_the_cut_lowers_the_bound_to_below_that_but_not_below_one_more_cut():
+def test_what_is_refused_after_the_cut_lowers_the_bound_to_below_that_but_not_below_two_cuts():
     limit = KneeLimit(100)
     assert refused(limit, 1.0, 130.0).limit == 90  # 0.8 of 100, and 0.12 of that: it swings up
     bound = limit._bound
@@ -276,7 +276,7 @@ def test_what_is_refused_after_the_cut_lowers_the_bound_to_below_that_but_not_be
     assert refused(limit, 1.2, 90.0) is None, "what was sent beside it is refused as well"
     for _ in range(200):
         refused(limit, 1.3, float(limit.limit))
-    assert limit.limit == round(0.8 * bound)
+    assert limit.limit == round(0.64 * bound)
 
 
 def test_one_refusal_of_many_after_the_cut_does_not_lower_the_bound():

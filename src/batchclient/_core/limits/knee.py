@@ -22,7 +22,7 @@ What is done with it:
 - Where the limit is not used (less than 0.8 of it in flight) it does not grow.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened. What is
   refused after the cut, with less in flight, lowers the bound to below that: else whatever is above the server's own bound is refused as
-  fast as it can be sent, thousands of times until the episode is over. Other refusals must not do that: not below one more cut.
+  fast as it can be sent, thousands of times until the episode is over. That has an end, two cuts down: refusals may be about something else.
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
 - If the newest points all lie far off the line, the server has changed: older points are dropped, and the base stands still for a pace.
@@ -103,6 +103,8 @@ _SUPERLINEAR_NOISES = 5.0
 """An elasticity so many noises of a point above 1 is a change of the server: two standard deviations of a slope, over one swing."""
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
+_LEAST_RATIO = 0.64
+"""Further refusals lower the bound to this share of what it was, at least: two cuts' worth."""
 _BOUND_RATIO = 0.95
 _BOUND_LASTS_S = 30.0
 _SHORTEST_COOLDOWN_S = 1.0
@@ -197,7 +199,7 @@ class KneeLimit:
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
         paces = self._passed(cohort, now)
         if cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and now >= self._cooldown_until:
-            self._bound_below(cohort.late_load, now)
+            self._bound_below(min(self._base, cohort.late_load), now)
             self._base = min(self._base, self._bound)
             if cohort.answered:
                 # A cliff has no slope: the points on it would only say how deep it is.
@@ -348,9 +350,9 @@ class KneeLimit:
     def _bound_below(self, load: float, now: float) -> None:
         """For a while, stay just below a load that was too much."""
         self._cooldown_until = now + max(self._latency_s, _SHORTEST_COOLDOWN_S)
-        self._bound = max(self._floor, _BOUND_RATIO * min(self._base, load))
+        self._bound = max(self._floor, _BOUND_RATIO * load)
+        self._least_bound = _LEAST_RATIO * self._bound
         self._bound_until = now + _BOUND_LASTS_S
-        self._least_bound = _CUT_RATIO * self._bound
 
     def _set(self, reason: str) -> LimitChange | None:
         swing = max(1.0, _SWING_RATIO * self._base) * (1.0 if self._phase < 0.5 else -1.0)
