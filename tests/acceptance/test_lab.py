@@ -236,7 +236,7 @@ def test_a_constant_that_is_not_there_is_refused():
 
 # Scenario: the best fixed limit of its last phase (docs/laboratory.md), then what the knee must reach: a share of its
 # throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start. One seed
-# says little: a call that is sent singly instead of in a list moved A's latency from 1.17 to 1.36. Means, and the median of the times.
+# says little: a call that is sent singly instead of in a list moved A's latency from 1.17 to 1.36. Shares of the first and the mean; mean latency; the longest time.
 SEEDS = 3
 KNEE = {
     "A": (256, 0.92, 1.3, 30),
@@ -248,10 +248,10 @@ KNEE = {
     "slower": (256, 0.92, 1.3, 30),
     "faster": (256, 0.92, 1.5, 30),
     "api": (256, 0.92, 1.3, 15),
-    "padding": (128, 0.92, 2.05, 30),
+    "padding": (128, 0.92, 2.0, 30),
     "rejecting": (96, 0.92, 1.3, 15),
     "open": (128, 0.97, 1.1, 30),
-    "one-token": (128, 0.90, 1.0, 30),
+    "one-token": (128, 0.89, 1.0, 30),
     "mixed": (256, 0.92, 1.3, 30),
 }
 
@@ -262,10 +262,10 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     phase = len(SCENARIOS[name].phases()) - 1
     fixed = StaticJob(name, phase, limit)()
     runs = [AlgorithmJob(name, "knee", seed, (*(fixed,) * (phase + 1),))() for seed in range(SEEDS)]
-    assert mean(run.share for run in runs) >= share
-    assert min(run.share for run in runs) >= 0.8
+    assert min(runs[0].share, mean(run.share for run in runs)) >= share
+    assert min(run.share for run in runs) >= 0.85
     assert mean(run.latency_ratio for run in runs) <= latency_ratio
-    assert median(run.reached_s[-1] for run in runs) <= seconds
+    assert max(run.reached_s[-1] for run in runs) <= seconds
     assert max(run.failed for run in runs) <= 50, "who goes on sending what is refused loses calls"
 
 
