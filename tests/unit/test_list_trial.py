@@ -88,7 +88,7 @@ def test_where_no_single_can_tell_another_is_sent_after_ever_longer_pauses():
     trial, sent_at, now = ListTrial(), [], 10.0
     lists(trial, now=now)
     while now < 2000.0:
-        lists(trial, now=now, count=1)
+        lists(trial, now=now, count=4)
         if probes(trial):
             trial.sent_single(KEY)
             sent_at.append(now)
@@ -105,6 +105,8 @@ def test_the_next_probe_waits_until_the_last_may_have_been_answered():
     trial.sent_single(KEY)
     lists(trial, seconds=20.0, now=89.9)
     assert not probes(trial)
+    lists(trial, seconds=20.0, now=90.0, count=3)
+    assert not probes(trial), "16 of which three are new say no more"
     lists(trial, seconds=20.0, now=90.0, count=1)
     assert probes(trial)
 

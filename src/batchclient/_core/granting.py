@@ -354,10 +354,14 @@ class Granting:
         if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
             endpoint.can(shape.kind).trial.sent_single(shape.list_key)
+        prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
             request.attempts += 1
             request.group = None
+            prompt_tokens += request.prompt_tokens
+            if request.queued_at < oldest_at:  # noqa: PLR1730  # as in ``handle``
+                oldest_at = request.queued_at
         self._sent += 1
         batch = Batch(
             id=self._sent,
@@ -367,7 +371,7 @@ class Granting:
             streamed=self._rule.streamed(shape, size, endpoint, now),
             failures=group.failures,
             sent_at=now,
-            oldest_at=min(request.queued_at for request in requests),
+            oldest_at=oldest_at,
             isolation=group.isolation,
             packed=shape.packable and endpoint.can(shape.kind).packs(now),
             unanswered=size,
@@ -378,10 +382,8 @@ class Granting:
             admitted_at=endpoint.limit.limit,
             lane=lane,
         )
-        prompt_tokens = 0
         for request in requests:
             request.batch = batch
-            prompt_tokens += request.prompt_tokens
         if type(group) is FamilyGroup:
             assert self._queue.warmth is not None
             self._queue.warmth.granted(requests, endpoint.id, now)

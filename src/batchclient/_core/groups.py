@@ -139,11 +139,14 @@ class Group:
         for index in order:
             bucket = self._buckets[index]
             while bucket and len(taken) < count:
-                request = bucket.popleft()
-                if request.state is _QUEUED:
-                    taken.append(request)
+                # As many at once as there is room for: a look at the room for each call costs more than to take it.
+                come = [bucket.popleft() for _ in range(min(count - len(taken), len(bucket)))]
+                if self._dead:
+                    live = [request for request in come if request.state is _QUEUED]
+                    self._dead -= len(come) - len(live)
+                    taken += live
                 else:
-                    self._dead -= 1
+                    taken += come
             if not bucket:
                 del self._buckets[index]
             if len(taken) == count:

@@ -27,6 +27,8 @@ from typing import NamedTuple
 __all__ = ["ListTrial"]
 
 _COMPARED = 16
+_NEW = 4
+"""The 16 are looked at again when so many of them are new: medians cost more than all else that is done for a list."""
 _SUSPECT_RATIO = 0.75
 _LEAST_GAIN = 1.5
 _MOST_LOAD = 1.25
@@ -53,11 +55,13 @@ class _List(NamedTuple):
 class _Seen:
     """What was seen of one key."""
 
-    __slots__ = ("lists", "probe_again_at", "probe_wait_s", "probes", "single_at", "single_s", "single_tokens")
+    __slots__ = ("lists", "new", "probe_again_at", "probe_wait_s", "probes", "single_at", "single_s", "single_tokens")
 
     def __init__(self) -> None:
         self.lists: deque[_List] = deque(maxlen=_COMPARED)
         """The last ones."""
+        self.new = 0
+        """How many of them came since they were last looked at; after another single, enough."""
         self.single_s = math.inf
         """How long the single that is kept took."""
         self.single_tokens = 0
@@ -77,6 +81,7 @@ class _Seen:
             or _ratio(tokens, length) <= _ratio(self.single_tokens, length)
         ):
             self.single_s, self.single_tokens, self.single_at = seconds, tokens, now
+            self.new = _NEW
 
     def looks_serial(self, now: float) -> bool | None:
         """Whether a list takes as long as so many singles; ``None``: the single that is kept cannot tell."""
@@ -165,8 +170,11 @@ class ListTrial:
                 self._seen.popitem(last=False)
         if prompts > 1:
             seen.lists.append(_List(prompts, tokens, now - sent_at, per_s, load))
-            if len(seen.lists) == _COMPARED and self._key is None and now >= max(self._again_at, self._singles_until):
-                self._suspect(key, seen, now)
+            seen.new += 1
+            if seen.new >= _NEW and len(seen.lists) == _COMPARED and self._key is None:
+                seen.new = 0
+                if now >= max(self._again_at, self._singles_until):
+                    self._suspect(key, seen, now)
             return False
         seen.take_single(tokens, now - sent_at, now)
         if key == self._key and sent_at >= self._counts_from:
