@@ -178,12 +178,21 @@ class Map(AsyncIterator[MapResult]):
             self._room.set()
         return MapResult(row.id, row.index, row.document, row.answer, row.error)
 
-    async def begin(self) -> None:
-        """Begin to read, without waiting for a row."""
+    async def prepare(self) -> None:
+        """Wait for what must be known before a row can be sent: which model a server has, where the client was given none.
+
+        Raises:
+            ConfigError: the servers name no model, or several.
+            BatchClientError: the servers cannot be asked.
+        """
         if self._prepare is not None:
             await self._prepare(self._start())
             # Several may wait for the first row.
             self._prepare = None
+
+    async def begin(self) -> None:
+        """Begin to read, without waiting for a row."""
+        await self.prepare()
         if self._runner is None and not self._closed:
             self._begin()
 

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from typer.testing import CliRunner
@@ -67,6 +69,40 @@ def spawn(server):
             if pipe is not None:
                 pipe.close()
         process.wait()
+
+
+class Models(BaseHTTPRequestHandler):
+    """A server that has two models, or does not say."""
+
+    def do_GET(self):
+        if self.path != "/v1/models":
+            self.send_error(404)
+            return
+        if self.server.holds:
+            self.server.asked.set()
+            self.server.over.wait(30)
+            return
+        body = b'{"object":"list","data":[{"id":"one","object":"model"},{"id":"two","object":"model"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def models():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Models) as running:
+        running.holds, running.asked, running.over = False, threading.Event(), threading.Event()
+        running.base_url = f"http://127.0.0.1:{running.server_port}/v1"
+        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread.start()
+        yield running
+        running.over.set()
+        running.shutdown()
+        thread.join()
 
 
 def write_rows(path, rows):

@@ -341,10 +341,29 @@ def test_an_input_that_cannot_be_is_refused(cli_map, tmp_path, out, server, name
     assert not out.exists()
 
 
-def test_no_model_is_refused(cli, tmp_path, out):
+def test_without_a_model_the_servers_own_is_taken(cli, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}")
+    assert result.exit_code == 0, result.output
+    assert read_rows(out)[0]["finish_reason"]
+
+
+def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}")
+    told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+    assert not out.exists()
+
+
+def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
-    assert (result.exit_code, result.stderr) == (2, "Error: there is no model: give --model\n")
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "--model" in result.stderr
+    assert "http://127.0.0.1:1/v1" in result.stderr
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("missing", ["--base-url", "--prompt"])

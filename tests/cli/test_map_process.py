@@ -193,6 +193,20 @@ def wait_until_it_reads(process):
         fcntl.ioctl(process.stdin, termios.FIONREAD, left)
 
 
+def test_ctrl_c_ends_the_question_for_the_model(models, tmp_path):
+    models.holds, out = True, tmp_path / "out.jsonl"
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    command = [*COMMAND, "map", str(source), "-o", str(out), "--base-url", models.base_url, "--prompt", "{text}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as job:
+        assert models.asked.wait(30)
+        job.send_signal(signal.SIGINT)
+        said = job.stderr.read().decode()
+        assert job.wait(30) == 130
+    assert said.startswith("Interrupted: 0 rows")
+    assert "Traceback" not in said
+    assert not out.exists()
+
+
 # Terminals -----------------------------------------------------------------------------------------------------------
 
 

@@ -99,14 +99,17 @@ class Job:
         """Map all rows. What became of it is in the attributes.
 
         Raises:
-            ConfigError: the client cannot start. Nothing was opened.
-            Refusal: the output cannot be opened. Nothing was sent.
+            ConfigError: the client cannot start, or no model was given and the server has several. Nothing was opened.
+            BatchClientError: no model was given, and the server cannot be asked for it. Nothing was opened.
+            Refusal: the output cannot be opened. No row was sent.
         """
         with self._on_interrupt():
             async with self._client:
+                self._task = asyncio.current_task()
+                if not await self._is_prepared():
+                    return
                 self._output = self._open_output()
                 started = time.monotonic()
-                self._task = asyncio.current_task()
                 self._tick()
                 try:
                     await self._write_all()
@@ -117,6 +120,18 @@ class Job:
                     self.seconds = time.monotonic() - started
                     self.requests = self._client.statistics().batches
                     self._close()
+
+    async def _is_prepared(self) -> bool:
+        """Wait until the first row could be sent; whether nobody interrupted that."""
+        try:
+            await self._results.prepare()
+        except asyncio.CancelledError:
+            if self.signal is None:
+                raise
+            assert self._task is not None
+            self._task.uncancel()
+            return False
+        return True
 
     async def _write_all(self) -> None:
         try:

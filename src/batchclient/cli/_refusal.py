@@ -53,7 +53,7 @@ class Refusal(Exception):
 def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
     """Put a library error into the command line's words; ``params`` are the names given with ``--param``."""
     option = _OPTIONS.get(error.field or "")
-    message = error.message.removeprefix(f"{error.field}: ")
+    message = error.message.removeprefix(f"{error.field}: ").removesuffix(": BatchClient(…, model=…)")
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)

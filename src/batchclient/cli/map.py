@@ -31,7 +31,7 @@ from batchclient.cli._refusal import (
 )
 from batchclient.cli._rows import ADDED_BY, Format, Row, blame, describe
 from batchclient.client import BatchClient
-from batchclient.errors import ConfigError
+from batchclient.errors import BatchClientError, ConfigError
 from batchclient.templates import Prompt, make_prompt
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
@@ -44,7 +44,9 @@ def map_rows(
     ],
     base_url: Annotated[list[str], typer.Option(help="The server's root with its /v1; repeatable.")],
     prompt: Annotated[str, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")],
-    model: Annotated[str | None, typer.Option(help="The name the server knows the model by.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The server's name of the model; needed where it has several.")
+    ] = None,
     call: Annotated[
         str, typer.Option(metavar="CALL", help="What each row asks for: complete, chat, embed or classify.")
     ] = "complete",
@@ -177,14 +179,16 @@ def run_map(options: MapOptions) -> int:
             left = source.count() - job.written if job.stopped_by else 0
     except ConfigError as error:
         raise refusal_of(error, options.params) from None
+    except BatchClientError as error:
+        # A row's error is in its row. This one is that of the question which model there is.
+        typer.echo(f"Error: the server cannot be asked which model it has (--model names one): {error}", err=True)
+        return 1
     return _report(job, options, left)
 
 
 def _make_job(options: MapOptions, source: Source) -> Job:
     """Check everything that can be checked beforehand, and make a job of it."""
     check_output(options.output, source, overwrite=options.overwrite)
-    if not options.client["model"]:
-        raise Refusal("there is no model: give --model")
     client = BatchClient(options.base_url, **options.client)
     render = make_prompt(options.prompt)
     first = source.first()
