@@ -238,6 +238,8 @@ def test_a_constant_that_is_not_there_is_refused():
 # throughput over the last half, at most so many times its mean latency, 90 % of it within so many seconds of the start. One seed
 # says little: a call that is sent singly instead of in a list moved A's latency from 1.17 to 1.36. Shares of the first and the mean; mean latency; the longest time.
 SEEDS = 3
+MORE_SEEDS = {"slower": 20}
+"""How far the limit overshoots there depends on where its swing is when the server changes: 1.12 to 1.55 times the latency."""
 KNEE = {
     "A": (256, 0.92, 1.3, 30),
     "B": (128, 0.92, 1.4, 20),
@@ -261,7 +263,9 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
     limit, share, latency_ratio, seconds = KNEE[name]
     phase = len(SCENARIOS[name].phases()) - 1
     fixed = StaticJob(name, phase, limit)()
-    runs = [AlgorithmJob(name, "knee", seed, (*(fixed,) * (phase + 1),))() for seed in range(SEEDS)]
+    runs = [
+        AlgorithmJob(name, "knee", seed, (*(fixed,) * (phase + 1),))() for seed in range(MORE_SEEDS.get(name, SEEDS))
+    ]
     assert min(runs[0].share, mean(run.share for run in runs)) >= share
     assert min(run.share for run in runs) >= 0.85
     assert mean(run.latency_ratio for run in runs) <= latency_ratio
@@ -280,7 +284,7 @@ def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
     fixed = StaticJob("padding", 0, 128)()
     runs = [AlgorithmJob("padding", "knee", seed, (fixed,))() for seed in range(10)]
     assert min(run.share for run in runs) >= 0.95
-    assert mean(run.latency_ratio for run in runs) <= 2.05
+    assert mean(run.latency_ratio for run in runs) <= 1.95
     assert median(run.reached_s[0] for run in runs) <= 30
 
 

@@ -12,7 +12,8 @@ points, the further from the present load and the longer ago are those that coun
 What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target) ** _POWER`` while
   throughput grows with load (the slow start, where ``e`` is near 1, and the approach), down by ``_RETREAT`` per target's worth where it does not.
-- It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw.
+- It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw. Once it has come down,
+  its way up is no slow start any more, and on a noisy server it runs less far ahead: half of what is taken for growth there is noise.
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
   brings the prefill of many prompts at once, and the first answers to end are then the short ones. What the mix of lengths comes to is
   fitted beside the load: without it ``e`` is 0.1 to 0.2 too low beyond a knee.
@@ -61,6 +62,9 @@ _UNSEEN_STEEPEST = 3.0
 """The same where answers come in one piece: much of their time may be a wait in a queue, and the plateau of a cache that thrashes must be left
 although its noise is often taken for growth."""
 _AHEAD = 1.4
+_QUIET_NOISE = 0.025
+"""On servers whose points are noisier than this the limit runs less far ahead, by the root of how much noisier they are. With 1.4 on all of them
+single runs overshot a cliff again and again, at worst for a quarter of the throughput."""
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
 _SWING_PACES = 2.3
@@ -239,7 +243,13 @@ class KneeLimit:
             self._came_down = True
             return -self._retreat(error) if ahead > _BEHIND else 0.0
         used = cohort.peak >= _USED_RATIO * self.limit
-        return _GAIN * min(1.0, error) ** _POWER if used and ahead < _AHEAD else 0.0
+        return _GAIN * min(1.0, error) ** _POWER if used and ahead < self._most_ahead() else 0.0
+
+    def _most_ahead(self) -> float:
+        """How far above the load that was seen the limit may lie and still grow."""
+        if not self._came_down:
+            return _AHEAD
+        return 1 + (_AHEAD - 1) * math.sqrt(_QUIET_NOISE / max(_QUIET_NOISE, self._noise))
 
     def _retreat(self, error: float) -> float:
         retreat, steepest = (_UNSEEN_RETREAT, _UNSEEN_STEEPEST) if self._unseen else (_RETREAT, _STEEPEST)
