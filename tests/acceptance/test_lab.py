@@ -295,6 +295,12 @@ def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(
     assert run.share >= 0.85
 
 
+def test_on_a_noisy_server_the_limit_does_not_run_over_the_cliff():
+    # Beyond some 110 in flight hardly an answer comes in time. An earlier version ran there again and again: 0.72 on one of these seeds.
+    fixed = StaticJob("impatient", 0, 80)()
+    assert min(AlgorithmJob("impatient", "knee", seed, (fixed,))().share for seed in range(4, 10)) >= 0.8
+
+
 def test_a_server_that_gets_faster_is_not_taken_for_one_that_likes_load():
     # Where it takes a pace to get faster, no point lies far off the line. Earlier versions went to the ceiling on one seed of eight, and stayed there
     # so long that the half after the change had 3 times the latency of the best fixed limit.
