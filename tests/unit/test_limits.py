@@ -163,6 +163,16 @@ def test_a_wait_that_is_there_at_any_load_is_no_queue(first_share):
     assert limit.limit > 500
 
 
+@pytest.mark.parametrize(
+    ("came_down", "noise", "most"), [(False, 0.5, 1.4), (True, 0.01, 1.4), (True, 0.05, 1.283), (True, 0.5, 1.2)]
+)
+def test_on_a_noisy_server_the_limit_runs_less_far_ahead(came_down, noise, most):
+    # It must grow all the same where callers use 0.85 of it.
+    limit = KneeLimit()
+    limit._came_down, limit._noise = came_down, noise
+    assert limit._most_ahead() == pytest.approx(most, abs=1e-3)
+
+
 @pytest.mark.parametrize("knee", [8, 64])
 def test_a_queue_for_the_first_token_is_found_and_left(knee):
     limit = KneeLimit(32)

@@ -62,9 +62,11 @@ _UNSEEN_STEEPEST = 3.0
 """The same where answers come in one piece: much of their time may be a wait in a queue, and the plateau of a cache that thrashes must be left
 although its noise is often taken for growth."""
 _AHEAD = 1.4
+_LEAST_AHEAD = 1.2
 _QUIET_NOISE = 0.025
-"""On servers whose points are noisier than this the limit runs less far ahead, by the root of how much noisier they are. With 1.4 on all of them
-single runs overshot a cliff again and again, at worst for a quarter of the throughput."""
+"""On servers whose points are noisier than this the limit runs less far ahead, by the root of how much noisier they are, but 1.2 times at least: a limit
+that callers use up to 0.85 or so must still be able to grow. With 1.4 on all servers single runs overshot a cliff again and again, at worst for a quarter
+of the throughput."""
 _BEHIND = 0.85
 _SWING_RATIO = 0.12
 _SWING_PACES = 2.3
@@ -249,7 +251,7 @@ class KneeLimit:
         """How far above the load that was seen the limit may lie and still grow."""
         if not self._came_down:
             return _AHEAD
-        return 1 + (_AHEAD - 1) * math.sqrt(_QUIET_NOISE / max(_QUIET_NOISE, self._noise))
+        return max(_LEAST_AHEAD, 1 + (_AHEAD - 1) * math.sqrt(_QUIET_NOISE / max(_QUIET_NOISE, self._noise)))
 
     def _retreat(self, error: float) -> float:
         retreat, steepest = (_UNSEEN_RETREAT, _UNSEEN_STEEPEST) if self._unseen else (_RETREAT, _STEEPEST)
