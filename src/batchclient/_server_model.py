@@ -202,9 +202,10 @@ class ModelQuestion:
             ConfigError: it names no model, or several.
             BatchClientError: it cannot be asked.
         """
-        fingerprint = Fingerprint()
+        fingerprint, first_status = Fingerprint(), 0
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
             status, headers, body = await self._fetch(transport, request)
+            first_status = first_status or status
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
                 message = redact(message, (), self._secrets())
@@ -214,7 +215,10 @@ class ModelQuestion:
                 raise replace(failure, message=message).to_error(attempt)
         names = [redact(name, (), self._secrets()) for name in fingerprint.facts().base_models()]
         if not names:
-            message = "no model, and the server does not say which it serves: BatchClient(…, model=…)"
+            # The list of models is asked for first.
+            hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
+            why = "" if first_status == 200 else f" ({first_status}{hint})"
+            message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
             message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"

@@ -72,11 +72,14 @@ def spawn(server):
 
 
 class Models(BaseHTTPRequestHandler):
-    """A server that has two models, or does not say."""
+    """A server that has two models, refuses to say which, or takes its time."""
 
     def do_GET(self):
         if self.path != "/v1/models":
             self.send_error(404)
+            return
+        if self.server.status != 200:
+            self.send_error(self.server.status)
             return
         if self.server.holds:
             self.server.asked.set()
@@ -95,7 +98,7 @@ class Models(BaseHTTPRequestHandler):
 @pytest.fixture
 def models():
     with ThreadingHTTPServer(("127.0.0.1", 0), Models) as running:
-        running.holds, running.asked, running.over = False, threading.Event(), threading.Event()
+        running.status, running.holds, running.asked, running.over = 200, False, threading.Event(), threading.Event()
         running.base_url = f"http://127.0.0.1:{running.server_port}/v1"
         thread = threading.Thread(target=running.serve_forever, args=(0.05,))
         thread.start()

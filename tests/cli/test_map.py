@@ -356,6 +356,25 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("status", "exit_code", "told"),
+    [
+        (404, 2, "does base_url end in /v1"),
+        (500, 2, "the server does not say which it serves (500)"),
+        (401, 1, "Error: the server was asked for its model: 401"),
+    ],
+)
+def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out, status, exit_code, told):
+    models.status = status
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "-o", out, "--base-url", models.base_url, "--prompt", "{text}")
+    assert result.exit_code == exit_code
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "model=" not in result.stderr
+    assert not out.exists()
+
+
 def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")

@@ -199,6 +199,7 @@ def test_ctrl_c_ends_the_question_for_the_model(models, tmp_path):
     command = [*COMMAND, "map", str(source), "-o", str(out), "--base-url", models.base_url, "--prompt", "{text}"]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as job:
         assert models.asked.wait(30)
+        assert job.stderr.readline().startswith(b"waiting for the server")
         job.send_signal(signal.SIGINT)
         said = job.stderr.read().decode()
         assert job.wait(30) == 130

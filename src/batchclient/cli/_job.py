@@ -33,6 +33,8 @@ __all__ = ["INTERRUPTED", "Job"]
 INTERRUPTED = 128 + signal.SIGINT
 """As shells say it; a job ended by SIGTERM exits with 128 + that."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SLOW_S = 2.0
+"""A server that takes longer to say which model it has is worth a word."""
 _TICK_S = 0.25
 _ROWS_TO_GIVE_UP = 64
 """So many rows that all fail alike from the start are enough: no later one would do better."""
@@ -48,6 +50,7 @@ class Job:
         open_output: called once.
         progress: told of each tick.
         on_unreachable: called when a row first fails for want of a connection.
+        on_asking: called where the server takes its time to say which model it has.
         keep_going: never give up.
         packed: write vectors as base64.
 
@@ -69,6 +72,7 @@ class Job:
         progress: ProgressBar,
         *,
         on_unreachable: Callable[[], None] | None = None,
+        on_asking: Callable[[], None] | None = None,
         keep_going: bool = False,
         packed: bool = False,
     ) -> None:
@@ -81,6 +85,7 @@ class Job:
         self.requests = 0
         self.stopped_by = ""
         self._on_unreachable = on_unreachable
+        self._on_asking = on_asking
         self._keep_going = keep_going
         self.seconds = 0.0
         self._client = client
@@ -106,23 +111,28 @@ class Job:
         with self._on_interrupt():
             async with self._client:
                 self._task = asyncio.current_task()
-                if not await self._is_prepared():
-                    return
-                self._output = self._open_output()
                 started = time.monotonic()
-                self._tick()
                 try:
-                    await self._write_all()
+                    if await self._is_prepared():
+                        await self._map()
                 finally:
                     self._task = None
-                    if self._timer is not None:
-                        self._timer.cancel()
                     self.seconds = time.monotonic() - started
-                    self.requests = self._client.statistics().batches
-                    self._close()
+
+    async def _map(self) -> None:
+        self._output = self._open_output()
+        self._tick()
+        try:
+            await self._write_all()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.requests = self._client.statistics().batches
+            self._close()
 
     async def _is_prepared(self) -> bool:
         """Wait until the first row could be sent; whether nobody interrupted that."""
+        slow = asyncio.get_running_loop().call_later(_SLOW_S, self._on_asking) if self._on_asking is not None else None
         try:
             await self._results.prepare()
         except asyncio.CancelledError:
@@ -131,6 +141,9 @@ class Job:
             assert self._task is not None
             self._task.uncancel()
             return False
+        finally:
+            if slow is not None:
+                slow.cancel()
         return True
 
     async def _write_all(self) -> None:

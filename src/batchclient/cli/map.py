@@ -31,7 +31,7 @@ from batchclient.cli._refusal import (
 )
 from batchclient.cli._rows import ADDED_BY, Format, Row, blame, describe
 from batchclient.client import BatchClient
-from batchclient.errors import BatchClientError, ConfigError
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
 from batchclient.templates import Prompt, make_prompt
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
@@ -181,7 +181,9 @@ def run_map(options: MapOptions) -> int:
         raise refusal_of(error, options.params) from None
     except BatchClientError as error:
         # A row's error is in its row. This one is that of the question which model there is.
-        typer.echo(f"Error: the server cannot be asked which model it has (--model names one): {error}", err=True)
+        message = str(error).removesuffix(" (asked for its model; with model=… nothing is asked)")
+        hint = "" if isinstance(error, AuthenticationFailed) else " (--model names one)"
+        typer.echo(f"Error: the server was asked for its model{hint}: {message}", err=True)
         return 1
     return _report(job, options, left)
 
@@ -211,6 +213,7 @@ def _make_job(options: MapOptions, source: Source) -> Job:
         partial(open_output, options.output),
         ProgressBar(shown=shown, total=total),
         on_unreachable=None if options.quiet or sys.stderr.isatty() else partial(_say_unreachable, options.base_url),
+        on_asking=None if options.quiet else _say_asking,
         keep_going=options.keep_going,
         packed=options.packed,
     )
@@ -218,6 +221,10 @@ def _make_job(options: MapOptions, source: Source) -> Job:
 
 def _say_unreachable(base_urls: list[str]) -> None:
     typer.echo(f"no connection to {' or '.join(base_urls)}; rows fail until it is back", err=True)
+
+
+def _say_asking() -> None:
+    typer.echo("waiting for the server to say which model it has (--model names one)", err=True)
 
 
 def _names(template: str) -> list[str]:
