@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from benchmarks.lab.padding import PaddingServer
 from benchmarks.lab.profiles import Scenario
 from benchmarks.lab.server import ContinuousServer, LabServer, Reply
+from benchmarks.lab.workloads import Call
 
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
@@ -47,7 +48,10 @@ _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited fo
 
 @dataclass(slots=True)
 class Trace:
-    """What happened in one run. ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time."""
+    """What happened in one run. ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time.
+
+    Latency counts from when a call was sent; where arrivals are open (``Running.patient``) from when it was asked.
+    """
 
     duration_s: float
     ends: array[float] = field(default_factory=lambda: array("d"))
@@ -88,7 +92,7 @@ class Trace:
         return self.useful[before] + (place - before) * (self.useful[after] - self.useful[before])
 
     def latency_s(self, begin_s: float, end_s: float) -> tuple[float, float]:
-        """Mean and 95th percentile, from sent to answered, of the calls that ended in between."""
+        """Mean and 95th percentile of the calls that ended in between."""
         first, last = bisect_left(self.ends, begin_s), bisect_left(self.ends, end_s)
         window = sorted(self.latencies_s[first:last])
         if not window:
@@ -220,13 +224,14 @@ class _Run:
                 kind = type(command)
                 if kind is Resolve:
                     for request, completion in command.answers:
+                        call: Call = request.waiter
                         self.end(request)
                         trace.resolved += 1
                         trace.ends.append(now)
                         trace.tokens.append(completion.usage.completion_tokens)
                         self.delivered += completion.usage.completion_tokens
-                        trace.latencies_s.append(now - request.waiter.sent_at)
-                        workload.ended(request.waiter, now)
+                        trace.latencies_s.append(now - (call.sent_at if workload.patient else call.asked_at))
+                        workload.ended(call, now)
                 elif kind is SendBatch:
                     self.send(command.batch, now)
                 elif kind is Adjusted:

@@ -261,6 +261,14 @@ _ALL = (
     replace(
         _KNEE, name="open", summary="A at 60 % of its capacity, Poisson arrivals", workload=Open(_USUAL.calls, 37.0)
     ),
+    Scenario(
+        "bursts",
+        "the fitted vLLM on a machine shared with others, at 60 % of its capacity, Poisson arrivals",
+        replace(_CPU, max_num_seqs=256),
+        Open(_SWEPT, 66.0),
+        limits=_SMALL_LIMITS,
+        unsteadiness=0.2,
+    ),
 )
 
 SCENARIOS: dict[str, Scenario] = {each.name: each for each in _ALL}

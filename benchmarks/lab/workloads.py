@@ -43,13 +43,14 @@ class Lengths:
 class Call:
     """What a request carries for the laboratory (it is the request's waiter)."""
 
-    __slots__ = ("conversation", "ended", "outputs", "prompt_tokens", "sent_at", "turn")
+    __slots__ = ("asked_at", "conversation", "ended", "outputs", "prompt_tokens", "sent_at", "turn")
 
     def __init__(self, prompt_tokens: int, outputs: tuple[int, ...], conversation: int = -1, turn: int = 0) -> None:
         self.prompt_tokens = prompt_tokens
         self.outputs = outputs
         self.conversation = conversation
         self.turn = turn
+        self.asked_at = 0.0
         self.sent_at = 0.0
         self.ended = False
 
@@ -76,6 +77,9 @@ class Calls:
 class Running:
     """A workload under way. ``submit`` is the driver's way into the scheduler."""
 
+    patient = True
+    """Whether callers do not mind how long they wait in the client: latency then counts from when a call was sent, else from when it was asked."""
+
     def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         self.calls = calls
         self.shape = Shape(key=b"lab", body=b"{}", weight=calls.n, max_output_tokens=calls.max_tokens)
@@ -90,6 +94,7 @@ class Running:
         outputs = tuple(calls.outputs.draw(rng) for _ in range(calls.n))
         deadline = None if calls.timeout_s is None else now + calls.timeout_s
         call = Call(prompt_tokens, outputs, conversation, turn)
+        call.asked_at = now
         prompt = PROMPT if conversation < 0 else self._prompt(conversation, prompt_tokens)
         self._submit(Request(self.shape, prompt, prompt_tokens=prompt_tokens, deadline=deadline, waiter=call), now)
 
@@ -144,6 +149,8 @@ class Open:
 
 
 class _Open(Running):
+    patient = False
+
     def __init__(self, data: Open, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         super().__init__(data.calls, rng, submit)
         self._rate = data.calls_per_s

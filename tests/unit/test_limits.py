@@ -251,6 +251,30 @@ def test_a_limit_that_is_not_used_does_not_grow():
     assert limit.limit <= 112
 
 
+def with_few_callers(limit, until):
+    """Twenty answers a second whatever the server does: it is now faster, now slower, and what is in flight follows."""
+    now = 0.0
+    while now < until:
+        now += 0.05
+        seconds = 0.6 + 0.4 * math.sin(now / 3)
+        limit.on_sample(sample(now, seconds, 20 * seconds))
+
+
+def test_a_limit_that_is_not_used_does_not_fall():
+    limit = KneeLimit(64)
+    with_few_callers(limit, 120.0)
+    assert limit.limit == 64
+
+
+def test_nothing_is_learnt_while_the_limit_is_not_used():
+    limit = KneeLimit(64)
+    with_few_callers(limit, 120.0)
+    assert limit.elasticity == 1.0
+    server = Server(limit, knee_at(256))
+    server.now = 120.0
+    assert server.run(126.0) > 120
+
+
 def test_answers_that_come_too_late_bound_it_below_the_load_they_met():
     limit = KneeLimit(128)
     changes = []

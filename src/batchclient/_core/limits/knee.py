@@ -20,7 +20,9 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there.
-- Where the limit is not used (less than 0.8 of it in flight) it does not grow.
+- Where the limit is not used (less than 0.8 of it in flight) it stays, and nothing is learnt. The load is then what arrives times what it takes
+  (Little's law again): a server that happens to be slow has more in flight, which looks like a plateau whatever the load is. A limit that believed
+  it came down by noise alone, and the next burst waited in the client.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened. What is
   refused after the cut, with less in flight, lowers the bound to below that: else whatever is above the server's own bound is refused as
   fast as it can be sent, thousands of times until the episode is over. That has an end, two cuts down: refusals may be about something else.
@@ -213,6 +215,9 @@ class KneeLimit:
         if not cohort.answered:
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
+        if cohort.peak < _USED_RATIO * self.limit:
+            # The load was not ours to set: it follows the time that answers take, rather than the other way round.
+            return None
         self._points.append(cohort.point(now))
         self._forget(now)
         has_changed = self._estimate(now)
@@ -244,8 +249,7 @@ class KneeLimit:
         if error < 0 or self._elasticity < self._clear:
             self._came_down = True
             return -self._retreat(error) if ahead > _BEHIND else 0.0
-        used = cohort.peak >= _USED_RATIO * self.limit
-        return _GAIN * min(1.0, error) ** _POWER if used and ahead < self._most_ahead() else 0.0
+        return _GAIN * min(1.0, error) ** _POWER if ahead < self._most_ahead() else 0.0
 
     def _most_ahead(self) -> float:
         """How far above the load that was seen the limit may lie and still grow."""
