@@ -17,7 +17,7 @@ from benchmarks.lab.server import PrefixCache
 from benchmarks.lab.sweep import AlgorithmJob, StaticJob, StaticRun, best
 from benchmarks.lab.workloads import Call, Calls, Closed, Lengths, Sessions
 
-from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LimitChange
+from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitChange, LimitControl
 from batchclient.simulator.profiles import Profile
 
 SHORT_S = 20.0
@@ -286,6 +286,17 @@ def test_callers_who_leave_the_limit_unused_do_not_wait_for_it(seed):
     limited, unlimited = (simulate(SCENARIOS["bursts"], limit, seed) for limit in (KneeLimit(), FixedLimit(1024)))
     assert limited.latency_s(60, 240)[0] <= 1.05 * unlimited.latency_s(60, 240)[0]
     assert limited.mean_limit(60, 240) < 256, "and that is not because there is none"
+
+
+@pytest.mark.parametrize(("objective_s", "most_s", "least"), [(12.0, 12.5, 0.9), (10.0, 10.8, 0.68), (3.0, 10.0, 0.15)])
+def test_a_latency_objective_is_kept_where_lengths_differ(objective_s, most_s, least):
+    # Fixed limits of 256, 128 and 16 have 12.65, 9.44 and 8.46 s, at 1, 0.66 and 0.1 of the throughput: what asks for less than 8 s is told so,
+    # and not served one call at a time. An earlier version looked only at answers sent after its last change; of those the short ones had ended.
+    for seed in range(3):
+        control = LimitControl(KneeLimit(), [LatencyCap(objective_s)])
+        trace = simulate(SCENARIOS["A"], control, seed)
+        assert trace.latency_s(120, 240)[1] <= most_s
+        assert trace.throughput(120, 240) >= least * 12_482
 
 
 def test_on_a_server_that_pads_the_limit_wanders_within_bounds():

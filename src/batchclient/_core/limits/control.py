@@ -120,7 +120,7 @@ class LimitControl:
             limit, reason = self._bound
         for cap in self._caps:
             verdict = cap.cap(now)
-            if verdict is not None and verdict[0] < limit:
+            if verdict is not None and verdict[0] <= limit:
                 limit, reason = verdict
         return max(1, limit), reason
 
