@@ -19,6 +19,7 @@ def sample(
     in_flight=None,
     admitted_at=10**6,
     first=0.0,
+    weight=1,
 ):
     return Sample(
         now,
@@ -32,6 +33,7 @@ def sample(
         first,
         outcome,
         admitted_at,
+        weight=weight,
     )
 
 
@@ -275,6 +277,17 @@ def test_nothing_is_learnt_while_the_limit_is_not_used():
     assert server.run(126.0) > 120
 
 
+def test_a_limit_that_has_no_room_for_another_call_is_used():
+    """Calls of 40 sequences: one fits into 64, two do not."""
+    limit = KneeLimit(64)
+    now = 0.0
+    while now < 60.0:
+        load = limit.limit // 40 * 40
+        now += 40 / load
+        limit.on_sample(sample(now, 1.0, load, sequences=40, weight=40))
+    assert limit.limit > 200
+
+
 def test_answers_that_come_too_late_bound_it_below_the_load_they_met():
     limit = KneeLimit(128)
     changes = []
@@ -429,6 +442,110 @@ def test_an_objective_that_less_load_does_not_bring_nearer_lets_the_load_be():
     assert 34 <= server.run(1000.0) <= 40, "that was five minutes ago"
 
 
+def test_a_server_that_is_slower_than_the_objective_by_itself_is_not_left_with_one_call_at_a_time():
+    control = LimitControl(FixedLimit(8), [LatencyCap(1.0)])
+    server = Server(control, lambda load: 1.5 + 0.5 * load)
+    limits = [server.run(float(until)) for until in range(50, 3000, 50)]
+    assert 1 in limits
+    assert limits[limits.index(1) :].count(8) > 10
+    assert "p95 latency 2 s, 1 s asked for; less load hardly lowers it" in limits_reasons(control, server)
+
+
+def limits_reasons(control, server):
+    """The reasons of the next two hours."""
+    reasons = set()
+    while server.now < 10_000.0:
+        server.run(server.now + 10.0)
+        reasons.add(control.reason)
+    return reasons
+
+
+def test_a_cap_of_one_grows_and_does_not_let_go():
+    control = LimitControl(FixedLimit(64), [LatencyCap(1.2)])
+    server = Server(control, float)
+    server.run(2000.0)
+    assert {server.run(float(until)) for until in range(2100, 9000, 100)} == {1, 2}
+
+
+def test_a_cap_that_is_not_in_force_is_not_lowered():
+    cap = LatencyCap(2.0)
+    control = LimitControl(FixedLimit(100), [cap])
+    control.pin(64, 0.0)
+    server = Server(control, lambda load: load / 20)
+    server.run(1800.0)
+    control.pin(None, server.now)
+    assert 30 <= control.limit <= 40
+
+
+def test_what_was_seen_before_the_objective_was_kept_says_nothing_of_the_server_now():
+    control = LimitControl(FixedLimit(64), [LatencyCap(10.0)])
+    server = Server(control, lambda load: 10.1 * load / 64)
+    assert server.run(3600.0) == 60
+    server.seconds = lambda load: 22.2 * load / 64
+    assert 25 <= server.run(3900.0) <= 31
+
+
+def test_callers_who_leave_at_once_do_not_make_an_objective_look_kept():
+    cap = LatencyCap(5.0)
+    for tenth in range(9000):
+        left = tenth % 33 > 0
+        cap.on_sample(
+            sample(
+                50.0 + tenth / 10,
+                0.3 if left else 12.0,
+                30.0,
+                outcome=Outcome.WASTED if left else Outcome.SUCCESS,
+            )
+        )
+    assert cap.cap(950.0)[0] < 30
+
+
+def test_one_slow_window_is_no_reason_to_give_up():
+    control = LimitControl(FixedLimit(100), [LatencyCap(2.0)])
+    server = Server(control, lambda load: load / 20)
+    assert server.run(12.0) == 50
+    server.seconds = lambda load: 5.0
+    server.run(27.0)
+    server.seconds = lambda load: load / 20
+    limits = {server.run(float(second)) for second in range(28, 200)}
+    assert max(limits) == 50
+    assert min(limits) <= 38
+
+
+def test_a_cap_that_is_not_used_does_not_grow():
+    cap = LatencyCap(2.0)
+    server = Server(LimitControl(FixedLimit(100), [cap]), lambda load: load / 20)
+    held = server.run(100.0)
+    for tenth in range(10_000):
+        cap.on_sample(sample(100.0 + tenth / 10, 0.2, 5.0))
+    assert cap.cap(1100.0)[0] == held
+
+
+def test_a_server_that_is_too_slow_for_one_call_at_a_time_is_not_capped_for_it():
+    cap = LatencyCap(2.0)
+    for call in range(1000):
+        cap.on_sample(sample(100.0 + 4 * call, 3.0, 1.2, in_flight=3))
+    assert cap.cap(4100.0) is None
+
+
+def test_a_cut_begins_from_the_load_of_the_burst_not_of_the_lull_after_it():
+    cap = LatencyCap(5.0)
+    for tenth in range(300):
+        cap.on_sample(sample(20.0 + tenth / 10, 6.0, 60.0, in_flight=5))
+    assert cap.cap(50.0)[0] == 47
+
+
+def test_an_idle_night_ends_a_window():
+    cap = LatencyCap(2.0)
+    for tenth in range(99):
+        cap.on_sample(sample(100.0 + tenth / 10, 1.0, 30.0))
+    for tenth in range(99):
+        cap.on_sample(sample(30_000.0 + tenth / 10, 5.0, 30.0))
+    assert cap.cap(30_010.0) is None
+    cap.on_sample(sample(30_010.0, 5.0, 30.0))
+    assert cap.cap(30_010.0)[0] < 30
+
+
 def test_calls_whose_deadlines_pass_took_at_least_that_long():
     cap = LatencyCap(1.5)
     for tenth in range(400):
@@ -491,6 +608,23 @@ def test_the_lowest_number_is_in_force_and_says_why():
 def test_a_cap_never_raises_and_never_falls_below_one():
     control = LimitControl(FixedLimit(4), [Says((0, "nothing at all"))])
     assert control.on_sample(sample(1.0)).limit == 1
+
+
+def test_what_a_cap_held_back_does_not_jump_when_the_cap_is_gone():
+    cap = Says()
+    control = LimitControl(KneeLimit(300), [cap])
+    cap.verdict = (40, "the server's queue")
+    assert control.on_sample(sample(1.0)).limit == 40
+    cap.verdict = None
+    assert control.on_sample(sample(2.0)).limit <= 1.6 * 40
+    assert control.reason == "no cap any more"
+
+
+def test_a_pin_leaves_what_was_found():
+    control = LimitControl(KneeLimit(300), [Says()])
+    control.pin(8, 0.0)
+    control.on_sample(sample(1.0))
+    assert control.pin(None, 2.0).limit == 300
 
 
 def test_a_pin_holds_whatever_is_said():

@@ -197,6 +197,7 @@ class Steering:
                 outcome,
                 batch.admitted_at,
                 shared_tokens,
+                batch.shape.weight,
             )
         )
         if change is not None:

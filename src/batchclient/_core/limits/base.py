@@ -47,6 +47,7 @@ class Sample:
         outcome: what it says.
         admitted_at: the limit in force when the batch was granted.
         shared_tokens: of the prompts' tokens, those of prefixes that the server had been sent before, at least; about.
+        weight: sequences of one call (``n``), which are granted together.
     """
 
     now: float
@@ -61,6 +62,7 @@ class Sample:
     outcome: Outcome
     admitted_at: int
     shared_tokens: float = 0.0
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

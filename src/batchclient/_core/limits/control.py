@@ -4,7 +4,10 @@ Rules:
 - The limit in force is the pin if there is one, else the smallest of the algorithm's number and the caps'; never below 1.
 - A cap only ever lowers. One that has nothing to say, or nothing fresh, is not there.
 - So does the bound, a number that the server itself has named; but it does not lower a limit that the caller gave.
-- Whoever lowered it says why: the reason of a change is that of the number in force.
+- While a cap lowers it, the algorithm is told (``hold``, if it has that): what it knows is from more load than there is now, and the cap may be gone in
+  a moment, with the report it rests on. A pin is the caller's affair, and tells it nothing.
+- The reason of a change is that of the number in force; of a cap and an algorithm that say the same number, the cap's. A cap that has given up may say
+  why (``gave_up``).
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from batchclient._core.limits.aimd import FixedLimit
 from batchclient._core.limits.base import Limit, LimitChange, Sample
 
 __all__ = ["Cap", "LimitControl"]
+
+_GONE = "no cap any more"
 
 
 class Cap(Protocol):
@@ -38,11 +43,12 @@ class LimitControl:
         caps: each may lower it.
     """
 
-    __slots__ = ("_bound", "_caps", "_pinned", "algorithm", "limit", "reason")
+    __slots__ = ("_bound", "_caps", "_hold", "_pinned", "algorithm", "limit", "reason")
 
     def __init__(self, algorithm: Limit, caps: Sequence[Cap] = ()) -> None:
         self.algorithm = algorithm
         self._caps = tuple(caps)
+        self._hold = getattr(algorithm, "hold", None)
         self._pinned: int | None = None
         self._bound: tuple[int, str] | None = None
         self.limit = algorithm.limit
@@ -102,7 +108,12 @@ class LimitControl:
         self._set_anew(now, "set by the caller")
 
     def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
-        return self._set(*self._in_force(now, proposed.reason if proposed is not None else "no cap any more"))
+        limit, reason = self._in_force(now, proposed.reason if proposed is not None else _GONE)
+        if reason is _GONE and limit != self.limit:
+            reason = next(filter(None, (getattr(cap, "gave_up", "") for cap in self._caps)), _GONE)
+        if self._hold is not None and self._pinned is None and limit < self.algorithm.limit:
+            self._hold(limit)
+        return self._set(limit, reason)
 
     def _set_anew(self, now: float, reason: str) -> LimitChange | None:
         # Somebody has said so: that is the reason from now on, of the same number too.

@@ -93,7 +93,7 @@ class Cohort:
     """Sums over some samples."""
 
     __slots__ = (
-        "_area", "_late_queue", "_queue", "_served_s", "_timed", "answered", "began", "late", "peak", "seconds", "sequences", "tokens",
+        "_area", "_late_queue", "_queue", "_served_s", "_timed", "answered", "began", "heaviest", "late", "peak", "seconds", "sequences", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -109,6 +109,8 @@ class Cohort:
         """Sequence-seconds, wasted ones too."""
         self.peak = 0
         """Most in flight when one of them ended."""
+        self.heaviest = 1
+        """Sequences of the call that has most of them."""
         self._served_s = 0.0
         self._timed = Timed()
         self._area = 0.0
@@ -122,6 +124,7 @@ class Cohort:
         self.sequences += sample.sequences
         self.seconds += seconds
         self.peak = max(self.peak, sample.in_flight)
+        self.heaviest = max(self.heaviest, sample.weight)
         self._area += seconds * sample.mean_in_flight
         self._queue += sample.sequences * sample.in_flight_at_sent
         if sample.outcome is Outcome.SUCCESS:

@@ -20,7 +20,8 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there.
-- Where the limit is not used (less than 0.8 of it in flight) it stays, and nothing is learnt. The load is then what arrives times what it takes
+- Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
+  learnt. The load is then what arrives times what it takes
   (Little's law again): a server that happens to be slow has more in flight, which looks like a plateau whatever the load is. A limit that believed
   it came down by noise alone, and the next burst waited in the client.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened. What is
@@ -202,6 +203,12 @@ class KneeLimit:
         self._bound = math.inf
         return None
 
+    def hold(self, limit: int) -> None:
+        """Something else keeps the limit in force at ``limit``: run no further ahead of it than of what was seen."""
+        if self._base > _AHEAD * limit:
+            self._base = _AHEAD * limit
+            self._set("held")
+
     # One step of the loop ------------------------------------------------------------------------------------------
 
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
@@ -215,7 +222,7 @@ class KneeLimit:
         if not cohort.answered:
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
-        if cohort.peak < _USED_RATIO * self.limit:
+        if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
             return None
         self._points.append(cohort.point(now))
@@ -245,7 +252,8 @@ class KneeLimit:
         if now < self._hold_until:
             return 0.0
         error = self._elasticity - self._target
-        ahead = self._base / self._points[-1].load
+        # A call of many sequences that does not fit any more leaves that much of the limit empty.
+        ahead = self._base / (self._points[-1].load + cohort.heaviest - 1)
         if error < 0 or self._elasticity < self._clear:
             self._came_down = True
             return -self._retreat(error) if ahead > _BEHIND else 0.0
