@@ -28,7 +28,7 @@ def test_import_loads_nothing_heavy():
     assert "batchclient" in modules
 
 
-def test_import_takes_less_than_half_of_openais():
+def test_import_takes_less_than_two_fifths_of_openais():
     # The best of several: a busy machine makes an import slower, nothing makes it faster than it is. A bound in seconds would be one for the machine: on
     # the slowest so far it takes 0.26 s, and openai's 0.84 s.
     ours = openais = 10.0
@@ -36,4 +36,4 @@ def test_import_takes_less_than_half_of_openais():
         ours, openais = min(ours, import_once()[0]), min(openais, import_once("openai")[0])
         if ours < 0.4 * openais:
             break
-    assert ours < 0.5 * openais
+    assert ours < 0.4 * openais

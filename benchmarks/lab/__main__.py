@@ -4,6 +4,7 @@ python -m benchmarks.lab                                        # everything, on
 python -m benchmarks.lab --algorithms knee --seeds 10
 python -m benchmarks.lab --profiles A,B --algorithms knee --series --set _GAIN=0.5
 python -m benchmarks.lab --profiles A --static                  # the fixed limits alone
+python -m benchmarks.lab --profiles A --seeds 3 --p95 10        # the knee under a latency objective of 10 s
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.driver import simulate
 from benchmarks.lab.profiles import SCENARIOS
 
+from batchclient._core.limits import KneeLimit, LatencyCap, LimitControl
+
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "lab_statics.json"
 
 
@@ -31,6 +34,9 @@ def main() -> None:
     parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
     parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
+    parser.add_argument(
+        "--p95", type=float, metavar="SECONDS", help="only the knee under this latency objective, each seed shown"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
         "--write",
@@ -48,6 +54,9 @@ def main() -> None:
     static_runs = sweep.statics(names, options.processes, _CACHE)
     if options.static:
         _print_statics(names, static_runs)
+        return
+    if options.p95 is not None:
+        _print_objective(names, options.p95, options.seeds, static_runs)
         return
     chosen = _chosen(options.algorithms, ALGORITHMS)
     constants = tuple((name, float(value)) for name, _, value in (each.partition("=") for each in options.set))
@@ -83,6 +92,21 @@ def _print_statics(names: Sequence[str], runs: Sequence[sweep.StaticRun]) -> Non
                         f"  {run.limit:5} {run.tokens_per_s:9.0f} tok/s {share:5.2f}"
                         f"  mean {run.mean_s:7.2f} p95 {run.p95_s:7.2f} s  lists of {run.mean_list:.1f}"
                     )
+
+
+def _print_objective(names: Sequence[str], p95_s: float, seeds: int, static_runs: Sequence[sweep.StaticRun]) -> None:
+    print(
+        f"the knee under a p95 of {p95_s:g} s: share of the best fixed limit's tokens/s over the last half; p95, limit"
+    )
+    for name in names:
+        best = sweep.best(static_runs, name)[-1]
+        for seed in range(seeds):
+            trace = simulate(SCENARIOS[name], LimitControl(KneeLimit(), [LatencyCap(p95_s)]), seed)
+            half, end = trace.duration_s / 2, trace.duration_s
+            print(
+                f"  {name:10} {trace.throughput(half, end) / best.tokens_per_s:5.2f}"
+                f"  p95 {trace.latency_s(half, end)[1]:6.2f} s  limit {trace.mean_limit(half, end):6.0f}"
+            )
 
 
 def _print_runs(

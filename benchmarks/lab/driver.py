@@ -50,7 +50,7 @@ _CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited fo
 class Trace:
     """What happened in one run. ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time.
 
-    Latency counts from when a call was sent; where arrivals are open (``Running.patient``) from when it was asked.
+    Latency counts from when a call was sent; where arrivals are open (``Running.latency_from_asked``) from when it was asked.
     """
 
     duration_s: float
@@ -230,7 +230,7 @@ class _Run:
                         trace.ends.append(now)
                         trace.tokens.append(completion.usage.completion_tokens)
                         self.delivered += completion.usage.completion_tokens
-                        trace.latencies_s.append(now - (call.sent_at if workload.patient else call.asked_at))
+                        trace.latencies_s.append(now - (call.asked_at if workload.latency_from_asked else call.sent_at))
                         workload.ended(call, now)
                 elif kind is SendBatch:
                     self.send(command.batch, now)

@@ -77,8 +77,8 @@ class Calls:
 class Running:
     """A workload under way. ``submit`` is the driver's way into the scheduler."""
 
-    patient = True
-    """Whether callers do not mind how long they wait in the client: latency then counts from when a call was sent, else from when it was asked."""
+    latency_from_asked = False
+    """Whether latency counts from when a call was asked, and not from when it was sent: where nobody fills the client's queue on purpose."""
 
     def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         self.calls = calls
@@ -149,7 +149,7 @@ class Open:
 
 
 class _Open(Running):
-    patient = False
+    latency_from_asked = True
 
     def __init__(self, data: Open, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         super().__init__(data.calls, rng, submit)

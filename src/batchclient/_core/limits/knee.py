@@ -21,9 +21,8 @@ What is done with it:
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there.
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
-  learnt. The load is then what arrives times what it takes
-  (Little's law again): a server that happens to be slow has more in flight, which looks like a plateau whatever the load is. A limit that believed
-  it came down by noise alone, and the next burst waited in the client.
+  learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
+  like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
 - A refusal that is about load (``refused``) cuts the base once per episode, and for a while bounds it just below where it happened. What is
   refused after the cut, with less in flight, lowers the bound to below that: else whatever is above the server's own bound is refused as
   fast as it can be sent, thousands of times until the episode is over. That has an end, two cuts down: refusals may be about something else.
