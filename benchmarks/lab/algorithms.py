@@ -11,6 +11,9 @@ from batchclient._core.limits import AimdLimit, CacheCap, FixedLimit, KneeLimit,
 
 ALGORITHMS: dict[str, Callable[[], Limit]] = {
     "knee": KneeLimit,
+    # As the ``balanced`` and ``throughput`` presets begin; ``latency`` begins at 32, as ``knee`` does here.
+    "knee-from-64": partial(KneeLimit, 64),
+    "knee-from-128": partial(KneeLimit, 128),
     "knee-throughput": partial(KneeLimit, target=0.05),
     "knee-latency": partial(KneeLimit, target=0.5),
     "aimd": AimdLimit,
