@@ -17,6 +17,7 @@ def sample(
     tokens=10,
     outcome=Outcome.SUCCESS,
     in_flight=None,
+    met=None,
     admitted_at=10**6,
     first=0.0,
     weight=1,
@@ -26,7 +27,7 @@ def sample(
         now - seconds,
         round(load) if in_flight is None else in_flight,
         load,
-        round(load),
+        round(load) if met is None else met,
         sequences,
         5,
         tokens,
@@ -173,6 +174,18 @@ def test_on_a_noisy_server_the_limit_runs_less_far_ahead(came_down, noise, most)
     limit = KneeLimit()
     limit._came_down, limit._noise = came_down, noise
     assert limit._most_ahead() == pytest.approx(most, abs=1e-3)
+
+
+@pytest.mark.parametrize(("first_share", "felt"), [(0.0, 44.7), (0.8, 31.5), (0.05, 80)])
+def test_a_limit_that_grows_runs_no_further_ahead_than_of_the_queue_that_was_met(first_share, felt):
+    """Answers that met 25 in flight and were served among 80. All of them waited for their tokens, or most of their time, or hardly."""
+    limit = KneeLimit(32)
+    now = 0.0
+    while now < 60.0:
+        now += 1 / limit.limit
+        limit.on_sample(sample(now, 1.0, 80.0, in_flight=limit.limit, met=25, tokens=300, first=first_share))
+    # 1.4 times what they felt (25 ** 0.5 * 80 ** 0.5, 25 ** 0.8 * 80 ** 0.2, 80), a last step (1.16) and the swing (1.12).
+    assert 1.4 * felt / 1.12 <= limit.limit <= 1.4 * felt * 1.16 * 1.12
 
 
 @pytest.mark.parametrize("knee", [8, 64])

@@ -12,7 +12,8 @@ points, the further from the present load and the longer ago are those that coun
 What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target) ** _POWER`` while
   throughput grows with load (the slow start, where ``e`` is near 1, and the approach), down by ``_RETREAT`` per target's worth where it does not.
-- It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw. Once it has come down,
+- It never runs far ahead of the evidence: neither above 1.4 times nor below 0.85 of the load that the last answers saw (as far as they waited,
+  of the queue they met), and the slope is taken no further off than that. Once it has come down,
   its way up is no slow start any more, and on a noisy server it runs less far ahead: half of what is taken for growth there is noise.
 - So that there is a slope to see, the limit swings a little above and below its base, in turn, a little more than a pace each. Rising, it
   brings the prefill of many prompts at once, and the first answers to end are then the short ones. What the mix of lengths comes to is
@@ -91,6 +92,11 @@ _LEAST_POINTS = 4
 _MOST_POINTS = 64
 _REACH = 0.25
 """How near the present load a point counts: the standard deviation of ln N."""
+_FARTHEST = _AHEAD * (1 + _SWING_RATIO)
+"""The slope is taken at the base, but no further beyond the largest load that was seen than a limit that grows gets. There no point would count, what
+was expected before (growth) would hold, and a limit that began far above the knee would go on growing: begun at 256, to 29 times the latency."""
+_HIDDEN_QUEUE = 0.5
+"""Where answers come in one piece, half of their time is taken for a wait when the limit is about to grow."""
 _POINT_NOISE = 0.05
 """A point's relative standard deviation, at least."""
 _NOISE_GAIN = 0.05
@@ -251,12 +257,15 @@ class KneeLimit:
         if now < self._hold_until:
             return 0.0
         error = self._elasticity - self._target
+        newest = self._points[-1]
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
-        ahead = self._base / (self._points[-1].load + cohort.heaviest - 1)
+        empty = cohort.heaviest - 1
         if error < 0 or self._elasticity < self._clear:
             self._came_down = True
-            return -self._retreat(error) if ahead > _BEHIND else 0.0
-        return _GAIN * min(1.0, error) ** _POWER if ahead < self._most_ahead() else 0.0
+            return -self._retreat(error) if self._base > _BEHIND * (newest.load + empty) else 0.0
+        # Answers that waited tell of the queue they met, not of the load since.
+        felt = newest.felt(_HIDDEN_QUEUE if self._unseen else self._queued)
+        return _GAIN * min(1.0, error) ** _POWER if self._base < self._most_ahead() * (felt + empty) else 0.0
 
     def _most_ahead(self) -> float:
         """How far above the load that was seen the limit may lie and still grow."""
@@ -329,7 +338,9 @@ class KneeLimit:
         reach = _REACH * wide
         horizon_s = _HORIZON_PACES * wide * self._pace_s
         answers = sum(point.answers for point in points) / len(points)
-        loads = [point.felt(wait.share) / self._base for point in points]
+        felt = [point.felt(wait.share) for point in points]
+        here = min(self._base, _FARTHEST * max(felt))
+        loads = [load / here for load in felt]
         weights = [
             point.answers / answers * math.exp(-0.5 * (math.log(load) / reach) ** 2)
             for point, load in zip(points, loads, strict=True)
