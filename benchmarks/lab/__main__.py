@@ -5,6 +5,7 @@ python -m benchmarks.lab --algorithms knee --seeds 10
 python -m benchmarks.lab --profiles A,B --algorithms knee --series --set _GAIN=0.5
 python -m benchmarks.lab --profiles A --static                  # the fixed limits alone
 python -m benchmarks.lab --profiles A --seeds 3 --p95 10        # the knee under a latency objective of 10 s
+python -m benchmarks.lab --once                                 # calls that are all asked at once
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import results, sweep
+from benchmarks.lab import once, results, sweep
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.driver import simulate
 from benchmarks.lab.profiles import SCENARIOS
@@ -33,9 +34,14 @@ def main() -> None:
     parser.add_argument("--static", action="store_true", help="only the fixed limits, each shown")
     parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
     parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of knee.py")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of the knee's modules"
+    )
     parser.add_argument(
         "--p95", type=float, metavar="SECONDS", help="only the knee under this latency objective, each seed shown"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="only calls that are all asked at once, and how long they take"
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
@@ -50,6 +56,9 @@ def main() -> None:
         parser.error("--write keeps figures of the code as it is, without --set")
     if options.fresh:
         _CACHE.unlink(missing_ok=True)
+    if options.once:
+        _print_once(options.processes)
+        return
     began = time.perf_counter()
     static_runs = sweep.statics(names, options.processes, _CACHE)
     if options.static:
@@ -94,6 +103,15 @@ def _print_statics(names: Sequence[str], runs: Sequence[sweep.StaticRun]) -> Non
                     )
 
 
+def _print_once(processes: int) -> None:
+    print("calls that are all asked at once: how long until the last is answered, against no limit")
+    print("| Server | Output tokens | Calls | No limit, s | Knee | Knee that does not open | Limit 64 |")
+    print("|---|---|---:|---:|---:|---:|---:|")
+    for run in once.runs(processes=processes):
+        ratios = " | ".join(f"{taken / run.unlimited_s:.2f}" for taken in (run.knee_s, run.closed_s, run.fixed_s))
+        print(f"| {run.server} | {run.outputs} | {run.count:,} | {run.unlimited_s:.1f} | {ratios} |")
+
+
 def _print_objective(names: Sequence[str], p95_s: float, seeds: int, static_runs: Sequence[sweep.StaticRun]) -> None:
     print(
         f"the knee under a p95 of {p95_s:g} s: share of the best fixed limit's tokens/s over the last half; p95, limit"
@@ -101,7 +119,7 @@ def _print_objective(names: Sequence[str], p95_s: float, seeds: int, static_runs
     for name in names:
         best = sweep.best(static_runs, name)[-1]
         for seed in range(seeds):
-            trace = simulate(SCENARIOS[name], LimitControl(KneeLimit(), [LatencyCap(p95_s)]), seed)
+            trace = simulate(SCENARIOS[name], LimitControl(KneeLimit(opens=False), [LatencyCap(p95_s)]), seed)
             half, end = trace.duration_s / 2, trace.duration_s
             print(
                 f"  {name:10} {trace.throughput(half, end) / best.tokens_per_s:5.2f}"

@@ -10,12 +10,12 @@ from benchmarks.lab.classic import FailsafeLimit, Gradient2Limit, VectorLimit, V
 from batchclient._core.limits import AimdLimit, CacheCap, FixedLimit, KneeLimit, Limit, LimitControl, LoadCap
 
 ALGORITHMS: dict[str, Callable[[], Limit]] = {
+    # Each preset's knee begins where that preset begins: ``knee`` as ``balanced`` does.
     "knee": KneeLimit,
-    # As the ``balanced`` and ``throughput`` presets begin; ``latency`` begins at 32, as ``knee`` does here.
-    "knee-from-64": partial(KneeLimit, 64),
+    "knee-from-32": partial(KneeLimit, 32),
     "knee-from-128": partial(KneeLimit, 128),
-    "knee-throughput": partial(KneeLimit, target=0.05),
-    "knee-latency": partial(KneeLimit, target=0.5),
+    "knee-throughput": partial(KneeLimit, 128, target=0.05),
+    "knee-latency": partial(KneeLimit, 32, target=0.5, opens=False),
     "aimd": AimdLimit,
     "vegas": VegasLimit,
     "gradient2": Gradient2Limit,

@@ -26,6 +26,7 @@ from batchclient._core.messages import (
     Adjusted,
     Answered,
     Batch,
+    Begun,
     Failed,
     Failure,
     FailureKind,
@@ -207,6 +208,9 @@ class _Run:
             self.core.handle(Woke(), now)
 
     def read(self, reply: Reply, now: float) -> None:
+        if reply.begun:
+            self.core.handle(Begun(reply.batch), now)
+            return
         if reply.failure is None:
             self.core.handle(Answered(reply.batch, reply.answers, reply.ended), now)
             return

@@ -89,6 +89,8 @@ class PaddingServer(LabServer):
         done, self._batch = self._batch, []
         for exchange, position, _, tokens in done:
             if not exchange.gone:
+                # Its end comes with it, in one read.
+                exchange.batch.tell_begun = False
                 self._first_token(exchange, position, now)
                 self._finish(exchange, position, tokens, now)
         self._begin(now)

@@ -36,7 +36,7 @@ _CHOICES = (Choice(0, "", "stop"),)
 class Reply:
     """What the client reads at one moment from one response."""
 
-    __slots__ = ("answers", "at", "batch", "ended", "failure")
+    __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
 
     def __init__(
         self,
@@ -45,23 +45,26 @@ class Reply:
         answers: list[tuple[int, Completion]],
         ended: bool,  # noqa: FBT001
         failure: Failure | None = None,
+        begun: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.at = at
         self.batch = batch
         self.answers = answers
         self.ended = ended
         self.failure = failure
+        self.begun = begun
+        """Whether it is the last of the first tokens."""
 
 
 class Exchange:
     """One batch in the server's hands."""
 
-    __slots__ = ("batch", "first_s", "gone", "left", "plain", "sequences", "tokens", "unfinished")
+    __slots__ = ("batch", "first_s", "gone", "left", "plain", "sequences", "tokens", "unbegun", "unfinished")
 
     def __init__(self, batch: Batch) -> None:
         size = len(batch.requests)
         self.batch = batch
-        self.left = size
+        self.left = self.unbegun = size
         self.unfinished = [batch.shape.weight] * size
         self.tokens = [0] * size
         self.first_s: list[float | None] = [None] * size
@@ -208,7 +211,13 @@ class LabServer:
 
     def _first_token(self, exchange: Exchange, position: int, at: float) -> None:
         if exchange.plain is None and exchange.first_s[position] is None:
-            exchange.first_s[position] = self._spend(self.profile.event_s, at) - exchange.batch.sent_at
+            batch = exchange.batch
+            read_at = self._spend(self.profile.event_s, at)
+            exchange.first_s[position] = read_at - batch.sent_at
+            exchange.unbegun -= 1
+            # A batch whose answers have begun to end is no news.
+            if not exchange.unbegun and batch.tell_begun and exchange.left == len(batch.requests):
+                self._outbox.append(Reply(read_at, batch, [], False, begun=True))
 
     def _finish(self, exchange: Exchange, position: int, tokens: int, at: float) -> None:
         """One choice has ended."""

@@ -23,6 +23,7 @@ from benchmarks.lab.profiles import SCENARIOS
 from batchclient._core.limits import FixedLimit
 
 _STATIC_SKIP = 0.5
+_KNEE_MODULES = ("knee", "elasticity", "evidence", "opening", "bound", "refused")
 LIST_SIZES = (1, 8, 128)
 """Beside the preset's 32: tried with every limit, in the last phase."""
 
@@ -117,7 +118,7 @@ class AlgorithmJob:
     best: tuple[StaticRun, ...]
     """The best fixed limit of each phase."""
     constants: tuple[tuple[str, float], ...] = ()
-    """Constants of ``_core.limits.knee`` to be tried, such as ("_GAIN", 0.5)."""
+    """Constants of the knee's modules to be tried, such as ("_GAIN", 0.5)."""
 
     def __call__(self) -> AlgorithmRun:
         began = time.perf_counter()
@@ -151,13 +152,15 @@ class AlgorithmJob:
 
 
 def set_constants(constants: Iterable[tuple[str, float]]) -> None:
-    """Set constants of ``_core.limits.knee`` in this process."""
-    knee = importlib.import_module("batchclient._core.limits.knee")
+    """Set constants of the knee's modules in this process, wherever a name is."""
+    modules = [importlib.import_module(f"batchclient._core.limits.{name}") for name in _KNEE_MODULES]
     for name, value in constants:
-        if not hasattr(knee, name):
-            raise ValueError(f"no constant {name} in knee.py")
-        # A count stays a count.
-        setattr(knee, name, type(getattr(knee, name))(value))
+        found = [module for module in modules if hasattr(module, name)]
+        if not found:
+            raise ValueError(f"no constant {name} in {', '.join(_KNEE_MODULES)}")
+        for module in found:
+            # A count stays a count.
+            setattr(module, name, type(getattr(module, name))(value))
 
 
 def series(trace: Trace, every_s: float = 2.0, window_s: float = 4.0) -> Iterator[tuple[float, float, float]]:

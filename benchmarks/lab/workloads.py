@@ -2,7 +2,7 @@
 
 Rules:
 - A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
-- ``Closed`` keeps the queue deep, as a map over a large file does. ``Open`` has Poisson arrivals. ``Sessions`` keeps as many conversations
+- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Open`` has Poisson arrivals. ``Sessions`` keeps as many conversations
   open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv 2601.22705).
 """
 
@@ -202,4 +202,29 @@ class _Sessions(Running):
             self.ask(now, conversation, turn)
 
 
-Workload = Closed | Open | Sessions
+@dataclass(frozen=True, slots=True)
+class Once:
+    """``count`` calls at once, and no more: a small map, a rollout, an evaluation."""
+
+    calls: Calls
+    count: int
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Once(self, rng, submit)
+
+
+class _Once(Running):
+    latency_from_asked = True
+
+    def __init__(self, data: Once, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._count = data.count
+        self.next_at = 0.0
+
+    def woke(self, now: float) -> None:
+        self.next_at = math.inf
+        for _ in range(self._count):
+            self.ask(now)
+
+
+Workload = Closed | Once | Open | Sessions

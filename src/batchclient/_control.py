@@ -61,7 +61,16 @@ def _algorithm(settings: Settings) -> Limit:
     start = min(settings.initial_limit, ceiling)
     if settings.limit == "aimd":
         return AimdLimit(start, ceiling=ceiling)
-    return KneeLimit(start, ceiling=ceiling, target=OBJECTIVES[settings.objective])
+    return KneeLimit(start, ceiling=ceiling, target=OBJECTIVES[settings.objective], opens=not _wants_latency(settings))
+
+
+def _wants_latency(settings: Settings) -> bool:
+    """Whether a burst had better wait here than be served slowly."""
+    return (
+        settings.objective == "latency"
+        or settings.p95_latency_s is not None
+        or settings.time_to_first_token_s is not None
+    )
 
 
 def _most_sockets(endpoints: int) -> int | None:

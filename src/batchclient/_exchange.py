@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from batchclient._backend import Backend
-from batchclient._core.messages import Answered, Batch, Event, Failure, FailureKind, RatesReported
+from batchclient._core.messages import Answered, Batch, Begun, Event, Failure, FailureKind, RatesReported
 from batchclient.errors import (
     BatchClientError,
     CertificateRefused,
@@ -111,6 +111,10 @@ class Exchanges:
                         if verbatim:
                             _add_headers(answers, response.headers)
                         pending.add(answers)
+                    if batch.tell_begun and decoder.begun:
+                        batch.tell_begun = False
+                        if not pending.holds:
+                            self._tell(Begun(batch))
                     if decoder.failed:
                         # What still comes, for ever perhaps, is not waited for.
                         break
@@ -180,6 +184,11 @@ class _Pending:
         if not self._answers:
             self._backend.call_soon(self.flush)
         self._answers += answers
+
+    @property
+    def holds(self) -> bool:
+        """Whether any answer is still to be told."""
+        return bool(self._answers)
 
     def flush(self) -> None:
         answers, self._answers = self._answers, []

@@ -6,11 +6,13 @@ Every run here is in virtual time and takes a fraction of a second.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from statistics import mean, median
 
 import pytest
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.driver import Trace, simulate
+from benchmarks.lab.once import takes_s
 from benchmarks.lab.profiles import SCENARIOS, Cache, Change, Scenario
 from benchmarks.lab.results import reached
 from benchmarks.lab.server import PrefixCache
@@ -245,12 +247,12 @@ KNEE = {
     "B": (128, 0.92, 1.4, 20),
     "C": (96, 0.92, 1.3, 20),
     "D": (64, 0.92, 1.3, 60),
-    "F": (1024, 0.85, 0.7, 60),
+    "F": (1024, 0.84, 0.7, 70),
     "G": (256, 0.92, 1.3, 30),
     "slower": (256, 0.92, 1.3, 30),
     "faster": (256, 0.92, 1.5, 30),
     "api": (256, 0.92, 1.3, 15),
-    "padding": (128, 0.92, 2.0, 30),
+    "padding": (128, 0.92, 1.7, 30),
     "rejecting": (96, 0.92, 1.3, 15),
     "open": (128, 0.97, 1.1, 30),
     "one-token": (128, 0.89, 1.0, 30),
@@ -267,7 +269,7 @@ def test_the_knee_comes_near_the_best_fixed_limit(name):
         AlgorithmJob(name, "knee", seed, (*(fixed,) * (phase + 1),))() for seed in range(MORE_SEEDS.get(name, SEEDS))
     ]
     assert min(runs[0].share, mean(run.share for run in runs)) >= share
-    assert min(run.share for run in runs) >= 0.85
+    assert min(run.share for run in runs) >= min(0.85, share)
     assert mean(run.latency_ratio for run in runs) <= latency_ratio
     assert max(run.reached_s[-1] for run in runs) <= seconds
     assert max(run.failed for run in runs) <= 50, "who goes on sending what is refused loses calls"
@@ -293,7 +295,7 @@ def test_a_latency_objective_is_kept_where_lengths_differ(objective_s, most_s, l
     # Fixed limits of 256, 128 and 16 have 12.65, 9.44 and 8.46 s, at 1, 0.66 and 0.1 of the throughput: what asks for less than 8 s is told so,
     # and not served one call at a time. An earlier version looked only at answers sent after its last change; of those the short ones had ended.
     for seed in range(3):
-        control = LimitControl(KneeLimit(), [LatencyCap(objective_s)])
+        control = LimitControl(KneeLimit(opens=False), [LatencyCap(objective_s)])
         trace = simulate(SCENARIOS["A"], control, seed)
         assert trace.latency_s(120, 240)[1] <= most_s
         assert trace.throughput(120, 240) >= least * 12_482
@@ -304,15 +306,35 @@ def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
     fixed = StaticJob("padding", 0, 128)()
     runs = [AlgorithmJob("padding", "knee", seed, (fixed,))() for seed in range(10)]
     assert min(run.share for run in runs) >= 0.95
-    assert mean(run.latency_ratio for run in runs) <= 1.95
+    assert mean(run.latency_ratio for run in runs) <= 1.7
     assert median(run.reached_s[0] for run in runs) <= 30
 
 
 @pytest.mark.parametrize("seed", [10, 18, 20, 34])
 def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(seed):
     # A limit that takes the plateau's noise for growth stays there: on each of these seeds an earlier version had 0.37.
-    run = AlgorithmJob("prefix", "knee", seed, (StaticJob("prefix", 0, 8)(),))()
+    run = AlgorithmJob("prefix", "knee-from-32", seed, (StaticJob("prefix", 0, 8)(),))()
     assert run.share >= 0.85
+
+
+def test_conversations_that_overfill_a_cache_are_found_from_the_defaults_start_too():
+    # From 64, far out on that plateau, it takes up to a minute and a half to get down to the 8 that are best.
+    fixed = StaticJob("prefix", 0, 8)()
+    shares = [AlgorithmJob("prefix", "knee", seed, (fixed,))().share for seed in range(10)]
+    assert median(shares) >= 0.9
+    assert mean(shares) >= 0.85
+    assert min(shares) >= 0.6
+
+
+@pytest.mark.parametrize(("name", "best", "latency_ratio"), [("C", 96, 1.1), ("D", 64, 1.5)])
+def test_a_limit_that_begins_far_above_the_knee_comes_down(name, best, latency_ratio, monkeypatch):
+    # An earlier version took its slope where there was no point, saw growth and went on: to 29 times the latency.
+    fixed = StaticJob(name, 0, best)()
+    monkeypatch.setitem(ALGORITHMS, "knee-from-256", partial(KneeLimit, 256))
+    runs = [AlgorithmJob(name, "knee-from-256", seed, (fixed,))() for seed in range(SEEDS)]
+    assert min(run.share for run in runs) >= 0.92
+    assert max(run.latency_ratio for run in runs) <= latency_ratio
+    assert max(run.reached_s[0] for run in runs) <= 20
 
 
 def test_on_a_noisy_server_the_limit_does_not_run_over_the_cliff():
@@ -341,8 +363,18 @@ def test_that_a_server_has_changed_is_a_reason_of_its_own():
                 changes.append((sample.now, change.reason))
             return change
 
-    simulate(SCENARIOS["faster"], Told(), 7)
-    assert any(at > 150.0 and reason.startswith("the server has changed") for at, reason in changes)
+    simulate(SCENARIOS["slower"], Told(), 4)
+    assert any(at > 120.0 and reason.startswith("the server has changed") for at, reason in changes)
+
+
+@pytest.mark.parametrize(("outputs", "closed"), [("200 each", 2.0), ("1,000 each", 2.5), ("1,000 on average", 0.95)])
+@pytest.mark.parametrize("count", [256, 1000])
+def test_calls_that_are_asked_at_once_take_no_longer_than_without_a_limit(outputs, closed, count):
+    # That is what first tokens are worth: a knee that waits for the first answers is no faster than a fixed 64.
+    unlimited_s = takes_s("compute-knee", outputs, count, FixedLimit(1024))
+    assert takes_s("compute-knee", outputs, count, KneeLimit()) <= 1.06 * unlimited_s
+    if count == 256:
+        assert takes_s("compute-knee", outputs, count, KneeLimit(opens=False)) >= closed * unlimited_s
 
 
 def test_aimd_runs_to_its_ceiling_where_nothing_is_refused():

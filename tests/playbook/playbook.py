@@ -100,13 +100,15 @@ class Playbook:
     """A scheduler with a memory of what it commanded.
 
     Args:
-        limit: sequences in flight; a list of them makes as many endpoints.
+        limit: sequences in flight, or an algorithm; a list of them makes as many endpoints.
         settings: fields of ``SchedulerSettings``.
     """
 
     def __init__(self, limit=4, **settings):
         limits = limit if isinstance(limit, list) else [limit]
-        self.scheduler = Scheduler(SchedulerSettings(**settings), [FixedLimit(n) for n in limits])
+        self.scheduler = Scheduler(
+            SchedulerSettings(**settings), [FixedLimit(n) if isinstance(n, int) else n for n in limits]
+        )
         self.now = 0.0
         self.sent = []
         self.seen = []

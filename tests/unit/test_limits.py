@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitControl, Outcome, Sample
+from batchclient._core.limits import (
+    AimdLimit,
+    FixedLimit,
+    KneeLimit,
+    LatencyCap,
+    LimitChange,
+    LimitControl,
+    Outcome,
+    Sample,
+)
 from batchclient._core.limits.refused import Refusals
 
 
@@ -167,12 +176,14 @@ def test_a_wait_that_is_there_at_any_load_is_no_queue(first_share):
 
 
 @pytest.mark.parametrize(
-    ("came_down", "noise", "most"), [(False, 0.5, 1.4), (True, 0.01, 1.4), (True, 0.05, 1.283), (True, 0.5, 1.2)]
+    ("begun", "came_down", "noise", "most"),
+    [(0, False, 0.5, 1.4), (200, False, 0.01, 1.2), (0, True, 0.01, 1.4), (0, True, 0.05, 1.283), (0, True, 0.5, 1.2)],
 )
-def test_on_a_noisy_server_the_limit_runs_less_far_ahead(came_down, noise, most):
+def test_on_a_noisy_server_or_once_opened_the_limit_runs_less_far_ahead(begun, came_down, noise, most):
     # It must grow all the same where callers use 0.85 of it.
     limit = KneeLimit()
-    limit._came_down, limit._noise = came_down, noise
+    limit.on_begun(begun, 0.0, 1.0)
+    limit._came_down, limit._elasticity.noise = came_down, noise
     assert limit._most_ahead() == pytest.approx(most, abs=1e-3)
 
 
@@ -184,8 +195,21 @@ def test_a_limit_that_grows_runs_no_further_ahead_than_of_the_queue_that_was_met
     while now < 60.0:
         now += 1 / limit.limit
         limit.on_sample(sample(now, 1.0, 80.0, in_flight=limit.limit, met=25, tokens=300, first=first_share))
-    # 1.4 times what they felt (25 ** 0.5 * 80 ** 0.5, 25 ** 0.8 * 80 ** 0.2, 80), a last step (1.16) and the swing (1.12).
-    assert 1.4 * felt / 1.12 <= limit.limit <= 1.4 * felt * 1.16 * 1.12
+    # 1.4 times what they felt (25 ** 0.5 * 80 ** 0.5, 25 ** 0.8 * 80 ** 0.2, 80), and the swing (1.12).
+    assert 1.4 * felt / 1.13 <= limit.limit <= 1.4 * felt * 1.13
+
+
+def test_a_step_of_a_whole_pace_goes_no_further_either():
+    """All answers of a wave end at once, so that the limit is moved once per answer's time."""
+    limit = KneeLimit(64)
+    most = 72
+    for wave in range(1, 12):
+        load = limit.limit
+        most = max(most, 1.4 * 1.13 * load)
+        for _ in range(load):
+            limit.on_sample(sample(10.0 * wave, 10.0, float(load)))
+        assert limit.limit <= most
+    assert limit.limit > 450
 
 
 @pytest.mark.parametrize("knee", [8, 64])
@@ -249,6 +273,16 @@ def test_the_more_of_the_time_is_a_wait_the_faster_the_limit_falls():
     assert left_after(6.0, 0.95, tokens=300) <= left_after(6.0, 0.6, tokens=300), (
         "a long queue is no answer in one piece"
     )
+
+
+def test_a_step_of_a_whole_pace_goes_not_far_down_either():
+    """Of each answer's time 0.6 is a wait: to a third per pace, if nothing is seen of it meanwhile."""
+    limit = KneeLimit(256)
+    for wave in range(1, 14):
+        load, took = limit.limit, limit.limit / 10
+        for _ in range(load):
+            limit.on_sample(sample(100.0 * wave, took, float(load), tokens=300, first=0.6 * took))
+    assert 60 <= limit.limit <= 128, "and not 2"
 
 
 def test_a_server_that_changes_is_followed():
@@ -329,7 +363,7 @@ def test_a_refusal_cuts_once_and_bounds_for_a_while():
 def test_what_is_refused_after_the_cut_lowers_the_bound_to_below_that_but_not_below_two_cuts():
     limit = KneeLimit(100)
     assert refused(limit, 1.0, 130.0).limit == 90  # 0.8 of 100, and 0.12 of that: it swings up
-    bound = limit._bound
+    bound = limit._bound.load
     limit.on_sample(sample(1.1, 0.1, 85.0, outcome=Outcome.DROPPED, admitted_at=91))
     assert limit.limit == 90, "it was admitted before the cut"
     assert refused(limit, 1.2, 90.0).limit == 89
@@ -407,10 +441,77 @@ def test_it_never_leaves_its_bounds():
     assert Server(limit, lambda load: float(load * load)).run(3000.0) <= 5
 
 
-@pytest.mark.parametrize("bad", [{"start": 0}, {"floor": 40}, {"ceiling": 8}, {"target": 0.0}, {"target": 1.0}])
+@pytest.mark.parametrize(
+    "bad", [{"start": 0}, {"start": 32, "floor": 40}, {"start": 32, "ceiling": 8}, {"target": 0.0}, {"target": 1.0}]
+)
 def test_bounds_that_make_no_sense_are_refused(bad):
     with pytest.raises(ValueError, match=r"floor|elasticity"):
         KneeLimit(**bad)
+
+
+def test_first_tokens_open_it_up_to_256():
+    limit = KneeLimit(64)
+    change = limit.on_begun(64, 0.0, 1.0)
+    assert (change.limit, change.reason) == (
+        100,
+        "64 sequences have begun to be answered",
+    )  # 1.4 times, and it swings up
+    assert limit.on_begun(64, 0.0, 1.1) is None
+    assert limit.on_begun(40, 0.0, 1.2) is None, "it never lowers it"
+    assert limit.on_begun(1000, 0.0, 1.3).limit == 287  # 256 and 0.12 of that
+    assert KneeLimit(64, ceiling=80).on_begun(64, 0.0, 1.0).limit == 80
+
+
+def test_where_callers_have_no_time_first_tokens_do_not_open_it():
+    assert KneeLimit(64).on_begun(64, 0.011, 1.0) is None
+    assert KneeLimit(64).on_begun(64, 0.009, 1.0).limit == 100
+
+
+def test_where_latency_is_wanted_first_tokens_do_not_open_it():
+    limit = KneeLimit(64, opens=False)
+    assert not limit.opening
+    assert limit.on_begun(64, 0.0, 1.0) is None
+
+
+def test_a_limit_that_came_down_does_not_open_again_before_the_server_is_started_anew():
+    limit = KneeLimit(64)
+    assert limit.opening
+    Server(limit, knee_at(20)).run(30.0)
+    assert not limit.opening
+    assert limit.on_begun(limit.limit, 0.0, 31.0) is None
+    limit.on_restart(40.0)
+    assert limit.opening
+    assert limit.on_begun(200, 0.0, 41.0).reason == "200 sequences have begun to be answered"
+
+
+def test_a_limit_that_refusals_bound_does_not_open():
+    limit = KneeLimit(100)
+    refused(limit, 1.0, 130.0)
+    assert not limit.opening
+    assert limit.on_begun(100, 0.0, 1.5) is None
+    assert limit.limit == 90
+
+
+def opened(knee):
+    """How the limit comes down that first tokens opened to 287, and what the load was at its least: 64 were sent first, then the others."""
+    limit = KneeLimit(64)
+    limit.on_begun(256, 0.0, 0.1)
+    now, loads = 0.1, []
+    while limit.opening:
+        # As answers end and others take their places, those that end were served beside more and more.
+        loads.append(min(limit.limit, 64 + 2.0 * len(loads)))
+        seconds = 2.0 * max(1.0, loads[-1] / knee)
+        now += seconds / loads[-1]
+        before = limit.limit
+        limit.on_sample(sample(now, seconds, loads[-1], in_flight=limit.limit))
+    return limit, before
+
+
+@pytest.mark.parametrize("knee", [80, 120])
+def test_a_limit_that_was_opened_too_far_comes_down_at_once(knee):
+    limit, before = opened(knee)
+    assert before > 1.5 * knee
+    assert 0.8 * knee < limit.limit < 0.75 * before
 
 
 # latency -----------------------------------------------------------------------------------------------------------
@@ -616,6 +717,24 @@ def test_the_lowest_number_is_in_force_and_says_why():
     assert control.on_sample(sample(2.0)).limit == 40
     assert control.on_sample(sample(3.0)) is None, "nothing has changed"
     assert len(first.heard) == len(second.heard) == 3
+
+
+def test_first_tokens_are_told_to_the_algorithm_and_raise_no_more_than_a_cap_or_a_pin_allows():
+    free, capped, pinned = (
+        LimitControl(KneeLimit(64)),
+        LimitControl(KneeLimit(64), [Says((70, "a cap"))]),
+        LimitControl(KneeLimit(64)),
+    )
+    pinned.pin(50, 0.5)
+    assert [control.on_begun(64, 0.0, 1.0) for control in (capped, pinned)] == [LimitChange(70, "a cap"), None]
+    assert free.on_begun(64, 0.0, 1.0).limit == 100
+    assert free.opening
+
+
+def test_an_algorithm_that_does_not_listen_is_not_told_of_first_tokens():
+    control = LimitControl(FixedLimit(64))
+    assert not control.opening
+    assert control.on_begun(64, 0.0, 1.0) is None
 
 
 def test_a_cap_never_raises_and_never_falls_below_one():

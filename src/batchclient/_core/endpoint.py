@@ -107,6 +107,11 @@ class Endpoint:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
 
     @property
+    def opening(self) -> bool:
+        """Whether first tokens may still raise the limit."""
+        return getattr(self.limit, "opening", False)
+
+    @property
     def free(self) -> int:
         """Permits free now."""
         free, allowed = self.limit.limit - self.in_flight, self.health.allowed

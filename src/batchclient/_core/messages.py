@@ -21,6 +21,7 @@ __all__ = [
     "Adjusted",
     "Answered",
     "Batch",
+    "Begun",
     "Cancelled",
     "CloseRequested",
     "Command",
@@ -75,6 +76,13 @@ class Cancelled:
     """The caller has gone; nobody waits for the answer."""
 
     request: Request
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    """Every prompt of a streamed batch has its first token, and none its whole answer. Told of a batch that asks for it (``tell_begun``)."""
+
+    batch: Batch
 
 
 @dataclass(slots=True, eq=False)
@@ -232,6 +240,7 @@ class CloseRequested:
 Event = (
     Submitted
     | Cancelled
+    | Begun
     | Answered
     | Failed
     | Woke

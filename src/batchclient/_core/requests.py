@@ -275,6 +275,8 @@ class Batch:
     """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
     tokens_at_risk: int = 0
     """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
+    tell_begun: bool = False
+    """Whether ``Begun`` is to be told: first tokens may still raise the limit. The shell takes it back once it has looked."""
     heard: bool = False
     """Whether anything of the reply's body has come. The shell sets it."""
     without: frozenset[str] = frozenset()

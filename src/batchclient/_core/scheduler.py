@@ -46,6 +46,7 @@ from batchclient._core.messages import (
     AbortRequested,
     Answered,
     Batch,
+    Begun,
     Cancelled,
     CloseRequested,
     Command,
@@ -156,6 +157,7 @@ class Scheduler:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: self._on_submitted,
             Cancelled: self._on_cancelled,
+            Begun: self._on_begun,
             Answered: self._on_answered,
             Failed: self._on_failed,
             Woke: self._on_woke,
@@ -261,6 +263,10 @@ class Scheduler:
         self._settle()
 
     # Answers and failures ------------------------------------------------------------------------------------------
+
+    def _on_begun(self, event: Begun) -> None:
+        if self._steering.begun(event.batch, self._now):
+            self._settle()
 
     def _on_answered(self, event: Answered) -> None:
         batch, now = event.batch, self._now

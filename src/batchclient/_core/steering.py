@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -84,6 +85,25 @@ class Steering:
             first_tokens_s,
             shared_tokens,
         )
+
+    def begun(self, batch: Batch, now: float) -> bool:
+        """Every prompt of a batch has its first token; return whether that changed a limit."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        begin = getattr(endpoint.limit, "on_begun", None)
+        if begin is None or batch.unanswered < len(batch.requests):
+            return False
+        # Servers begin prompts in order: of what was there when it was sent, nothing waits any more.
+        running = min(endpoint.in_flight, batch.in_flight_at_sent - (endpoint.served - batch.served_at_sent))
+        given_s = min(
+            (request.deadline - batch.sent_at for request in batch.requests if request.deadline is not None),
+            default=math.inf,
+        )
+        before = endpoint.limit.limit
+        change = begin(running, (now - batch.sent_at) / given_s, now)
+        if change is None:
+            return False
+        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        return True
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
         """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""

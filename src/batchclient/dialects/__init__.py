@@ -35,6 +35,8 @@ class Decoder(Protocol):
 
     events: int
     """Streamed events with choices so far: two per choice, or one per token on servers that ignore ``stream_interval``."""
+    begun: bool
+    """Whether every prompt of a stream has had its first event."""
 
     @property
     def failed(self) -> bool:

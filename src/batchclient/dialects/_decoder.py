@@ -53,6 +53,7 @@ class ReplyDecoder:
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
         self.events = 0
+        self.begun = False
         self.failed = False
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:

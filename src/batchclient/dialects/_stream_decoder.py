@@ -110,6 +110,7 @@ class StreamDecoder(ReplyDecoder):
         if pieces is None:
             self._pieces[index] = pieces = []
             self._first_at.setdefault(index // self._n, now)
+            self.begun = len(self._first_at) == len(self._batch.requests)
             if not self._extra:
                 self._extra = about_reply(event)
         pieces.append(piece)

@@ -72,6 +72,16 @@ class LimitControl:
             return None  # neither a bound nor a pin changes with a sample
         return self._decide(sample.now, proposed)
 
+    @property
+    def opening(self) -> bool:
+        """Whether the algorithm is to be told when batches have begun."""
+        return getattr(self.algorithm, "opening", False)
+
+    def on_begun(self, running: int, hurry: float, now: float) -> LimitChange | None:
+        """All prompts of a batch have their first token (``KneeLimit.on_begun``)."""
+        begin = getattr(self.algorithm, "on_begun", None)
+        return self._decide(now, begin(running, hurry, now)) if begin is not None else None
+
     def on_load(self, load: object, in_flight: int, now: float) -> LimitChange | None:
         """Take in what the server says of itself, for the caps that listen to it."""
         for cap in self._caps:
