@@ -8,7 +8,8 @@ Rules:
 - Servers begin prompts in order. Once all prompts of a batch have their first token and none of them has ended, whatever was in flight when the
   batch was sent, less what has been answered since, was running at once. The limit may be 1.4 times that, as it may be of a load whose answers
   have ended (``knee``). No time is measured for it, so none can be misread; a server that queues ends it by itself, for what waits has no first
-  token. Where answers come in one piece there is no first token, and no opening.
+  token. Where answers come in one piece there is no first token, and no opening. A server that prefers some prompts (priorities, SGLang's
+  longest prefix first, a router before several replicas) may open it further than what runs; it comes down from there as from any load.
 - It ends at 256, vLLM's default number of running sequences: from there on, only what answers took says whether more is worth anything.
 - It ends when the limit first comes down, and not before the server is started anew. Nor does it go on while a refusal bounds the limit, or
   where the first tokens took more than a hundredth of the time that callers give: what is in flight gets slower with each that joins it, and
