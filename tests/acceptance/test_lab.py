@@ -318,12 +318,33 @@ def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(
 
 
 def test_conversations_that_overfill_a_cache_are_found_from_the_defaults_start_too():
-    # From 64, far out on that plateau, it takes up to a minute and a half to get down to the 8 that are best.
+    # From 64, far out on that plateau, it takes up to 75 s to get down to the 8 that are best. An earlier version looked only at the slope near
+    # the present load, and was still there after the two minutes on one seed in twenty: 0.55.
     fixed = StaticJob("prefix", 0, 8)()
-    shares = [AlgorithmJob("prefix", "knee", seed, (fixed,))().share for seed in range(10)]
-    assert median(shares) >= 0.9
-    assert mean(shares) >= 0.85
-    assert min(shares) >= 0.6
+    shares = [AlgorithmJob("prefix", "knee", seed, (fixed,))().share for seed in range(20)]
+    assert mean(shares) >= 0.92
+    assert min(shares) >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "best", "least", "seconds"),
+    [
+        ("B", 128, 0.92, 10),
+        ("D", 64, 0.95, 20),
+        ("shorter", 256, 0.9, 45),
+        ("prefix", 8, 0.92, 30),
+        ("agents", 64, 0.92, 45),
+    ],
+)
+def test_what_the_server_says_of_its_cache_costs_little_and_may_help_much(name, best, least, seconds):
+    # With a bound of 0.85 of the KV cache `shorter` had 0.87. Where what was sent before a cut counted as a cut in vain, and what was
+    # found in a ramp as what is to be expected, `prefix` had 0.36 and `agents` 0.74 on one seed in five.
+    phase = len(SCENARIOS[name].phases()) - 1
+    fixed = StaticJob(name, phase, best)()
+    runs = [AlgorithmJob(name, "knee+load", seed, (fixed,) * (phase + 1))() for seed in range(6)]
+    assert min(run.share for run in runs) >= least
+    assert mean(run.latency_ratio for run in runs) <= 1.15
+    assert max(run.reached_s[-1] for run in runs) <= seconds
 
 
 @pytest.mark.parametrize(("name", "best", "latency_ratio"), [("C", 96, 1.1), ("D", 64, 1.5)])

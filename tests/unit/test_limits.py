@@ -250,6 +250,36 @@ def left_after(seconds, wait_share, tokens):
     return limit.limit
 
 
+def test_what_smaller_loads_brought_before_the_server_changed_is_forgotten():
+    # Throughput grows with the power 0.3 of the load, so that every load on the way up is seen often.
+    limit = KneeLimit(16)
+    server = Server(limit, lambda load: (load / 128) ** 0.7 * max(1.0, load / 128) ** 0.3, tokens=40)
+    assert server.run(16.0) >= 80
+    server.seconds = lambda load: 3.0 * (load / 128) ** 0.7 * max(1.0, load / 128) ** 0.3
+    assert min(server.run(server.now + 0.5) for _ in range(40)) >= 60
+    assert repr(limit._throughputs) != "<Throughputs at 0 loads>"
+    limit.on_restart(server.now)
+    assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
+
+
+def test_where_answers_come_in_one_piece_a_smaller_load_that_brought_as_much_is_a_reason():
+    limit = KneeLimit(256)
+    reasons = []
+
+    class Told:
+        limit = 256
+
+        def on_sample(self, sample):
+            change = limit.on_sample(sample)
+            self.limit = limit.limit
+            if change is not None:
+                reasons.append(change.reason)
+
+    Server(Told(), knee_at(64), tokens=40).run(60.0)
+    assert any("in flight brought as much, swinging about" in reason for reason in reasons)
+    assert limit.limit <= 96
+
+
 def test_where_answers_come_in_one_piece_the_limit_falls_faster():
     assert left_after(20.0, 0.0, tokens=40) < 0.8 * left_after(20.0, 0.05, tokens=40)
 

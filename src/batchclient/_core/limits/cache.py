@@ -10,10 +10,14 @@ that a healthy cache finds as much, and up to twice as much; how much is learnt.
 
 Rules:
 - A window is a mean latency, 1.5 s and 8 answers at least: what was looked up is counted when a call begins, what was expected when it ends. One in which little was expected (a fifth of the prompt tokens), or in which the server looked up
-  twice as many tokens as ours were (somebody else's), says nothing.
-- Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.75 where it is less than half.
+  twice as many tokens as ours were (somebody else's), says nothing. Nor does one in which more was in flight than the cap allows: what was
+  sent before a cut is no sign that the cut was too small, nor one of nine.
+- The best ratio is learnt where what is expected does not rise: while more and more is shared, what is found runs ahead of what was expected of the calls
+  that end meanwhile. More than everything is never expected.
+- Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.65 where it is less than half and the window before was no
+  better: one step beyond a cliff takes one step back.
 - Otherwise it grows by 6 %, if it is used; for half a minute after a cut not back to where the cache was too small.
-- A cache in which nothing is found however low the cap (nine cuts in a row: 0.08 of where it began) is not what this is about: it is not
+- A cache in which nothing is found however low the cap (nine cuts in a row: 0.02 of where it began) is not what this is about: it is not
   looked at again for five minutes.
 - Reports grow stale after 5 s, as all do.
 
@@ -37,9 +41,10 @@ _OTHERS_RATIO = 2.0
 _GOOD_RATIO = 0.8
 _BAD_RATIO = 0.5
 _CUT_RATIO = 0.9
-_BAD_CUT_RATIO = 0.75
+_BAD_CUT_RATIO = 0.65
 _GROWTH_RATIO = 1.06
 _USED_RATIO = 0.8
+_STEADY_RATIO = 1.1
 _FORGETTING = 0.99
 """Of the best ratio, per window: prompts change."""
 _CAREFUL_S = 30.0
@@ -51,8 +56,8 @@ class CacheCap:
     """Lowers the limit while the server's prefix cache holds less than was put there. A ``Cap``."""
 
     __slots__ = (
-        "_answers", "_began", "_best", "_cap", "_ceiling", "_ceiling_until", "_cuts", "_expected", "_heard_at", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
-        "_queries", "_reason",
+        "_answers", "_began", "_best", "_cap", "_ceiling", "_ceiling_until", "_cuts", "_expected", "_expected_before", "_heard_at", "_heaviest", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
+        "_queries", "_reason", "_was_good",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,9 +69,11 @@ class CacheCap:
 
     def _forget(self) -> None:
         self._best = 1.0
+        self._expected_before = 0.0
         self._cap: float | None = None
         self._reason = ""
         self._cuts = 0
+        self._was_good = False
         self._ceiling = self._ceiling_until = -math.inf
         self._latency_s = 0.0
         self._heard_at = -math.inf
@@ -75,7 +82,7 @@ class CacheCap:
 
     def _restart(self, now: float) -> None:
         self._began = now
-        self._answers = self._peak = 0
+        self._answers = self._peak = self._heaviest = 0
         self._prompt = self._expected = self._hits = self._queries = 0.0
 
     def on_sample(self, sample: Sample) -> None:
@@ -88,6 +95,8 @@ class CacheCap:
         self._prompt += sample.prompt_tokens
         self._expected += sample.shared_tokens
         self._peak = max(self._peak, sample.in_flight)
+        # A call of more sequences than the cap runs alone.
+        self._heaviest = max(self._heaviest, sample.weight)
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:
         """Take in a report."""
@@ -98,6 +107,9 @@ class CacheCap:
         last, self._last = self._last, (load.prefix_hit_tokens, load.prefix_query_tokens)
         if last is None or stale or self._last[0] < last[0] or self._last[1] < last[1]:
             # The first one, or the server was started anew: there is no difference to take.
+            self._restart(now)
+            return
+        if self._cap is not None and self._peak > max(self._cap, self._heaviest):
             self._restart(now)
             return
         self._hits += self._last[0] - last[0]
@@ -119,16 +131,20 @@ class CacheCap:
         return max(1, int(self._cap)), self._reason
 
     def _judge(self, now: float) -> None:
-        if self._expected < _LEAST_EXPECTED_RATIO * self._prompt or not self._queries:
+        expected = self._expected / self._prompt if self._prompt else 0.0
+        rising, self._expected_before = expected > _STEADY_RATIO * self._expected_before, expected
+        if expected < _LEAST_EXPECTED_RATIO or not self._queries:
             self._grow(now, "little is shared")
             return
         if self._queries > _OTHERS_RATIO * self._prompt:
             return
-        found, expected = self._hits / self._queries, self._expected / self._prompt
-        ratio = found / expected
-        self._best = max(1.0, self._best * _FORGETTING, ratio)
-        share = ratio / self._best
-        if share >= _GOOD_RATIO:
+        found = self._hits / self._queries
+        # While more and more is shared, what is found runs ahead of what was expected of the calls that end meanwhile.
+        self._best = max(1.0, self._best * _FORGETTING, 0.0 if rising else found / expected)
+        put_there = min(1.0, self._best * expected)
+        share = found / put_there
+        just_grown, self._was_good = self._was_good, share >= _GOOD_RATIO
+        if self._was_good:
             self._cuts = 0
             self._grow(now, "the prefix cache held what was put there")
             return
@@ -138,15 +154,12 @@ class CacheCap:
             self._cap = None
             self._cuts = 0
             return
-        wanted = (_BAD_CUT_RATIO if share < _BAD_RATIO else _CUT_RATIO) * self._peak
+        far = share < _BAD_RATIO and not just_grown
+        wanted = (_BAD_CUT_RATIO if far else _CUT_RATIO) * self._peak
         self._cap = max(1.0, wanted if self._cap is None else min(self._cap, wanted))
-        if self._cuts == 1 or now >= self._ceiling_until:
-            # The first of some cuts in a row: the others come of what is still under way.
-            self._ceiling = max(1.0, _CUT_RATIO * self._peak)
+        self._ceiling = max(1.0, _CUT_RATIO * self._peak)
         self._ceiling_until = now + _CAREFUL_S
-        self._reason = (
-            f"the prefix cache held {found:.0%} of what prompts asked for, {self._best * expected:.0%} was put there"
-        )
+        self._reason = f"the prefix cache held {found:.0%} of what prompts asked for, {put_there:.0%} was put there"
 
     def _grow(self, now: float, reason: str) -> None:
         if self._cap is None or self._peak < _USED_RATIO * int(self._cap):

@@ -13,7 +13,7 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
-  in whole steps.
+  in whole steps. And it falls fast while a load well below it is remembered that brought as much (``throughputs``).
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -35,9 +35,10 @@ import math
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.bound import Bound
 from batchclient._core.limits.elasticity import Elasticity
-from batchclient._core.limits.evidence import Cohort, Point
+from batchclient._core.limits.evidence import Cohort, Point, waiting
 from batchclient._core.limits.opening import Opening
 from batchclient._core.limits.refused import Refusals
+from batchclient._core.limits.throughputs import Throughputs
 
 __all__ = ["KneeLimit"]
 
@@ -73,6 +74,10 @@ _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
 _HIDDEN_QUEUE = 0.5
 """Where answers come in one piece, half of their time is taken for a wait when the limit is about to grow."""
+_ENOUGH_SHARE = 0.5
+_ENOUGH_RETREAT = 0.5
+"""A smaller load brought as much if throughput grew from there by less than this share of the elasticity aimed at; the limit then falls by the other
+one's share of the logarithm per pace."""
 _BACK_RATIO = 0.8
 """Where a server became faster, back to this share of the least load that was looked at: while the change was taken for growth the limit rose with it,
 in one run of eight up to the ceiling."""
@@ -96,7 +101,7 @@ class KneeLimit:
 
     __slots__ = (
         "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_elasticity", "_floor", "_hold_until", "_latency_s", "_opening", "_opens", "_pace_s",
-        "_phase", "_refusals", "_steered_at", "_target", "limit",
+        "_phase", "_refusals", "_steered_at", "_target", "_throughputs", "limit",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +120,7 @@ class KneeLimit:
         self._cohort = Cohort()
         self._refusals = Refusals()
         self._elasticity = Elasticity()
+        self._throughputs = Throughputs()
         self._latency_s = 0.0
         self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
@@ -175,6 +181,7 @@ class KneeLimit:
     def on_restart(self, now: float) -> LimitChange | None:
         """The server was started anew: what was learnt of it is void."""
         self._elasticity.forget_all()
+        self._throughputs.forget_all()
         self._came_down = False
         self._opening = Opening()
         self._refusals = Refusals()
@@ -203,14 +210,19 @@ class KneeLimit:
         if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
             return None
-        newest = cohort.point(now)
+        newest, base = cohort.point(now), self._base
         change = self._elasticity.take_in(newest, self._base, self._pace_s, now)
         if change is not None:
             self._hold_until = now + self._pace_s
+            self._throughputs.forget_all()
             if self._came_down and change.faster:
                 self._base = min(self._base, _BACK_RATIO * change.least_load)
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
         self._base = self._moved(newest, cohort.heaviest - 1, paces, now)
+        enough = self._enough(newest, now)
+        if enough is not None:
+            self._came_down = True
+            self._base = min(self._base, max(enough, base * math.exp(-_ENOUGH_RETREAT * paces)))
         if self._opening.used and self._came_down:
             self._base = self._opening.drained(self._base, self._elasticity.points)
         self._bound.expire(now)
@@ -218,9 +230,22 @@ class KneeLimit:
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
         if change is not None:
             return self._set(f"the server has changed, swinging about {self._base:.0f}")
+        if enough is not None:
+            return self._set(f"{enough:.0f} in flight brought as much, swinging about {self._base:.0f}")
         return self._set(
             f"elasticity {self.elasticity:.2f}, aiming at {self._target:g}, swinging about {self._base:.0f}"
         )
+
+    def _enough(self, newest: Point, now: float) -> float | None:
+        """A load well below the base that brought as much, where no queue would be seen."""
+        if not self._elasticity.unseen:
+            self._throughputs.forget_all()
+            return None
+        wait = waiting(self._elasticity.points)
+        load = newest.felt(wait.share)
+        self._throughputs.take_in(load, load / newest.cost_s(wait.tokens), self._pace_s, now)
+        enough = self._throughputs.least(_ENOUGH_SHARE * self._target)
+        return None if enough is None or enough > _BEHIND * self._base or now < self._hold_until else enough
 
     def _passed(self, cohort: Cohort, now: float) -> float:
         """Take in the latency; return how many paces have passed since the last step, at most one."""

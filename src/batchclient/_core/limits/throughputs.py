@@ -1,0 +1,86 @@
+"""What throughput each load has brought lately: whether a smaller one brought as much.
+
+Why. A slope is taken near the present load, and on the plateau of a cache that thrashes its noise is as large as what is aimed at. A limit that
+follows it wanders there for a minute or more, up as often as down. Loads that lie further apart tell more: the noise stays the same, while what a
+plateau brings and what growth would bring move apart.
+
+Rules:
+- Loads are gathered in steps of a fifth (of the logarithm); one that was seen three times counts, for 20 paces.
+- ``least`` is the smallest load below the newest one from which on throughput has grown by less than the elasticity given would have it.
+- It only speaks for less load. What was seen above the present load says nothing: the server may have been another then.
+
+Source: the constants were chosen in the laboratory (``prefix``, ``padding``, ``one-token``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+__all__ = ["Throughputs"]
+
+_STEP = 0.2
+_LEAST_TIMES = 3
+_NEWEST_SHARE = 0.1
+_PACES = 20.0
+
+
+class _Seen(NamedTuple):
+    times: int
+    load: float
+    """A mean of logarithms, as is the throughput."""
+    throughput: float
+    at: float
+
+
+class Throughputs:
+    """By load, while the server is the same."""
+
+    __slots__ = ("_newest", "_seen")
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+        self._newest = 0
+
+    def __repr__(self) -> str:
+        return f"<Throughputs at {len(self._seen)} loads>"
+
+    def forget_all(self) -> None:
+        """Start anew."""
+        self._seen.clear()
+
+    def take_in(self, load: float, throughput: float, pace_s: float, now: float) -> None:
+        """Take in what one more load brought.
+
+        Args:
+            load: sequences in flight.
+            throughput: tokens or answers per second, the same each time.
+            pace_s: a mean latency.
+            now: the time.
+        """
+        oldest = now - _PACES * pace_s
+        for step in [step for step, seen in self._seen.items() if seen.at < oldest]:
+            del self._seen[step]
+        self._newest = round(math.log(load) / _STEP)
+        before = self._seen.get(self._newest, _Seen(0, 0.0, 0.0, now))
+        share = max(_NEWEST_SHARE, 1 / (before.times + 1))
+        self._seen[self._newest] = _Seen(
+            before.times + 1,
+            before.load + share * (math.log(load) - before.load),
+            before.throughput + share * (math.log(throughput) - before.throughput),
+            now,
+        )
+
+    def least(self, elasticity: float) -> float | None:
+        """The smallest load from which on the newest one has brought less than so large an elasticity; ``None``: none is known."""
+        newest = self._seen.get(self._newest)
+        if newest is None or newest.times < _LEAST_TIMES:
+            return None
+        loads = [
+            seen.load
+            for step, seen in self._seen.items()
+            if step < self._newest
+            and seen.times >= _LEAST_TIMES
+            and newest.throughput - seen.throughput <= elasticity * (newest.load - seen.load)
+        ]
+        return math.exp(min(loads)) if loads else None
