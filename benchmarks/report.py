@@ -34,6 +34,7 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
     python benchmarks/limits_vllm.py
+    python benchmarks/burst_vllm.py
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
     python benchmarks/report.py
@@ -166,6 +167,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
+    "burst_vllm": {},
     "chat_vllm": {},
     "embeddings_vllm": {},
 }
@@ -178,6 +180,7 @@ PAGES = {
         "vllm_cpu",
         "strategies",
         "limits_vllm",
+        "burst_vllm",
         "chat_vllm",
         "embeddings_vllm",
     ),

@@ -7,9 +7,9 @@ import pytest
 from batchclient._core.limits.evidence import Line, Point, Timed, waiting
 
 
-def line(loads, values, *, mixes=None, times=None, prior=0.0, spreads=(0.8, 0.06, 0.2)):
-    count = len(loads)
-    return Line(loads, times or [0.0] * count, mixes or [0.0] * count, values, [1.0] * count, prior, 0.01, spreads)
+def line(loads, values, *, mixes=None, times=None, lags=None, prior=0.0, spreads=(0.8, 0.06, 0.2, 0.2)):
+    none = [0.0] * len(loads)
+    return Line(loads, times or none, mixes or none, lags or none, values, [1.0] * len(loads), prior, 0.01, spreads)
 
 
 LOADS = [-0.1, 0.1, -0.08, 0.12, -0.12, 0.09, -0.1, 0.1]

@@ -194,7 +194,7 @@ def waiting(points: Sequence[Point]) -> Wait:
 
 
 class Line:
-    """A straight line through points, robustly: weighted ridge regression of a value on a load, on time and on a mix, twice.
+    """A straight line through points, robustly: weighted ridge regression of a value on a load, on time, on a mix and on a lag, twice.
 
     The slope is drawn to a prior where the loads hardly differ. A drift over time is allowed for, but only a small one, so that a ramp
     of the load is not taken for a drift of the server (ridge regression: Hoerl and Kennard 1970). The second time, points far off the first
@@ -204,11 +204,12 @@ class Line:
         loads: relative to the present one: 0 there, 1 at twice as much.
         times: 0 now, -1 at the far end of what is looked at.
         mixes: what else may have made a value what it is; 0 is usual.
+        lags: what else may have made it what it is: the logarithm of the queue that was met over the load.
         values: one per point; their noise is taken to be in proportion to them.
         weights: one per point.
         prior: the slope expected, relative to the value at the present load.
         noise: of a point's value, relative.
-        spreads: how far the slope may well be from the prior, and the effects of time and mix from none: standard deviations.
+        spreads: how far the slope may well be from the prior, and the effects of time, mix and lag from none: standard deviations.
     """
 
     __slots__ = ("noise", "residuals", "slope")
@@ -218,22 +219,23 @@ class Line:
         loads: Sequence[float],
         times: Sequence[float],
         mixes: Sequence[float],
+        lags: Sequence[float],
         values: Sequence[float],
         weights: Sequence[float],
         prior: float,
         noise: float,
-        spreads: tuple[float, float, float],
+        spreads: tuple[float, float, float, float],
     ) -> None:
         expected = [max(0.2, 1 + prior * load) for load in loads]
         total = sum(weights) or 1e-9
         # In units of what is expected the noise is the same everywhere.
         rows = [
-            (1 / unit, load / unit, time / unit, mix / unit)
-            for unit, load, time, mix in zip(expected, loads, times, mixes, strict=True)
+            (1 / unit, load / unit, time / unit, mix / unit, lag / unit)
+            for unit, load, time, mix, lag in zip(expected, loads, times, mixes, lags, strict=True)
         ]
         mean = sum(w * y / unit for w, y, unit in zip(weights, values, expected, strict=True)) / total
         ys = [y / unit / mean for y, unit in zip(values, expected, strict=True)]
-        priors = (0.0, prior, 0.0, 0.0)
+        priors = (0.0, prior, 0.0, 0.0, 0.0)
         ridges = (0.0, *((noise / spread) ** 2 for spread in spreads))
         off = _off(rows, ys, _ridge(rows, ys, weights, priors, ridges))
         self.noise = sum(w * abs(r) for w, r in zip(weights, off, strict=True)) / total * 1.25

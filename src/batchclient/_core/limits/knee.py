@@ -210,42 +210,12 @@ class KneeLimit:
         if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
             return None
-        newest, base = cohort.point(now), self._base
-        change = self._elasticity.take_in(newest, self._base, self._pace_s, now)
-        if change is not None:
-            self._hold_until = now + self._pace_s
-            self._throughputs.forget_all()
-            if self._came_down and change.faster:
-                self._base = min(self._base, _BACK_RATIO * change.least_load)
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
-        self._base = self._moved(newest, cohort.heaviest - 1, paces, now)
-        enough = self._enough(newest, now)
-        if enough is not None:
-            self._came_down = True
-            self._base = min(self._base, max(enough, base * math.exp(-_ENOUGH_RETREAT * paces)))
-        if self._opening.used and self._came_down:
-            self._base = self._opening.drained(self._base, self._elasticity.points)
+        reason = self._move(cohort.point(now), cohort.heaviest - 1, paces, now)
         self._bound.expire(now)
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound.load))
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
-        if change is not None:
-            return self._set(f"the server has changed, swinging about {self._base:.0f}")
-        if enough is not None:
-            return self._set(f"{enough:.0f} in flight brought as much, swinging about {self._base:.0f}")
-        return self._set(
-            f"elasticity {self.elasticity:.2f}, aiming at {self._target:g}, swinging about {self._base:.0f}"
-        )
-
-    def _enough(self, newest: Point, now: float) -> float | None:
-        """A load well below the base that brought as much, where no queue would be seen."""
-        if not self._elasticity.unseen:
-            self._throughputs.forget_all()
-            return None
-        wait = waiting(self._elasticity.points)
-        load = newest.felt(wait.share)
-        self._throughputs.take_in(load, load / newest.cost_s(wait.tokens), self._pace_s, now)
-        enough = self._throughputs.least(_ENOUGH_SHARE * self._target)
-        return None if enough is None or enough > _BEHIND * self._base or now < self._hold_until else enough
+        return self._set(f"{reason}, swinging about {self._base:.0f}")
 
     def _passed(self, cohort: Cohort, now: float) -> float:
         """Take in the latency; return how many paces have passed since the last step, at most one."""
@@ -255,10 +225,41 @@ class KneeLimit:
         since, self._steered_at = self._steered_at, now
         return 1 / _POINTS_PER_PACE if since is None else min(1.0, (now - since) / self._pace_s)
 
-    def _moved(self, newest: Point, empty: int, paces: float, now: float) -> float:
-        """Where the base goes in so many paces; ``empty``: of the limit, what cannot be used."""
+    def _move(self, newest: Point, empty: int, paces: float, now: float) -> str:
+        """Take in a point and move the base by so many paces; return why. ``empty``: of the limit, what cannot be used."""
+        change = self._elasticity.take_in(newest, self._base, self._pace_s, now)
+        if change is not None:
+            self._hold_until = now + self._pace_s
+            self._throughputs.forget_all()
+            if self._came_down and change.faster:
+                self._base = min(self._base, _BACK_RATIO * change.least_load)
+        enough = self._enough(newest, now)
         if now < self._hold_until:
-            return self._base
+            return "the server has changed"
+        base = self._moved(newest, empty, paces)
+        reason = f"elasticity {self.elasticity:.2f}, aiming at {self._target:g}"
+        if enough is not None:
+            self._came_down = True
+            base = min(base, max(enough, self._base * math.exp(-_ENOUGH_RETREAT * paces)))
+            reason = f"{enough:.0f} in flight brought as much"
+        if self._opening.used and self._came_down:
+            base = self._opening.drained(base, self._elasticity.points)
+        self._base = base
+        return reason
+
+    def _enough(self, newest: Point, now: float) -> float | None:
+        """A load well below the base that brought as much, where no queue would be seen."""
+        if not self._elasticity.unseen:
+            self._throughputs.forget_all()
+            return None
+        wait = waiting(self._elasticity.points)
+        load = newest.felt(wait.share)
+        self._throughputs.take_in(load, load / newest.cost_s(wait.tokens), self._pace_s, now)
+        enough = self._throughputs.as_much(_ENOUGH_SHARE * self._target)
+        return None if enough is None or enough > _BEHIND * self._base else enough
+
+    def _moved(self, newest: Point, empty: int, paces: float) -> float:
+        """Where the elasticity has the base go."""
         elasticity = self._elasticity
         error = elasticity.value - self._target
         if error < 0 or elasticity.value < elasticity.clear:

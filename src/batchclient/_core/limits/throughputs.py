@@ -6,7 +6,8 @@ plateau brings and what growth would bring move apart.
 
 Rules:
 - Loads are gathered in steps of a fifth (of the logarithm); one that was seen three times counts, for 20 paces.
-- ``least`` is the smallest load below the newest one from which on throughput has grown by less than the elasticity given would have it.
+- Of the smaller loads that one counts that was worth most: its throughput, less what a larger load must bring. Not the smallest that brought as much: from beyond
+  a cliff that would be below its edge.
 - It only speaks for less load. What was seen above the present load says nothing: the server may have been another then.
 
 Source: the constants were chosen in the laboratory (``prefix``, ``padding``, ``one-token``).
@@ -71,16 +72,21 @@ class Throughputs:
             now,
         )
 
-    def least(self, elasticity: float) -> float | None:
-        """The smallest load from which on the newest one has brought less than so large an elasticity; ``None``: none is known."""
+    def as_much(self, elasticity: float) -> float | None:
+        """The smaller load that was worth most; ``None``: none was worth as much as the newest.
+
+        Args:
+            elasticity: of throughput to load, that makes a larger load worth as much as a smaller one.
+        """
         newest = self._seen.get(self._newest)
         if newest is None or newest.times < _LEAST_TIMES:
             return None
-        loads = [
-            seen.load
+        worth = {
+            seen.load: seen.throughput - elasticity * seen.load
             for step, seen in self._seen.items()
-            if step < self._newest
-            and seen.times >= _LEAST_TIMES
-            and newest.throughput - seen.throughput <= elasticity * (newest.load - seen.load)
-        ]
-        return math.exp(min(loads)) if loads else None
+            if step < self._newest and seen.times >= _LEAST_TIMES
+        }
+        if not worth:
+            return None
+        load = max(worth, key=worth.__getitem__)
+        return math.exp(load) if worth[load] >= newest.throughput - elasticity * newest.load else None
