@@ -253,7 +253,7 @@ def left_after(seconds, wait_share, tokens):
 def test_what_smaller_loads_brought_before_the_server_changed_is_forgotten():
     # Throughput grows with the power 0.3 of the load, so that every load on the way up is seen often.
     limit = KneeLimit(16)
-    server = Server(limit, lambda load: (load / 128) ** 0.7 * max(1.0, load / 128) ** 0.3, tokens=40)
+    server = Server(limit, lambda load: (load / 128) ** 0.7 * max(1.0, load / 128) ** 0.3, tokens=4)
     assert server.run(16.0) >= 80
     server.seconds = lambda load: 3.0 * (load / 128) ** 0.7 * max(1.0, load / 128) ** 0.3
     assert min(server.run(server.now + 0.5) for _ in range(40)) >= 60
@@ -262,7 +262,7 @@ def test_what_smaller_loads_brought_before_the_server_changed_is_forgotten():
     assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
 
 
-def test_where_answers_come_in_one_piece_a_smaller_load_that_brought_as_much_is_a_reason():
+def test_where_answers_have_a_few_tokens_a_smaller_load_that_brought_as_much_is_a_reason():
     limit = KneeLimit(256)
     reasons = []
 
@@ -275,7 +275,7 @@ def test_where_answers_come_in_one_piece_a_smaller_load_that_brought_as_much_is_
             if change is not None:
                 reasons.append(change.reason)
 
-    Server(Told(), knee_at(64), tokens=40).run(60.0)
+    Server(Told(), knee_at(64), tokens=4).run(60.0)
     assert any("in flight brought as much, swinging about" in reason for reason in reasons)
     assert limit.limit <= 96
 

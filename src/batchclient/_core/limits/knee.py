@@ -13,7 +13,7 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
-  in whole steps. And it falls fast while a load well below it is remembered that brought as much (``throughputs``).
+  in whole steps. Where they have a few tokens it falls faster still while a load well below it is remembered that brought as much (``throughputs``).
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -248,8 +248,9 @@ class KneeLimit:
         return reason
 
     def _enough(self, newest: Point, now: float) -> float | None:
-        """A load well below the base that brought as much, where no queue would be seen."""
-        if not self._elasticity.unseen:
+        """A load well below the base that brought as much, of answers of a few tokens in one piece."""
+        if newest.tokens or not self._elasticity.unseen:
+            # What longer answers cost is a matter of how long they are as well, and a few lucky ones at a small load would be believed.
             self._throughputs.forget_all()
             return None
         wait = waiting(self._elasticity.points)

@@ -10,7 +10,7 @@ Rules:
   a cliff that would be below its edge.
 - It only speaks for less load. What was seen above the present load says nothing: the server may have been another then.
 
-Source: the constants were chosen in the laboratory (``prefix``, ``padding``, ``one-token``).
+Source: the constants were chosen in the laboratory (``prefix``, ``one-token``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Throughputs:
 
         Args:
             load: sequences in flight.
-            throughput: tokens or answers per second, the same each time.
+            throughput: answers per second.
             pace_s: a mean latency.
             now: the time.
         """
