@@ -54,6 +54,8 @@ def main() -> None:
     names = _chosen(options.profiles, SCENARIOS)
     if options.write and options.set:
         parser.error("--write keeps figures of the code as it is, without --set")
+    if options.once and (options.set or options.write or options.profiles or options.algorithms):
+        parser.error("--once has servers and limits of its own (benchmarks/lab/once.py)")
     if options.fresh:
         _CACHE.unlink(missing_ok=True)
     if options.once:

@@ -326,7 +326,7 @@ def test_conversations_that_overfill_a_cache_are_not_left_on_the_plateau_beyond(
 
 
 def test_conversations_that_overfill_a_cache_are_found_from_the_defaults_start_too():
-    # From 64, far out on that plateau, it takes up to 75 s to get down to the 8 that are best. An earlier version looked only at the slope near
+    # From 64, far out on that plateau, it takes up to a minute to get down to the 8 that are best. An earlier version looked only at the slope near
     # the present load, and was still there after the two minutes on one seed in twenty: 0.55.
     fixed = StaticJob("prefix", 0, 8)()
     shares = [AlgorithmJob("prefix", "knee", seed, (fixed,))().share for seed in range(20)]

@@ -1,8 +1,9 @@
 """First tokens open a limit before any answer has ended."""
 
+from batchclient._core.failures import FailureKind
 from batchclient._core.limits import KneeLimit
-from batchclient._core.messages import Begun, Woke
-from tests.playbook.playbook import Playbook, answered, calls, shape
+from batchclient._core.messages import Begun, Cancelled, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 ALONE = {"alone_reason": "alone", "max_output_tokens": 16}
 
@@ -30,6 +31,29 @@ def test_what_was_answered_since_is_not_in_flight_any_more():
         play.at(1.1) >> answered(requests[number]) << [f"resolve c{number}", f"send c{10 + number}"]
     play.at(1.2) >> Begun(play.sent[9]) << []
     assert play.adjusted == [], "1.4 times seven is no more than ten"
+
+
+def test_who_left_and_was_replaced_was_not_seen_to_run():
+    play, requests = begun(30)
+    for number in range(4):
+        play.at(1.1) >> Cancelled(requests[number]) << [f"abort c{number}"]
+        play >> failed(requests[number], FailureKind.REFUSED) << [f"send c{10 + number}"]
+    play.at(1.2) >> Begun(play.sent[9])
+    assert play.adjusted == [], "1.4 times six is no more than ten"
+
+
+def test_of_a_call_with_several_choices_one_is_known_to_have_begun():
+    play = Playbook(KneeLimit(10))
+    play.submit(*calls(6, shape(weight=4, **ALONE))) >> Woke()
+    play.at(1.1) >> Begun(play.sent[1])
+    assert play.adjusted == [], "1.4 times eight less three is no more than ten"
+
+
+def test_what_is_read_after_our_own_event_loop_stood_still_says_nothing():
+    play, _ = begun(30)
+    play.at(11.0) >> Woke(stalled=True)
+    play.at(11.1) >> Begun(play.sent[9]) << []
+    assert play.adjusted == []
 
 
 def test_a_batch_that_has_an_answer_tells_nothing():

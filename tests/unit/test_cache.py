@@ -11,13 +11,14 @@ class Cache:
         self.lag_s, self.loads = lag_s, [in_flight]
         self.most, self.now, self.hits, self.queries = in_flight, 0.0, 0.0, 0.0
         self.others = 0.0
+        self.pinned = False
         self.shared = 0.5
 
     def run(self, until):
         while self.now < until:
             self.now += 0.5
             verdict = self.cap.cap(self.now)
-            allowed = self.most if verdict is None else min(self.most, verdict[0])
+            allowed = self.most if verdict is None or self.pinned else min(self.most, verdict[0])
             self.loads.append(max(allowed, self.weight))
             # What is in flight when the limit falls ends by and by.
             load = max(self.loads[-1 - int(self.lag_s / 0.5) :])
@@ -63,6 +64,23 @@ def test_a_call_that_is_larger_than_the_cap_is_looked_at_all_the_same():
     server = Cache(CacheCap(), 0, in_flight=16, weight=4)
     assert server.run(9.0) < 12
     assert server.run(60.0) is None, "nothing is ever found there"
+
+
+def test_under_a_pin_it_goes_on_learning():
+    server = Cache(CacheCap(), 8)
+    server.run(15.0)
+    server.pinned, server.room = True, 64
+    server.run(120.0)
+    server.pinned = False
+    assert server.run(120.5) >= 30
+
+
+def test_a_server_that_was_started_anew_is_looked_at_again():
+    server = Cache(CacheCap(), 0)
+    assert server.run(30.0) is None, "nothing is ever found there"
+    server.room = 8
+    server.cap.on_restart(server.now)
+    assert 6 <= server.run(45.0) <= 9
 
 
 def test_what_is_found_while_more_and_more_is_shared_is_not_what_to_expect():

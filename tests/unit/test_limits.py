@@ -514,12 +514,29 @@ def test_a_limit_that_came_down_does_not_open_again_before_the_server_is_started
     assert limit.on_begun(200, 0.0, 41.0).reason == "200 sequences have begun to be answered"
 
 
-def test_a_limit_that_refusals_bound_does_not_open():
+def test_a_limit_that_refusals_bound_does_not_open_before_the_bound_is_gone():
     limit = KneeLimit(100)
     refused(limit, 1.0, 130.0)
-    assert not limit.opening
     assert limit.on_begun(100, 0.0, 1.5) is None
     assert limit.limit == 90
+    assert limit.on_begun(100, 0.0, 60.0).limit == 157
+
+
+def test_a_server_that_was_started_anew_opens_it_again_as_if_it_were_new():
+    limit = KneeLimit(64)
+    limit.on_begun(100, 0.0, 1.0)
+    refused(limit, 2.0, 100.0)
+    assert limit._most_ahead() == 1.2
+    limit.on_restart(3.0)
+    assert limit._most_ahead() == 1.4
+    assert limit.on_begun(200, 0.0, 4.0) is not None
+
+
+def test_while_a_server_that_changed_is_looked_at_nothing_opens():
+    limit = KneeLimit(64)
+    limit._hold_until = 2.0
+    assert limit.on_begun(64, 0.0, 1.9) is None
+    assert limit.on_begun(64, 0.0, 2.0).limit == 100
 
 
 def opened(knee):

@@ -13,7 +13,7 @@ def seen(*loads_and_throughputs, each=3, since=0.0):
     return throughputs
 
 
-def test_the_smallest_load_that_brought_as_much():
+def test_the_smaller_load_that_was_worth_most():
     assert seen((8, 50.0), (16, 100.0), (32, 100.0), (64, 100.0)).as_much(0.1) == pytest.approx(16)
 
 

@@ -64,6 +64,7 @@ class Endpoint:
         "pace",
         "rates",
         "refusals",
+        "returned",
         "served",
         "server",
         "stillness",
@@ -85,6 +86,8 @@ class Endpoint:
         self.in_flight = 0
         self.served = 0
         """Sequences that it has answered."""
+        self.returned = 0
+        """Permits given back, for whatever reason."""
         self.pace = Pace()
         self._area = 0.0
         self._area_at = 0.0
@@ -128,6 +131,7 @@ class Endpoint:
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight -= sequences
+        self.returned += sequences
         assert self.in_flight >= 0, "more permits returned than taken"
 
     def area(self, now: float) -> float:

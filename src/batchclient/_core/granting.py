@@ -379,6 +379,7 @@ class Granting:
             callers=size,
             answered=bytearray(size),
             served_at_sent=endpoint.served,
+            returned_at_sent=endpoint.returned,
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,
             lane=lane,

@@ -263,6 +263,8 @@ class Batch:
     """Output tokens of the answers so far."""
     served_at_sent: int = 0
     """The sequences that the endpoint had answered when it was granted."""
+    returned_at_sent: int = 0
+    """The permits that the endpoint had been given back when it was granted."""
     area_at_sent: float = 0.0
     """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
     in_flight_at_sent: int = 0

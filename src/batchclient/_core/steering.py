@@ -90,10 +90,10 @@ class Steering:
         """Every prompt of a batch has its first token; return whether that changed a limit."""
         endpoint = self._endpoints.by_id[batch.endpoint]
         begin = getattr(endpoint.limit, "on_begun", None)
-        if begin is None or batch.unanswered < len(batch.requests):
+        if begin is None or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
             return False
-        # Servers begin prompts in order: of what was there when it was sent, nothing waits any more.
-        running = min(endpoint.in_flight, batch.in_flight_at_sent - (endpoint.served - batch.served_at_sent))
+        # Servers begin prompts in order: of what was there when it was sent, nothing waits any more. Of the last one's choices one is known to have begun.
+        running = batch.in_flight_at_sent - (endpoint.returned - batch.returned_at_sent) - (batch.shape.weight - 1)
         given_s = min(
             (request.deadline - batch.sent_at for request in batch.requests if request.deadline is not None),
             default=math.inf,

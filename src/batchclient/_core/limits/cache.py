@@ -45,6 +45,8 @@ _BAD_CUT_RATIO = 0.65
 _GROWTH_RATIO = 1.06
 _USED_RATIO = 0.8
 _STEADY_RATIO = 1.1
+_ENDING_LATENCIES = 2.0
+"""So long after a cut more may be in flight than the cap allows. Later it is somebody else's doing (a pin)."""
 _FORGETTING = 0.99
 """Of the best ratio, per window: prompts change."""
 _CAREFUL_S = 30.0
@@ -56,18 +58,18 @@ class CacheCap:
     """Lowers the limit while the server's prefix cache holds less than was put there. A ``Cap``."""
 
     __slots__ = (
-        "_answers", "_began", "_best", "_cap", "_ceiling", "_ceiling_until", "_cuts", "_expected", "_expected_before", "_heard_at", "_heaviest", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
+        "_answers", "_began", "_best", "_cap", "_ceiling", "_ceiling_until", "_cuts", "_ending_until", "_expected", "_expected_before", "_heard_at", "_heaviest", "_hits", "_last", "_latency_s", "_let_go_until", "_peak", "_prompt",
         "_queries", "_reason", "_was_good",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._let_go_until = -math.inf
         self._forget()
 
     def __repr__(self) -> str:
         return f"<CacheCap {self._cap}>"
 
     def _forget(self) -> None:
+        self._let_go_until = self._ending_until = -math.inf
         self._best = 1.0
         self._expected_before = 0.0
         self._cap: float | None = None
@@ -109,7 +111,7 @@ class CacheCap:
             # The first one, or the server was started anew: there is no difference to take.
             self._restart(now)
             return
-        if self._cap is not None and self._peak > max(self._cap, self._heaviest):
+        if self._cap is not None and self._peak > max(self._cap, self._heaviest) and now < self._ending_until:
             self._restart(now)
             return
         self._hits += self._last[0] - last[0]
@@ -149,6 +151,7 @@ class CacheCap:
             self._grow(now, "the prefix cache held what was put there")
             return
         self._cuts += 1
+        self._ending_until = now + _ENDING_LATENCIES * max(_WINDOW_S, self._latency_s)
         if self._cuts > _FUTILE_CUTS:
             self._let_go_until = now + _GIVEN_UP_S
             self._cap = None

@@ -160,7 +160,7 @@ class KneeLimit:
     @property
     def opening(self) -> bool:
         """Whether first tokens may still raise it."""
-        return self._opens and not self._came_down and self._bound.load == math.inf
+        return self._opens and not self._came_down
 
     def on_begun(self, running: int, hurry: float, now: float) -> LimitChange | None:
         """All prompts of a batch have their first token, and none has ended; return the change it caused, if any.
@@ -170,7 +170,8 @@ class KneeLimit:
             hurry: the share of the time that their callers give which it took; 0: they give any time.
             now: the time.
         """
-        if not self.opening:
+        self._bound.expire(now)
+        if not self.opening or self._bound.load < math.inf or now < self._hold_until:
             return None
         base = self._opening.raised(self._base, running, hurry)
         if base <= self._base:

@@ -10,7 +10,7 @@ Rules:
   have ended (``knee``). No time is measured for it, so none can be misread; a server that queues ends it by itself, for what waits has no first
   token. Where answers come in one piece there is no first token, and no opening. A server that prefers some prompts (priorities, SGLang's
   longest prefix first, a router before several replicas) may open it further than what runs; it comes down from there as from any load.
-- It ends at 256, vLLM's default number of running sequences: from there on, only what answers took says whether more is worth anything.
+- Its base ends at 256, vLLM's default number of running sequences on small GPUs (the limit swings about it): from there on, only what answers took says whether more is worth anything.
 - It ends when the limit first comes down, and not before the server is started anew. Nor does it go on while a refusal bounds the limit, or
   where the first tokens took more than a hundredth of the time that callers give: what is in flight gets slower with each that joins it, and
   theirs would be too late.
