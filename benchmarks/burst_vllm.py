@@ -129,7 +129,7 @@ def markdown(data: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", default="64:64,256:64,256:mixed,1000:64")
+    parser.add_argument("--cells", default="64:64,256:64,256:mixed")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     data: dict[str, Any] = {"cases": [], "machine": machine_line(machine())}
