@@ -326,7 +326,7 @@ PROTECTIONS = (
     Protection(
         "a cache that holds less than was put there lowers the limit",
         "src/batchclient/_core/limits/cache.py",
-        "        if share >= _GOOD_RATIO:\n",
+        "        if self._was_good:\n",
         "        if True:\n",
         "tests/unit/test_cache.py::test_it_comes_down_to_what_the_cache_holds_and_stays_there",
     ),

@@ -514,12 +514,15 @@ def test_a_limit_that_came_down_does_not_open_again_before_the_server_is_started
     assert limit.on_begun(200, 0.0, 41.0).reason == "200 sequences have begun to be answered"
 
 
-def test_a_limit_that_refusals_bound_does_not_open_before_the_bound_is_gone():
+@pytest.mark.parametrize("outcome", [Outcome.DROPPED, Outcome.LATE])
+def test_a_limit_that_refusals_or_late_answers_cut_does_not_open_again(outcome):
     limit = KneeLimit(100)
-    refused(limit, 1.0, 130.0)
-    assert limit.on_begun(100, 0.0, 1.5) is None
-    assert limit.limit == 90
-    assert limit.on_begun(100, 0.0, 60.0).limit == 157
+    for tenth in range(20):
+        limit.on_sample(sample(1.0 + tenth / 10, 1.0, 100.0, sequences=5, outcome=outcome, admitted_at=limit.limit))
+    assert not limit.opening
+    assert limit.limit < 100
+    # An hour later the bound is long gone. Were it to open then, a server that refuses would be flooded every half minute.
+    assert limit.on_begun(100, 0.0, 3600.0) is None
 
 
 def test_a_server_that_was_started_anew_opens_it_again_as_if_it_were_new():

@@ -160,7 +160,7 @@ class KneeLimit:
     @property
     def opening(self) -> bool:
         """Whether first tokens may still raise it."""
-        return self._opens and not self._came_down
+        return self._opens and not self._came_down and not self._opening.over
 
     def on_begun(self, running: int, hurry: float, now: float) -> LimitChange | None:
         """All prompts of a batch have their first token, and none has ended; return the change it caused, if any.
@@ -170,8 +170,7 @@ class KneeLimit:
             hurry: the share of the time that their callers give which it took; 0: they give any time.
             now: the time.
         """
-        self._bound.expire(now)
-        if not self.opening or self._bound.load < math.inf or now < self._hold_until:
+        if not self.opening or now < self._hold_until:
             return None
         base = self._opening.raised(self._base, running, hurry)
         if base <= self._base:
@@ -314,6 +313,7 @@ class KneeLimit:
         return self._set("the server refused work")
 
     def _bound_below(self, load: float, now: float) -> None:
+        self._opening.over = True
         self._bound.set_below(load, self._floor, max(self._latency_s, _SHORTEST_COOLDOWN_S), now)
 
     def _set(self, reason: str) -> LimitChange | None:

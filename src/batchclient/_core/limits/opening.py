@@ -11,9 +11,9 @@ Rules:
   token. Where answers come in one piece there is no first token, and no opening. A server that prefers some prompts (priorities, SGLang's
   longest prefix first, a router before several replicas) may open it further than what runs; it comes down from there as from any load.
 - Its base ends at 256, vLLM's default number of running sequences on small GPUs (the limit swings about it): from there on, only what answers took says whether more is worth anything.
-- It ends when the limit first comes down, and not before the server is started anew. Nor does it go on while a refusal bounds the limit, or
-  where the first tokens took more than a hundredth of the time that callers give: what is in flight gets slower with each that joins it, and
-  theirs would be too late.
+- It ends when the limit first comes down, by refusals and late answers too, and does not begin again before the server is started anew. Nor does it go on
+  where the first tokens took more than a hundredth of the time that callers give: what is in flight gets slower with each that joins it, and theirs would be too
+  late.
 - The load it came to was never shown to be worth it. So the limit runs less far ahead after it, and when it comes down for the first time, it
   does so at once to the least load that brought 0.95 of the most throughput seen, as BBR drains the queue that its startup has made (Cardwell et
   al. 2016).
@@ -37,9 +37,11 @@ _ENOUGH_THROUGHPUT = 0.95
 class Opening:
     """What first tokens have raised a limit to, until it comes down."""
 
-    __slots__ = ("used",)
+    __slots__ = ("over", "used")
 
     def __init__(self) -> None:
+        self.over = False
+        """Whether a refusal or late answers have ended it."""
         self.used = False
         """Whether the limit was raised, and has not come down since."""
 
