@@ -35,7 +35,11 @@ def main() -> None:
     parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
     parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a constant of the knee's modules"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a constant of the knee's modules, or MODULE.NAME of another",
     )
     parser.add_argument(
         "--p95", type=float, metavar="SECONDS", help="only the knee under this latency objective, each seed shown"

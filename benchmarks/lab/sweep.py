@@ -118,7 +118,7 @@ class AlgorithmJob:
     best: tuple[StaticRun, ...]
     """The best fixed limit of each phase."""
     constants: tuple[tuple[str, float], ...] = ()
-    """Constants of the knee's modules to be tried, such as ("_GAIN", 0.5)."""
+    """Constants to be tried, such as ("_GAIN", 0.5), see ``set_constants``."""
 
     def __call__(self) -> AlgorithmRun:
         began = time.perf_counter()
@@ -152,12 +152,14 @@ class AlgorithmJob:
 
 
 def set_constants(constants: Iterable[tuple[str, float]]) -> None:
-    """Set constants of the knee's modules in this process, wherever a name is."""
-    modules = [importlib.import_module(f"batchclient._core.limits.{name}") for name in _KNEE_MODULES]
-    for name, value in constants:
+    """Set constants in this process: of the knee's modules, wherever a name is, or of the one that stands before it ("load._KV_RATIO")."""
+    for whole, value in constants:
+        named, _, name = whole.rpartition(".")
+        names = (named,) if named else _KNEE_MODULES
+        modules = [importlib.import_module(f"batchclient._core.limits.{each}") for each in names]
         found = [module for module in modules if hasattr(module, name)]
         if not found:
-            raise ValueError(f"no constant {name} in {', '.join(_KNEE_MODULES)}")
+            raise ValueError(f"no constant {name} in {', '.join(names)}")
         for module in found:
             # A count stays a count.
             setattr(module, name, type(getattr(module, name))(value))

@@ -16,10 +16,11 @@ from benchmarks.lab.once import takes_s
 from benchmarks.lab.profiles import SCENARIOS, Cache, Change, Scenario
 from benchmarks.lab.results import reached
 from benchmarks.lab.server import PrefixCache
-from benchmarks.lab.sweep import AlgorithmJob, StaticJob, StaticRun, best
+from benchmarks.lab.sweep import AlgorithmJob, StaticJob, StaticRun, best, set_constants
 from benchmarks.lab.workloads import Call, Calls, Closed, Lengths, Sessions
 
 from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitChange, LimitControl
+from batchclient._core.limits import knee, load
 from batchclient.simulator.profiles import Profile
 
 SHORT_S = 20.0
@@ -232,6 +233,16 @@ def test_a_share_is_that_of_the_best_fixed_limit():
 def test_a_constant_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="_NONSENSE"):
         AlgorithmJob("C", "knee", 0, (StaticJob("C", 0, 64)(),), (("_NONSENSE", 1.0),))()
+
+
+def test_a_constant_of_a_module_that_is_named_is_set_there_alone(monkeypatch):
+    for module in (load, knee):
+        monkeypatch.setattr(module, "_USED_RATIO", module._USED_RATIO)
+    before = knee._USED_RATIO
+    set_constants([("load._USED_RATIO", 0.5)])
+    assert (load._USED_RATIO, knee._USED_RATIO) == (0.5, before)
+    with pytest.raises(ValueError, match="no constant _NONSENSE in load"):
+        set_constants([("load._NONSENSE", 1.0)])
 
 
 # --- what the algorithms are worth ---

@@ -114,6 +114,13 @@ def test_for_half_a_minute_it_does_not_come_back_to_where_the_cache_was_too_smal
     assert overfull <= 5 * 3
 
 
+def test_after_several_cuts_in_a_row_the_last_says_where_the_cache_was_too_small():
+    # 34, 22, 14, 9 and 5: where nine were too many, not where 34 were.
+    server = Cache(CacheCap(), 8, in_flight=34)
+    assert server.run(9.0) <= 8
+    assert max(server.run(server.now + 0.5) for _ in range(50)) <= 8
+
+
 def test_it_follows_a_cache_with_more_room():
     server = Cache(CacheCap(), 8)
     server.run(15.0)

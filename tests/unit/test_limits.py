@@ -262,6 +262,18 @@ def test_what_smaller_loads_brought_before_the_server_changed_is_forgotten():
     assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
 
 
+@pytest.mark.parametrize(("tokens", "first"), [(40, 0.0), (4, 0.3)])
+def test_what_smaller_loads_brought_is_forgotten_where_answers_are_of_another_kind(tokens, first):
+    limit = KneeLimit(16)
+    server = Server(limit, knee_at(100), tokens=4)
+    server.run(10.0)
+    assert repr(limit._throughputs) != "<Throughputs at 0 loads>"
+    for twentieth in range(200):
+        now = server.now + twentieth / 20
+        limit.on_sample(sample(now, 1.0, float(limit.limit), tokens=tokens, first=first))
+    assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
+
+
 def test_where_answers_have_a_few_tokens_a_smaller_load_that_brought_as_much_is_a_reason():
     limit = KneeLimit(256)
     reasons = []
@@ -532,7 +544,7 @@ def test_a_server_that_was_started_anew_opens_it_again_as_if_it_were_new():
     assert limit._most_ahead() == 1.2
     limit.on_restart(3.0)
     assert limit._most_ahead() == 1.4
-    assert limit.on_begun(200, 0.0, 4.0) is not None
+    assert limit.on_begun(200, 0.0, 4.0).limit == 287, "nor does the bound hold it"
 
 
 def test_while_a_server_that_changed_is_looked_at_nothing_opens():

@@ -9,13 +9,14 @@ What is compared is what was *expected* to be in the cache, the prefixes of call
 that a healthy cache finds as much, and up to twice as much; how much is learnt.
 
 Rules:
-- A window is a mean latency, 1.5 s and 8 answers at least: what was looked up is counted when a call begins, what was expected when it ends. One in which little was expected (a fifth of the prompt tokens), or in which the server looked up
-  twice as many tokens as ours were (somebody else's), says nothing. Nor does one in which more was in flight than the cap allows: what was
-  sent before a cut is no sign that the cut was too small, nor one of nine.
-- The best ratio is learnt where what is expected does not rise: while more and more is shared, what is found runs ahead of what was expected of the calls
-  that end meanwhile. More than everything is never expected.
-- Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.65 where it is less than half and the window before was no
-  better: one step beyond a cliff takes one step back.
+- A window is a mean latency, 1.5 s and 8 answers at least: what was looked up is counted when a call begins, what was expected when it ends.
+  One in which little was expected (a fifth of the prompt tokens), or in which the server looked up twice as many tokens as ours were (somebody
+  else's), says nothing. Nor, for two of these times after a cut, does one in which more was in flight than the cap allows: what was sent before a
+  cut is no sign that it was too small, nor one of nine.
+- The best ratio is learnt where what is expected does not rise: while more and more is shared, what is found runs ahead of what was expected of
+  the calls that end meanwhile. More than everything is never expected.
+- Found less than 0.8 of the best ratio so far (1 at least): the cap falls to 0.9 of the window's peak in flight, to 0.65 where it is less than
+  half and the window before was not good: one step beyond a cliff takes one step back.
 - Otherwise it grows by 6 %, if it is used; for half a minute after a cut not back to where the cache was too small.
 - A cache in which nothing is found however low the cap (nine cuts in a row: 0.02 of where it began) is not what this is about: it is not
   looked at again for five minutes.
@@ -141,7 +142,6 @@ class CacheCap:
         if self._queries > _OTHERS_RATIO * self._prompt:
             return
         found = self._hits / self._queries
-        # While more and more is shared, what is found runs ahead of what was expected of the calls that end meanwhile.
         self._best = max(1.0, self._best * _FORGETTING, 0.0 if rising else found / expected)
         put_there = min(1.0, self._best * expected)
         share = found / put_there

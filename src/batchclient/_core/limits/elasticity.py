@@ -14,8 +14,8 @@ Rules:
 - The limit swings. Rising, it brings the prefill of many prompts at once, and the first answers to end are then the short ones. What the mix of
   lengths comes to is fitted beside the load: without it ``e`` is 0.1 to 0.2 too low beyond a knee.
 - Answers of a few tokens are mostly a wait for their prompt's turn, and as the limit swings the queue they met lags behind the load they shared. How much of
-  their time follows that queue is fitted beside the load as well: a plateau's ``e`` comes out within 0.03 of 0, without it within 0.08. For longer answers in
-  one piece it is not: there it adds noise (``padding``).
+  their time follows that queue is fitted beside the load as well: a plateau's ``e`` comes out within 0.04 of 0, without it within 0.09
+  (tests/unit/test_elasticity.py). For longer answers in one piece it is not: there it adds noise (``padding``).
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue. Where answers come in one piece (plain replies, a
   server that pads) none would be seen.
 - If the newest points all lie far off the line, the server has changed, and older points are dropped. Likewise if time per token clearly falls with

@@ -6,7 +6,7 @@ times as long as without a limit (``benchmarks.lab --once``).
 
 Rules:
 - Servers begin prompts in order. Once all prompts of a batch have their first token and none of them has ended, whatever was in flight when the
-  batch was sent, less what has been answered since, was running at once. The limit may be 1.4 times that, as it may be of a load whose answers
+  batch was sent, less what has ended since in whatever way, was running at once (of its own last call's choices, one). The limit may be 1.4 times that, as it may be of a load whose answers
   have ended (``knee``). No time is measured for it, so none can be misread; a server that queues ends it by itself, for what waits has no first
   token. Where answers come in one piece there is no first token, and no opening. A server that prefers some prompts (priorities, SGLang's
   longest prefix first, a router before several replicas) may open it further than what runs; it comes down from there as from any load.
