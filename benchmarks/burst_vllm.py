@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import contextlib
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -132,6 +133,10 @@ def main() -> None:
     parser.add_argument("--cells", default="64:64,256:64,256:mixed")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
+    for cell in options.cells.split(","):
+        # Before a server is booted for it.
+        if not re.fullmatch(r"[1-9]\d*:([1-9]\d*|mixed)", cell):
+            parser.error(f"--cells: {cell!r} is not calls:max_tokens, such as 256:64 or 256:mixed")
     data: dict[str, Any] = {"cases": [], "machine": machine_line(machine())}
     with vllm("--max-num-seqs", "256") as server:
         prompts = asyncio.run(learn_prompts(server))
