@@ -1,6 +1,8 @@
 """Limits: numbers with reasons, and no permits."""
 
+import itertools
 import math
+import random
 
 import pytest
 
@@ -290,6 +292,71 @@ def test_where_answers_have_a_few_tokens_a_smaller_load_that_brought_as_much_is_
     Server(Told(), knee_at(64), tokens=4).run(60.0)
     assert any("in flight brought as much, swinging about" in reason for reason in reasons)
     assert limit.limit <= 96
+
+
+def cliff_at(best):
+    """Throughput grows up to ``best`` in flight and falls off beyond: conversations that share a prefix cache."""
+    return lambda load: 0.05 * (load / best) ** (0.5 if load <= best else 2.5)
+
+
+def test_at_a_peak_the_limit_stays_and_looks_around_now_and_then():
+    limit = KneeLimit(8)
+    server = Server(limit, cliff_at(9), tokens=4)
+    server.run(20.0)
+    loads = [server.run(server.now + 0.1) for _ in range(400)]
+    stays = [len(list(same)) for _, same in itertools.groupby(loads)]
+    assert max(stays) >= 150, "no swing, for the fifteen seconds until a side of the peak is forgotten"
+    assert sum(load == 9 for load in loads) >= 0.7 * len(loads)
+    assert min(loads) >= 6, "and not far"
+    assert max(loads) > 9, "what lies beside the peak is looked at again"
+
+
+def test_a_peak_that_has_moved_is_left():
+    limit = KneeLimit(8)
+    server = Server(limit, cliff_at(9), tokens=4)
+    server.run(30.0)
+    # The same throughput at nine, but twice as many fit.
+    server.seconds = lambda load: 0.05 * (load / 9) ** (0.5 if load <= 18 else 2.5)
+    server.run(90.0)
+    assert sorted(server.run(server.now + 0.1) for _ in range(200))[100] >= 14
+
+
+def test_the_first_second_after_a_pause_says_nothing():
+    """Caches are cold then: answers took four times as long, and the limit fell for it to a third."""
+    limit = KneeLimit(64)
+    server = Server(limit, knee_at(64, 0.3), tokens=4)
+    before = server.run(30.0)
+    server.now += 30.0
+    began = server.now
+    server.seconds = lambda load: 0.3 * max(1.0, load / 64) * max(1.0, 4.0 - 4.0 * (server.now - began))
+    assert {server.run(began + tenth / 10) for tenth in range(1, 11)} == {before}
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3.0])
+def test_what_was_seen_before_a_pause_is_compared_with_what_comes_on_slow_servers_alone(seconds):
+    limit = KneeLimit(64)
+    server = Server(limit, knee_at(64, seconds), tokens=300)
+    server.run(60.0)
+    server.now += 3.5
+    server.run(server.now + 0.5)
+    assert (len(limit._elasticity.points) <= 2) == (seconds < 1)
+
+
+def test_where_answers_come_piece_by_piece_each_turn_shortens_the_stride():
+    """A server at its knee, as noisy as a shared one: its limit turns all the time."""
+    generator = random.Random(0)
+    limit = KneeLimit(64)
+    now, steps = 0.0, []
+    while now < 200.0:
+        load, before = limit.limit, limit._base
+        took = 2.0 * max(1.0, load / 64) * generator.lognormvariate(0, 0.2)
+        now += took / load
+        limit.on_sample(sample(now, took, float(load), tokens=300, first=0.05 * took))
+        if limit._base != before:
+            steps.append((now, abs(math.log(limit._base / before))))
+    early = [step for at, step in steps if at < 20.0]
+    late = [step for at, step in steps if at > 100.0]
+    assert sum(late) / len(late) < 0.6 * sum(early) / len(early)
 
 
 def test_where_answers_come_in_one_piece_the_limit_falls_faster():

@@ -5,11 +5,11 @@ import pytest
 from batchclient._core.limits.throughputs import Throughputs
 
 
-def seen(*loads_and_throughputs, each=3, since=0.0):
+def seen(*loads_and_throughputs, each=3):
     throughputs = Throughputs()
     for load, throughput in loads_and_throughputs:
         for _ in range(each):
-            throughputs.take_in(load, throughput, 1.0, since)
+            throughputs.take_in(load, throughput, 0.0)
     return throughputs
 
 
@@ -38,32 +38,60 @@ def test_larger_loads_than_the_newest_say_nothing():
 def test_what_was_seen_twice_does_not_count():
     assert seen((16, 100.0), (64, 100.0), each=2).as_much(0.1) is None
     throughputs = seen((64, 100.0))
-    throughputs.take_in(16, 100.0, 1.0, 0.0)
-    throughputs.take_in(64, 100.0, 1.0, 0.0)
+    throughputs.take_in(16, 100.0, 0.0)
+    throughputs.take_in(64, 100.0, 0.0)
     assert throughputs.as_much(0.1) is None
     throughputs = seen((16, 100.0))
-    throughputs.take_in(64, 100.0, 1.0, 0.0)
+    throughputs.take_in(64, 100.0, 0.0)
     assert throughputs.as_much(0.1) is None
 
 
 def test_one_answer_of_many_is_not_believed():
     throughputs = seen((16, 80.0), (64, 100.0), each=20)
-    throughputs.take_in(64, 60.0, 1.0, 0.0)
+    throughputs.take_in(64, 60.0, 0.0)
     assert throughputs.as_much(0.05) is None
 
 
 def test_it_is_forgotten_after_twenty_paces():
     throughputs = seen((16, 100.0))
-    for at in (19.0, 19.5, 20.0):
-        throughputs.take_in(64, 100.0, 1.0, at)
+    for paces in (19.0, 0.5, 0.5):
+        throughputs.take_in(64, 100.0, paces)
     assert throughputs.as_much(0.1) == pytest.approx(16)
-    throughputs.take_in(64, 100.0, 1.0, 20.5)
+    throughputs.take_in(64, 100.0, 0.5)
     assert throughputs.as_much(0.1) is None
+
+
+def test_a_peak_lies_between_loads_that_brought_clearly_less():
+    assert seen((6, 87.0), (8, 100.0), (10, 80.0)).peak() == pytest.approx(8)
+    assert seen((10, 80.0), (6, 87.0), (8, 100.0)).peak() == pytest.approx(8), "whatever was seen last"
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        ((6, 87.0), (8, 100.0)),
+        ((8, 100.0), (10, 80.0)),
+        ((6, 95.0), (8, 100.0), (10, 80.0)),
+        ((6, 87.0), (8, 100.0), (10, 95.0)),
+    ],
+)
+def test_a_plateau_or_one_side_alone_is_no_peak(loads):
+    assert seen(*loads).peak() is None
+
+
+def test_a_peak_seen_twice_is_none_and_one_is_forgotten_with_a_side():
+    assert seen((6, 87.0), (8, 100.0), (10, 80.0), each=2).peak() is None
+    throughputs = seen((6, 87.0), (8, 100.0), (10, 80.0))
+    throughputs.take_in(8, 100.0, 20.0)
+    assert throughputs.peak() == pytest.approx(8)
+    throughputs.take_in(8, 100.0, 0.5)
+    assert throughputs.peak() is None
 
 
 def test_nothing_seen_says_nothing():
     throughputs = Throughputs()
     assert throughputs.as_much(0.1) is None
+    assert throughputs.peak() is None
     seen_before = seen((16, 100.0), (64, 100.0))
     seen_before.forget_all()
     assert seen_before.as_much(0.1) is None

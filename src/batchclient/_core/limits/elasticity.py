@@ -109,6 +109,10 @@ class Elasticity:
         self.unseen = False
         """Whether answers come in one piece, so that a queue would not be seen."""
 
+    def forget_points(self) -> None:
+        """The next one stands alone; what was estimated stays."""
+        self.points.clear()
+
     def take_in(self, point: Point, base: float, pace_s: float, now: float) -> ServerChange | None:
         """Estimate anew with one more point; return whether the server has changed, after which there is no other point.
 
