@@ -332,6 +332,42 @@ def test_the_first_second_after_a_pause_says_nothing():
     assert {server.run(began + tenth / 10) for tenth in range(1, 11)} == {before}
 
 
+@pytest.mark.parametrize("seconds", [0.7, 0.8, 0.9, 1.05])
+def test_a_limit_of_one_is_no_pause(seconds):
+    """Four answers, one after another, take longer than what counts as a pause: an earlier version stayed at 1 for ever, its bound with it."""
+    limit = KneeLimit(8)
+    for tenth in range(40):
+        refused(limit, 10.0 * tenth, 1.0)
+    assert limit.limit == 1
+    server = Server(limit, knee_at(100, seconds), tokens=4)
+    server.now = 400.0
+    assert server.run(700.0) >= 40
+
+
+def test_cold_answers_that_take_long_are_left_out_too():
+    limit = KneeLimit(64)
+    server = Server(limit, knee_at(64, 0.7), tokens=4)
+    before = server.run(60.0)
+    server.now += 10.0
+    for _ in range(32):
+        limit.on_sample(sample(server.now + 2.5, 2.5, float(before), tokens=4))
+    assert limit.limit == before
+
+
+def test_what_was_remembered_is_void_after_late_answers_and_a_restart():
+    def be_late(limit, now):
+        for twentieth in range(1, 20):
+            limit.on_sample(sample(now + twentieth / 20, 0.05, 9.0, outcome=Outcome.LATE))
+
+    for forget in (be_late, lambda limit, now: limit.on_restart(now)):
+        limit = KneeLimit(8)
+        server = Server(limit, cliff_at(9), tokens=4)
+        server.run(20.0)
+        assert repr(limit._throughputs) != "<Throughputs at 0 loads>"
+        forget(limit, server.now)
+        assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
+
+
 @pytest.mark.parametrize("seconds", [0.3, 3.0])
 def test_what_was_seen_before_a_pause_is_compared_with_what_comes_on_slow_servers_alone(seconds):
     limit = KneeLimit(64)

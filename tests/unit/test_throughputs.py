@@ -62,8 +62,8 @@ def test_it_is_forgotten_after_twenty_paces():
 
 
 def test_a_peak_lies_between_loads_that_brought_clearly_less():
-    assert seen((6, 87.0), (8, 100.0), (10, 80.0)).peak() == pytest.approx(8)
-    assert seen((10, 80.0), (6, 87.0), (8, 100.0)).peak() == pytest.approx(8), "whatever was seen last"
+    assert seen((6, 87.0), (8, 100.0), (10, 80.0)).peak(0.1) == pytest.approx(8)
+    assert seen((10, 80.0), (6, 87.0), (8, 100.0)).peak(0.1) == pytest.approx(8), "whatever was seen last"
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,28 @@ def test_a_peak_lies_between_loads_that_brought_clearly_less():
     ],
 )
 def test_a_plateau_or_one_side_alone_is_no_peak(loads):
-    assert seen(*loads).peak() is None
+    assert seen(*loads).peak(0.1) is None
+
+
+def test_a_peak_must_be_worth_its_load():
+    throughputs = seen((6, 87.0), (8, 100.0), (10, 80.0))
+    assert throughputs.peak(0.4) == pytest.approx(8)
+    assert throughputs.peak(0.5) is None
 
 
 def test_a_peak_seen_twice_is_none_and_one_is_forgotten_with_a_side():
-    assert seen((6, 87.0), (8, 100.0), (10, 80.0), each=2).peak() is None
+    assert seen((6, 87.0), (8, 100.0), (10, 80.0), each=2).peak(0.1) is None
     throughputs = seen((6, 87.0), (8, 100.0), (10, 80.0))
     throughputs.take_in(8, 100.0, 20.0)
-    assert throughputs.peak() == pytest.approx(8)
+    assert throughputs.peak(0.1) == pytest.approx(8)
     throughputs.take_in(8, 100.0, 0.5)
-    assert throughputs.peak() is None
+    assert throughputs.peak(0.1) is None
 
 
 def test_nothing_seen_says_nothing():
     throughputs = Throughputs()
     assert throughputs.as_much(0.1) is None
-    assert throughputs.peak() is None
+    assert throughputs.peak(0.1) is None
     seen_before = seen((16, 100.0), (64, 100.0))
     seen_before.forget_all()
     assert seen_before.as_much(0.1) is None

@@ -7,8 +7,8 @@ What is done with it:
 - The limit moves by ``d ln L / dt = push / pace``, where the pace is a mean latency: up by ``_GAIN · (e - target) ** _POWER`` while
   throughput grows with load (the slow start, where ``e`` is near 1, and the approach), down by ``_RETREAT`` per target's worth where it does not.
 - Where answers come piece by piece, once the limit has come down: each turn from up to down or back shortens its stride, and going on lengthens it again.
-  An estimate is as old as what it rests on, so that a limit in full stride runs past its aim either way. Answers in one piece have no such rule:
-  on the plateau of a cache that thrashes noise turns the limit all the time, and it must get down from there.
+  An estimate is as old as what it rests on, so that a limit in full stride runs past its aim either way. Turns shorten nothing where answers come
+  in one piece: on the plateau of a cache that thrashes noise turns the limit all the time, and it must get down from there.
 - It never runs far ahead of the evidence: it is moved neither above 1.4 times nor below 0.85 of the load that the last answers saw (as far as
   they waited, of the queue they met). Once it has come down, its way up is no slow start any more, and on a noisy server it runs less far ahead:
   half of what is taken for growth there is noise.
@@ -17,7 +17,8 @@ What is done with it:
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
   in whole steps. Where they have a few tokens, what each load brought is remembered (``throughputs``): the limit falls faster still while a load well
-  below it brought as much; and where one brought clearly more than smaller and larger ones, it stays there, without a swing, until one side is forgotten.
+  below it brought as much; and where one brought clearly more than smaller and larger ones, it stays there, without a swing, until one side is forgotten,
+  and looks around in short strides.
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -25,7 +26,8 @@ What is done with it:
 - Answers that come too late (their callers' deadlines have passed) bound it likewise, once they are more than a few; if all do, the base is
   cut without waiting for a slope.
 - Until it first comes down, first tokens raise it before any answer has ended (``opening``).
-- After a pause, a server of short answers has cold caches: for a second nothing is learnt, and what was seen before is not compared with what comes.
+- After a pause (nothing was sent for three seconds after the last answer), a server of short answers has cold caches: for a second from the first answer on
+  nothing is learnt, and what was seen before is not compared with what comes.
 - If the server has changed, the base stands still for a pace. Where it became faster, the base also goes back to below the loads it was seen at:
   what the limit has grown by meanwhile had no other reason.
 
@@ -115,7 +117,7 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_elasticity", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
+        "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
         "_phase", "_refusals", "_settled", "_steered_at", "_stride", "_target", "_throughputs", "_upward", "limit",
     )  # fmt: skip
 
@@ -146,6 +148,8 @@ class KneeLimit:
         self._opens = opens
         self._opening = Opening()
         self._hold_until = -math.inf
+        self._ended_at = math.inf
+        """When an answer ended last."""
         self._learns_from = -math.inf
         self._stride = 1.0
         """How much of a move is made."""
@@ -171,6 +175,11 @@ class KneeLimit:
         if sample.outcome is Outcome.IGNORED or sample.now <= sample.sent_at:
             # What took no time (a mocked server's answer) has no rate.
             return None
+        if 0 < self._latency_s < _COLD_S and sample.sent_at - self._ended_at > _PAUSE_S:
+            self._learns_from = sample.now + _COLD_S
+            self._elasticity.forget_points()
+            self._cohort = Cohort()
+        self._ended_at = sample.now
         cohort = self._cohort
         cohort.add(sample)
         enough = max(4, self.limit // 8)
@@ -205,6 +214,7 @@ class KneeLimit:
         self._elasticity.forget_all()
         self._throughputs.forget_all()
         self._stride = 1.0
+        self._settled = False
         self._came_down = False
         self._opening = Opening()
         self._refusals = Refusals()
@@ -228,12 +238,14 @@ class KneeLimit:
                 # A cliff has no slope: the points on it would only say how deep it is.
                 return self._set("answers came too late")
         if not cohort.answered:
+            self._throughputs.forget_all()
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
         if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
             return None
         if now < self._learns_from:
+            self._bound.expire(now)
             return None
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
         reason = self._move(cohort.point(now), cohort.heaviest - 1, paces, now)
@@ -248,9 +260,6 @@ class KneeLimit:
         self._latency_s += 0.3 * (latency_s - self._latency_s) if self._latency_s else latency_s
         self._pace_s = max(self._latency_s, _SHORTEST_PACE_S)
         since, self._steered_at = self._steered_at, now
-        if since is not None and now - since > _PAUSE_S and self._latency_s < _COLD_S:
-            self._learns_from = now + _COLD_S
-            self._elasticity.forget_points()
         return 1 / _POINTS_PER_PACE if since is None else min(1.0, (now - since) / self._pace_s)
 
     def _move(self, newest: Point, empty: int, paces: float, now: float) -> str:
@@ -263,12 +272,12 @@ class KneeLimit:
             if self._came_down and change.faster:
                 self._base = min(self._base, _BACK_RATIO * change.least_load)
         self._remember(newest, paces)
-        peak = self._throughputs.peak()
+        peak = self._throughputs.peak(self._target)
         self._settled = peak is not None
         if peak is not None:
             self._came_down = True
             self._stride = _SHORTEST_STRIDE
-            self._base = peak
+            self._base = max(_BEHIND * self._base, min(peak + empty, _AHEAD * self._base))
             return f"{peak:.0f} in flight brought most"
         if now < self._hold_until:
             return "the server has changed"
@@ -292,7 +301,8 @@ class KneeLimit:
             return
         wait = waiting(self._elasticity.points)
         load = newest.felt(wait.share)
-        self._throughputs.take_in(load, load / newest.cost_s(wait.tokens), paces)
+        # As they have a few tokens, it is answers that are counted.
+        self._throughputs.take_in(load, load / newest.cost_s(1.0), paces)
 
     def _moved(self, newest: Point, empty: int, paces: float) -> float:
         """Where the elasticity has the base go."""
@@ -361,6 +371,7 @@ class KneeLimit:
 
     def _bound_below(self, load: float, now: float) -> None:
         self._opening.over = True
+        self._throughputs.forget_all()
         self._bound.set_below(load, self._floor, max(self._latency_s, _SHORTEST_COOLDOWN_S), now)
 
     def _set(self, reason: str) -> LimitChange | None:

@@ -9,7 +9,7 @@ Rules:
 - Loads are gathered in steps of a fifth (of the logarithm); one that was seen three times counts, for 20 paces of work: a pause does not age it.
 - Of the smaller loads that one counts that was worth most: its throughput, less what a larger load must bring. Not the smallest that brought as much: from beyond
   a cliff that would be below its edge.
-- What was seen above the present load does not speak for more of it: the server may have been another then.
+- What was seen above the present load does not speak for more of it, but for a peak: the server may have been another then.
 - A peak is the load that brought most, if both a smaller and a larger one brought 11 % less: on a plateau or a slope noise alone hardly makes one.
   While it is stayed at, its sides are forgotten, and then it is looked for anew.
 
@@ -80,16 +80,24 @@ class Throughputs:
             self._now,
         )
 
-    def peak(self) -> float | None:
-        """The load that brought most, if both a smaller and a larger one brought clearly less; ``None``: not known."""
+    def peak(self, elasticity: float) -> float | None:
+        """The load that brought most, if both a smaller and a larger one brought clearly less; ``None``: not known.
+
+        Args:
+            elasticity: of throughput to load, that makes a larger load worth as much as a smaller one: so steep its lower side must be.
+        """
         seen = {step: each for step, each in self._seen.items() if each.times >= _LEAST_TIMES}
         if len(seen) < 3:
             return None
-        peak = max(seen, key=lambda step: seen[step].throughput)
-        clearly = seen[peak].throughput - _CLEARLY
-        below = any(step < peak and each.throughput < clearly for step, each in seen.items())
-        above = any(step > peak and each.throughput < clearly for step, each in seen.items())
-        return math.exp(seen[peak].load) if below and above else None
+        at = max(seen, key=lambda step: seen[step].throughput)
+        peak = seen[at]
+        clearly = [each for each in seen.values() if peak.throughput - each.throughput > _CLEARLY]
+        below = any(
+            each.load < peak.load and peak.throughput - each.throughput >= elasticity * (peak.load - each.load)
+            for each in clearly
+        )
+        above = any(each.load > peak.load for each in clearly)
+        return math.exp(peak.load) if below and above else None
 
     def as_much(self, elasticity: float) -> float | None:
         """The smaller load that was worth most; ``None``: none was worth as much as the newest.
