@@ -91,7 +91,8 @@ _TURN_RATIO = 0.6
 _STRIDE_GROWTH = 1.1
 _SHORTEST_STRIDE = 0.4
 """Of the stride, at each turn; per pace in one direction; at least. An adaptive step size (Riedmiller and Braun 1993), with a shortest one that still
-reaches what has moved: without turns the limit circled about the knee, at a tenth more latency (``A``, ``B``) and 0.06 less throughput (``agents``)."""
+reaches what has moved. In the laboratory without it (``--set _TURN_RATIO=1``, ten seeds): latency of ``A`` 1.21 for 1.13, of ``B`` 1.29 for 1.27, throughput of
+``agents`` 0.79 for 0.86."""
 _PAUSE_S = 3.0
 _COLD_S = 1.0
 """Where answers take less than this: of slower ones a whole burst would say nothing."""
