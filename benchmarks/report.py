@@ -25,7 +25,7 @@ mpl.use("Agg")
 OURS, THEIRS, FLOOR = "#1b6ca8", "#c8743c", "#7a7a7a"
 INTRODUCTION = """# Benchmarks
 
-Ratios within one run carry over to other machines; absolute figures do not. Everything below was made by
+Ratios within one run carry over to like machines; absolute figures do not. Everything below was made by
 
     python benchmarks/overhead.py
     python benchmarks/drop_in.py
@@ -38,10 +38,6 @@ Ratios within one run carry over to other machines; absolute figures do not. Eve
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
     python benchmarks/report.py
-
-The parts on a real vLLM are of a CPU with AVX-512 and bfloat16. Ratios there do not carry over to one with AVX2 only: the same server gives about 50 answers/s
-with one token each instead of about 1,000 (`python benchmarks/limits_vllm.py --parts outputs --cells 1 --repetitions 2 --search-s 15`, vLLM 0.32, AMD EPYC,
-2026-11-24). Answers then come in waves seconds apart, and windows of a few seconds are too short.
 """
 
 Draw = Callable[[dict[str, Any], Path], None]
