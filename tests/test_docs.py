@@ -21,6 +21,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGE_OF_TESTS = ROOT / "docs/how-to/testing.md"
 """Its blocks are tests; tests/testing/test_page.py runs them."""
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+SECTION_LINK = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,20 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+def sections(page: Path) -> set[str]:
+    """A page's headings, as links name them."""
+    headings = HEADING.findall(FENCED.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_the_sections_that_a_page_links_to_are_there(page: Path) -> None:
+    for target, section in SECTION_LINK.findall(page.read_text()):
+        linked = page.parent / target if target else page
+        if "://" not in target and linked.suffix == ".md":
+            assert section in sections(linked), f"{name(page)} links to {target}#{section}"
 
 
 def test_the_reference_shows_the_presets_as_they_are() -> None:
