@@ -124,11 +124,19 @@ async def closed_loop(
     )
 
 
+VECTORS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""What a server on the CPU computes with, widest first: without AVX-512 a real vLLM is twenty times slower."""
+
+
 def cpu_model() -> str:
+    """Its name, and its widest vectors where they are known: makers give quite different processors one name."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+        facts = {name.strip(): value.strip() for name, _, value in lines}
+        if "model name" in facts:
+            flags = facts.get("flags", "").split()
+            widest = next((label for flag, label in VECTORS.items() if flag in flags), None)
+            return facts["model name"] + (f" ({widest})" if widest else "")
     return platform.processor() or platform.machine()
 
 

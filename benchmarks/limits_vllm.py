@@ -15,6 +15,9 @@ Prompts are random and never repeat (but for the conversations' own prefixes). A
 ``outputs`` answers of equal length come in waves of a hundred and more, of which a window holds one more or one less: as nobody gives up there, the
 server's own counter of generated tokens says how many there were, and ``answers/s`` is that over the mean tokens of an answer.
 Where other processes used more than ``--max-other`` cores in a window, the window is left out.
+
+The server computes in bfloat16, as its model asks. On a CPU without AVX-512 that is many times slower than ``--dtype float32``, and answers come in waves
+seconds apart: there take that, longer windows and a ``--name`` of their own.
 """
 
 from __future__ import annotations
@@ -43,12 +46,12 @@ MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
 
 
 @contextlib.contextmanager
-def vllm(*flags: str) -> Iterator[Server]:
+def vllm(*flags: str, dtype: str = "auto") -> Iterator[Server]:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from tests.live.real_time import go_first
     from tests.live.vllm_server import VllmServer
 
-    with VllmServer(flags) as server:
+    with VllmServer((*flags, "--dtype", dtype)) as server:
         go_first()
         yield Server(server.base_url, server.model, server.pid)
 
@@ -210,7 +213,7 @@ async def part(
 
 
 def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256") as server:
+    with vllm("--max-num-seqs", "256", dtype=options.dtype) as server:
         prompts = asyncio.run(learn_prompts(server))
         for cell in options.cells.split(","):
             work = completing(prompts, None if cell == "mixed" else int(cell))
@@ -226,7 +229,9 @@ def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32") as server:
+    with vllm(
+        "--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32", dtype=options.dtype
+    ) as server:
         prompts = asyncio.run(learn_prompts(server))
         works: dict[str, tuple[int | None, int, Work]] = {}
         works["default"] = (None, 48, Conversations(prompts).work)
@@ -236,7 +241,7 @@ def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    with vllm("--max-num-seqs", "256") as server:
+    with vllm("--max-num-seqs", "256", dtype=options.dtype) as server:
         prompts = asyncio.run(learn_prompts(server))
         in_time = completing(prompts, 64, timeout_s=1.0)
         works: dict[str, tuple[int | None, int, Work]] = {"default": (None, 256, in_time)}
@@ -322,6 +327,7 @@ def main() -> None:
     )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--max-other", type=float, default=0.3)
+    parser.add_argument("--dtype", default="auto", help="what the server computes in")
     parser.add_argument("--name", default="limits_vllm")
     parser.add_argument("--add", action="store_true", help="keep what an earlier run measured of other cases")
     options = parser.parse_args()

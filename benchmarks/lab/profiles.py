@@ -239,6 +239,15 @@ _ALL = (
         static_s=20.0,
     ),
     Scenario(
+        "one-token-unsteady",
+        "the same on a machine as unsteady as a shared one",
+        _CPU,
+        _closed(Lengths(20), Lengths(1), max_tokens=1),
+        duration_s=120.0,
+        static_s=60.0,
+        unsteadiness=0.12,
+    ),
+    Scenario(
         "timeouts",
         "the fitted vLLM, callers that wait 1 s at most",
         replace(_CPU, max_num_seqs=256),

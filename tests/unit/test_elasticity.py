@@ -31,3 +31,23 @@ def plateau(growth, per_s=60.0, start=48.0):
 @pytest.mark.parametrize("growth", [-0.2, -0.1, -0.05, 0.0, 0.05])
 def test_the_queue_that_short_answers_met_lags_behind_the_load_and_is_not_taken_for_it(growth):
     assert abs(plateau(growth)) <= 0.04
+
+
+def after_loads(tokens, paces, loads=(24.0, 96.0)):
+    """The last estimate where one load was seen for so many paces, then the other, and a time per answer of ``1 + N / 32`` wavers together for a second at a time."""
+    elasticity, now = Elasticity(), 0.0
+    for load in loads:
+        for quarter in range(4 * paces):
+            now += 0.25
+            took = (1 + load / 32) * (1.06 if quarter // 4 % 2 else 0.94)
+            elasticity.take_in(
+                Point(now, 15, load, load, 15 * tokens, took * 15, Timed(), took * 15), loads[-1], 1.0, now
+            )
+    return elasticity
+
+
+def test_for_short_answers_any_load_of_the_last_nine_paces_tells_the_slope():
+    # ``a / (a + b N)``: a quarter at 96, whichever way it was come to.
+    assert after_loads(0, 4).value == pytest.approx(0.25, abs=0.05)
+    assert len(after_loads(0, 20).points) >= 36
+    assert len(after_loads(40, 20).points) <= 16

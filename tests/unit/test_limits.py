@@ -276,22 +276,11 @@ def test_what_smaller_loads_brought_is_forgotten_where_answers_are_of_another_ki
     assert repr(limit._throughputs) == "<Throughputs at 0 loads>"
 
 
-def test_where_answers_have_a_few_tokens_a_smaller_load_that_brought_as_much_is_a_reason():
-    limit = KneeLimit(256)
-    reasons = []
-
-    class Told:
-        limit = 256
-
-        def on_sample(self, sample):
-            change = limit.on_sample(sample)
-            self.limit = limit.limit
-            if change is not None:
-                reasons.append(change.reason)
-
-    Server(Told(), knee_at(64), tokens=4).run(60.0)
-    assert any("in flight brought as much, swinging about" in reason for reason in reasons)
-    assert limit.limit <= 96
+def test_where_answers_have_a_few_tokens_it_comes_down_from_a_plateau_too():
+    server = Server(KneeLimit(256), knee_at(64), tokens=4)
+    server.run(30.0)
+    limits = [server.run(float(now)) for now in range(31, 151)]
+    assert 60 <= sum(limits) / len(limits) <= 100
 
 
 def cliff_at(best):
@@ -346,7 +335,7 @@ def test_a_limit_of_one_is_no_pause(seconds):
 
 def test_cold_answers_that_take_long_are_left_out_too():
     limit = KneeLimit(64)
-    server = Server(limit, knee_at(64, 0.7), tokens=4)
+    server = Server(limit, knee_at(64, 0.5), tokens=4)
     before = server.run(60.0)
     server.now += 10.0
     for _ in range(32):

@@ -16,9 +16,8 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
-  in whole steps. Where they have a few tokens, what each load brought is remembered (``throughputs``): the limit falls faster still while a load well
-  below it brought as much; and where one brought clearly more than smaller and larger ones, it stays there, without a swing, until one side is forgotten,
-  and looks around in short strides.
+  in whole steps. Where they have a few tokens, what each load brought is remembered (``throughputs``): where one brought clearly more than smaller and
+  larger ones, the limit stays there, without a swing, until one side is forgotten, and looks around in short strides.
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -83,10 +82,6 @@ _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
 _HIDDEN_QUEUE = 0.5
 """Where answers come in one piece, half of their time is taken for a wait when the limit is about to grow."""
-_ENOUGH_SHARE = 0.5
-_ENOUGH_RETREAT = 0.5
-"""A smaller load brought as much if throughput grew from there by less than this share of the elasticity aimed at; the limit then falls by the other
-one's share of the logarithm per pace."""
 _TURN_RATIO = 0.6
 _STRIDE_GROWTH = 1.1
 _SHORTEST_STRIDE = 0.4
@@ -284,11 +279,6 @@ class KneeLimit:
             return "the server has changed"
         base = self._moved(newest, empty, paces)
         reason = f"elasticity {self.elasticity:.2f}, aiming at {self._target:g}"
-        enough = self._throughputs.as_much(_ENOUGH_SHARE * self._target)
-        if enough is not None and enough <= _BEHIND * self._base:
-            self._came_down = True
-            base = min(base, max(enough, self._base * math.exp(-_ENOUGH_RETREAT * paces)))
-            reason = f"{enough:.0f} in flight brought as much"
         if self._opening.used and self._came_down:
             base = self._opening.drained(base, self._elasticity.points)
         self._base = base
@@ -296,7 +286,7 @@ class KneeLimit:
 
     def _remember(self, newest: Point, paces: float) -> None:
         """What the load brought, of answers of a few tokens in one piece."""
-        if newest.tokens or not self._elasticity.unseen:
+        if not self._elasticity.short:
             # What longer answers cost is a matter of how long they are as well, and a few lucky ones at a small load would be believed.
             self._throughputs.forget_all()
             return

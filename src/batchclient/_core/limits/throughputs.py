@@ -1,20 +1,15 @@
-"""What throughput each load has brought lately: whether a smaller one brought as much, and whether one is a peak.
+"""What throughput each load has brought lately, and whether one is a peak.
 
-Why. A slope is taken near the present load, and on the plateau of a cache that thrashes its noise is as large as what is aimed at. A limit that
-follows it wanders there for a minute or more, up as often as down. Loads that lie further apart tell more: the noise stays the same, while what a
-plateau brings and what growth would bring move apart. And where throughput has a peak (as many conversations as a prefix cache holds), its slope changes within
-one swing from well above 0 to well below: a limit that follows it circles about the peak, and a tenth and more of the throughput is lost on its flanks.
+Why. Where throughput has a peak (as many conversations as a prefix cache holds), its slope changes within one swing from well above 0 to well below: a limit
+that follows it circles about the peak, and a tenth and more of the throughput is lost on its flanks.
 
 Rules:
 - Loads are gathered in steps of a fifth (of the logarithm); one that was seen three times counts, for 20 paces of work: a pause does not age it.
-- Of the smaller loads that one counts that was worth most: its throughput, less what a larger load must bring. Not the smallest that brought as much: from beyond
-  a cliff that would be below its edge.
-- What was seen above the present load does not speak for more of it, but for a peak: the server may have been another then.
-- A peak is the load that brought most, if both a smaller and a larger one brought 11 % less: on a plateau or a slope noise alone hardly makes one.
+- A peak is the load that brought most, if both a smaller and a larger one brought 15 % less: on a plateau or a slope noise alone hardly makes one.
   While it is stayed at, its sides are forgotten, and then it is looked for anew.
 
-Source: the constants were chosen in the laboratory (``prefix``, ``one-token``). With 0.08 for what is clearly less one run of twenty there settled on a
-plateau, at 0.67 of the throughput.
+Source: the constants were chosen in the laboratory (``prefix``, ``one-token``, ``one-token-unsteady``). With 0.08 for what is clearly less one run of twenty of
+``prefix`` settled on a plateau, at 0.67 of the throughput; with 0.12 an unsteady machine made peaks of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ _STEP = 0.2
 _LEAST_TIMES = 3
 _NEWEST_SHARE = 0.1
 _PACES = 20.0
-_CLEARLY = 0.12
+_CLEARLY = 0.16
 """In logarithms."""
 
 
@@ -98,22 +93,3 @@ class Throughputs:
         )
         above = any(each.load > peak.load for each in clearly)
         return math.exp(peak.load) if below and above else None
-
-    def as_much(self, elasticity: float) -> float | None:
-        """The smaller load that was worth most; ``None``: none was worth as much as the newest.
-
-        Args:
-            elasticity: of throughput to load, that makes a larger load worth as much as a smaller one.
-        """
-        newest = self._seen.get(self._newest)
-        if newest is None or newest.times < _LEAST_TIMES:
-            return None
-        worth = {
-            seen.load: seen.throughput - elasticity * seen.load
-            for step, seen in self._seen.items()
-            if step < self._newest and seen.times >= _LEAST_TIMES
-        }
-        if not worth:
-            return None
-        load = max(worth, key=worth.__getitem__)
-        return math.exp(load) if worth[load] >= newest.throughput - elasticity * newest.load else None
