@@ -54,8 +54,8 @@ _REACH = 0.25
 """How near the present load a point counts: the standard deviation of ln N."""
 _SHORT_HORIZON_PACES = 9.0
 _SHORT_REACH = 1.0
-"""The same for answers of a few tokens. In the laboratory, with 3 and 0.25 as elsewhere, ``one-token-unsteady`` has 0.78 of the best throughput and ``prefix`` 0.90;
-with these 0.91 and 0.93; with a horizon of 16, 0.92 and 0.85 (eight to twelve seeds)."""
+"""The same for answers of a few tokens. In the laboratory ``one-token-unsteady`` has 0.91 of the best throughput with these, and ``prefix`` 0.93; with a horizon of
+16 it is 0.92 and 0.85 (ten seeds, twelve)."""
 _FARTHEST = 1.57
 """The slope is taken no further beyond the largest load that was seen than a limit that grows gets: 1.4 times, and 0.12 for the swing. There no point would count, what
 was expected before (growth) would hold, and a limit that began far above the knee would go on growing: begun at 256, to 29 times the latency."""
