@@ -17,7 +17,7 @@ server's own counter of generated tokens says how many there were, and ``answers
 Where other processes used more than ``--max-other`` cores in a window, the window is left out.
 
 The server computes in bfloat16, as its model asks. On a CPU without AVX-512 that is many times slower than ``--dtype float32``, and answers come in waves
-seconds apart: there take that, longer windows and a ``--name`` of their own.
+seconds apart: there take that, longer windows and a name of their own, ``--name limits_vllm_float32``.
 """
 
 from __future__ import annotations
@@ -300,7 +300,8 @@ def markdown(data: dict[str, Any]) -> str:
         "limit at the end",
         "kept",
     )
-    text = ["# Limits"]
+    computes_in = data.get("dtype", "auto")
+    text = ["# Limits" if computes_in == "auto" else f"# Limits, in {computes_in}"]
     text.append(
         "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
         " client has searched before its first window; its limit is shown as it was at the end of its windows. With max_tokens, answers are"
@@ -331,7 +332,7 @@ def main() -> None:
     parser.add_argument("--name", default="limits_vllm")
     parser.add_argument("--add", action="store_true", help="keep what an earlier run measured of other cases")
     options = parser.parse_args()
-    data: dict[str, Any] = {"cases": [], "max_other": options.max_other}
+    data: dict[str, Any] = {"cases": [], "max_other": options.max_other, "dtype": options.dtype}
     kept_file = RESULTS / f"{options.name}.json"
     if options.add and kept_file.exists():
         data["cases"] = json.loads(kept_file.read_text())["cases"]

@@ -34,6 +34,7 @@ Ratios within one run carry over to like machines; absolute figures do not. Ever
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
     python benchmarks/limits_vllm.py
+    python benchmarks/limits_vllm.py --dtype float32 --name limits_vllm_float32
     python benchmarks/burst_vllm.py
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
@@ -167,6 +168,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
     "limits_vllm": {},
+    "limits_vllm_float32": {},
     "burst_vllm": {},
     "chat_vllm": {},
     "embeddings_vllm": {},
@@ -180,6 +182,7 @@ PAGES = {
         "vllm_cpu",
         "strategies",
         "limits_vllm",
+        "limits_vllm_float32",
         "burst_vllm",
         "chat_vllm",
         "embeddings_vllm",
