@@ -96,6 +96,21 @@ def test_a_probe_is_one_call_even_of_a_list():
     assert play.wakes_at == 1.6
 
 
+def test_an_endpoint_is_probed_when_its_pause_is_over_though_another_is_free_and_was_faster():
+    play = Playbook(limit=[4, 4], max_list=1)
+    a, b, c, d, e = calls("a b c d e")
+    play.submit(a, b) >> Woke() << ["send a @0", "send b @1"]
+    play.at(0.1) >> answered(b)
+    play.at(9.0) >> answered(a)
+    c.failed_on = 1
+    play.submit(c) >> Woke() << ["send c @0"]
+    play >> failed(c, FailureKind.NOT_SENT, delay=0.0) << ["send c @1"]
+    play.at(9.4).submit(d) >> Woke() << ["send d @1"]
+    play.at(9.5).submit(e) >> Woke() << ["send e @0"]
+    play >> answered(e)
+    assert play.endpoints[0].state == "recovering"
+
+
 def test_a_call_that_failed_on_an_endpoint_is_not_its_probe_while_another_is_in_use():
     play = Playbook(limit=[4, 1], max_list=1)
     a, b, c, d = calls("a b c d")

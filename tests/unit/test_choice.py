@@ -4,6 +4,7 @@ import pytest
 
 from batchclient._core.choice import Pace, choose, expected_waits, work
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.health import Sign
 from batchclient._core.limits import FixedLimit
 
 
@@ -39,11 +40,21 @@ def test_a_pace_follows_what_is_seen_by_at_most_a_half_at_once():
 def test_an_old_pace_of_an_idle_endpoint_is_found_out_again():
     pace = Pace()
     pace.measure(1.0, 1, 0.0, 1, 10.0)
-    assert pace.seconds(40.0, idle=True) == 1.0
-    assert pace.seconds(40.1, idle=True) is None
-    assert pace.seconds(40.1, idle=False) == 1.0
+    assert pace.seconds(20.0, idle=True) == 1.0
+    assert pace.seconds(20.1, idle=True) is None
+    assert pace.seconds(20.1, idle=False) == 1.0
     pace.forget()
     assert pace.seconds(10.0, idle=False) is None
+
+
+def test_an_answer_weighs_the_more_the_older_the_measure_is():
+    pace = Pace()
+    pace.measure(3.0, 1, 0.0, 1, 0.0)
+    pace.measure(1.0, 1, 0.0, 1, 5.0)
+    assert pace.seconds(5.0, idle=False) == pytest.approx(2.0)
+    # One call after a pause is enough to find out that a server has become faster.
+    pace.measure(0.5, 1, 0.0, 1, 15.0)
+    assert pace.seconds(15.0, idle=False) == pytest.approx(0.5)
 
 
 def test_without_a_measure_the_least_loaded_is_chosen_and_then_the_one_with_most_room():
@@ -75,6 +86,15 @@ def test_a_call_goes_elsewhere_than_where_it_failed_if_it_can():
     assert chosen(endpoint(0), full, failed_on=0) == 1
     assert chosen(endpoint(0), failed_on=0) == 0
     assert chosen(endpoint(0), full, failed_on=5) == 0
+
+
+def test_an_ejected_endpoint_that_may_be_probed_gets_the_call_however_slow_it_was():
+    ejected = endpoint(0, pace=100.0)
+    ejected.health.fail(Sign.REFUSED, 1, 0.0, others=True)
+    assert chosen(ejected, endpoint(1, pace=1.0), now=0.5) == 0
+    assert all(chosen(ejected, endpoint(1, pace=1.0), family=family, now=0.5) == 0 for family in range(1, 20))
+    # It is no probe if the call has failed there.
+    assert chosen(ejected, endpoint(1, pace=1.0), failed_on=0, now=0.5) == 1
 
 
 def test_a_family_stays_on_one_endpoint_while_that_is_not_much_more_loaded():

@@ -5,8 +5,9 @@ Rules:
   a unit of work on an otherwise idle server. The second factor says what load does to it: a server that runs its limit takes
   twice as long per call as an idle one. That is what a limit at the knee of ``throughput(c) = c / (a + b·c)`` means.
 - So a server three times slower gets a call only where the faster ones have no permits, or are so full that it is no slower.
-- An endpoint that was not measured counts as the fastest that was. One whose measure is old and that is idle counts as
-  not measured, for one call: so a server that has recovered is found out.
+- An endpoint that was not measured counts as the fastest that was. One whose measure is old and that is idle counts as not measured, for one
+  call, and what that call takes replaces the old measure: so a server that has become faster is found out.
+- An ejected endpoint that may be probed gets the call, however slow it was: nobody else can find out that it is back (see ``health``).
 - Calls of one prefix *family* go to one endpoint while its expected wait is at most 1.25 times the least. Which one is decided by
   rendezvous hashing, which keeps no table and moves only what it must when endpoints come and go.
 - A call that has failed on an endpoint goes to another, if one is open.
@@ -22,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from batchclient._core.health import HealthState
+
 if TYPE_CHECKING:
     from batchclient._core.endpoint import Endpoint
 
@@ -32,7 +35,8 @@ _FIXED_WORK = 16
 tokens takes about as long as this many decode steps do (20 µs a prompt token, 12 ms a step)."""
 _WEIGHT_PER_SEQUENCE = 0.1
 _HEAVIEST_WEIGHT = 0.5
-_STALE_AFTER_S = 30.0
+_STALE_AFTER_S = 10.0
+"""Under light load a measure may stem from a burst, which says little of an idle server; and one call in ten seconds is a small price."""
 _FAMILY_BOUND_RATIO = 1.25
 _UINT64 = (1 << 64) - 1
 
@@ -43,7 +47,10 @@ def work(expected_tokens: int) -> int:
 
 
 class Pace:
-    """How long one server takes for a unit of work when nothing else is there: an exponential mean of what was seen."""
+    """How long one server takes for a unit of work when nothing else is there: an exponential mean of what was seen.
+
+    An answer weighs the more, the more sequences it has and the older the mean is.
+    """
 
     __slots__ = ("_measured_at", "_seconds")
 
@@ -71,7 +78,8 @@ class Pace:
         """
         idle_s = seconds / (units * (1.0 + load_ratio))
         before = self._seconds
-        weight = min(_HEAVIEST_WEIGHT, _WEIGHT_PER_SEQUENCE * sequences)
+        age = min(1.0, (now - self._measured_at) / _STALE_AFTER_S)
+        weight = max(age, min(_HEAVIEST_WEIGHT, _WEIGHT_PER_SEQUENCE * sequences))
         self._seconds = idle_s if before is None else before + weight * (idle_s - before)
         self._measured_at = now
 
@@ -100,7 +108,7 @@ def choose(endpoints: Sequence[Endpoint], family: int, failed_on: int, now: floa
     """Return the endpoint for the next call.
 
     Args:
-        endpoints: those that may be granted on now, at least one.
+        endpoints: those that may be granted on now, at least one; of the ejected ones those that may be probed.
         family: the call's prefix family; 0: none.
         failed_on: the id of the endpoint where it failed last; -1: none.
         now: the time.
@@ -109,6 +117,9 @@ def choose(endpoints: Sequence[Endpoint], family: int, failed_on: int, now: floa
     choices = list(zip(waits, endpoints, strict=True))
     if failed_on >= 0:
         choices = [choice for choice in choices if choice[1].id != failed_on] or choices
+    for _, endpoint in choices:
+        if endpoint.health.state is HealthState.EJECTED:
+            return endpoint
     if family:
         bound = _FAMILY_BOUND_RATIO * min(wait for wait, _ in choices)
         return max((one for wait, one in choices if wait <= bound), key=lambda one: _affinity(family, one.id))

@@ -206,7 +206,10 @@ class KneeLimit:
         return self._set(f"{running} sequences have begun to be answered")
 
     def on_restart(self, now: float) -> LimitChange | None:
-        """The server was started anew: what was learnt of it is void."""
+        """The server was started anew: what was learnt of it is void.
+
+        The number stays: it is the best guess there is, and slow start (``health``) keeps a cold server from getting all of it at once.
+        """
         self._elasticity.forget_all()
         self._throughputs.forget_all()
         self._stride = 1.0
