@@ -148,6 +148,8 @@ class SteeringMethods:
         from batchclient.config import check_base_url
 
         url = check_base_url(base_url)
+        if not isinstance(drain, bool):
+            raise ConfigError(f"drain is True or False, not a {type(drain).__name__}", field="drain")
         runner = self._present_runner()
         entry = next((one for one in self._endpoints if one[0] == url), None)
         if entry is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from batchclient._batch_size import BatchSize
 from batchclient._core.settings import SchedulerSettings
@@ -51,9 +51,9 @@ CHANGEABLE = frozenset(
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 
 
@@ -70,14 +70,14 @@ class Settings(BaseModel):
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     limit: Count | Literal["knee", "aimd"]
     initial_limit: Count
-    max_limit: Annotated[Count, Field(validate_default=True)] = 1024
+    max_limit: Count = 1024
     objective: Literal["latency", "balanced", "throughput"] = "balanced"
     p95_latency_s: PositiveSeconds | None = None
     time_to_first_token_s: PositiveSeconds | None = None
     max_list: Count
     linger_s: Seconds
     refill_s: Seconds
-    refill_ratio: Annotated[float, Field(ge=0, le=1)]
+    refill_ratio: Annotated[float, Field(ge=0, le=1, strict=True)]
     starvation_s: Seconds
     requests_per_minute: Rate | None = None
     tokens_per_minute: Rate | None = None
@@ -90,7 +90,9 @@ class Settings(BaseModel):
     group_prefixes: Annotated[bool, Field(strict=True)] = True
     warm_prefixes: Annotated[bool, Field(strict=True)] = False
     send_priority: Annotated[bool, Field(strict=True)] = False
-    tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
+    tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]] = Field(
+        default_factory=dict
+    )
     batch_size: Callable[[int], int] | None = None
     length_reach: Annotated[int, Field(ge=0, strict=True)] | None = None
     timeout_s: PositiveSeconds | None = None
@@ -104,7 +106,7 @@ class Settings(BaseModel):
     single_flight: Annotated[bool, Field(strict=True)] = False
     on_adjustment: Callable[[Adjustment], object] | None = None
     http_backend: Literal["httpx", "aiohttp"] = "httpx"
-    trust_env: bool = False
+    trust_env: Annotated[bool, Field(strict=True)] = False
     server_metrics: Annotated[bool, Field(strict=True)] | None = None
     detect: Annotated[bool, Field(strict=True)] | None = None
 
@@ -114,14 +116,6 @@ class Settings(BaseModel):
         if (type(value) is int and value >= 1) or value in ("knee", "aimd"):
             return value
         raise ValueError("a whole number of at least 1, or 'knee' or 'aimd' to have it found")
-
-    @field_validator("max_limit")
-    @classmethod
-    def _check_bounds(cls, value: int, info: ValidationInfo) -> int:
-        start = info.data.get("initial_limit", 1)
-        if not isinstance(info.data.get("limit"), int) and start > value:
-            raise ValueError(f"at least initial_limit, which is {start}")
-        return value
 
     @field_validator("on_adjustment")
     @classmethod
@@ -251,7 +245,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     given = {name: value for name, value in arguments.items() if value is not None}
     # What a limit that is found aims at has the presets' names.
     values = {"objective": preset, **chosen, **given}
-    return _checked(_start_within(values, given))
+    return _in_agreement(_checked(_start_within(values, given)), given)
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -266,7 +260,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
                 f"{name} cannot be changed while running; these can: {', '.join(sorted(CHANGEABLE))}", field=name
             )
     values = {name: getattr(settings, name) for name in Settings.model_fields} | dict(changes)
-    return _checked(_start_within(values, changes))
+    return _in_agreement(_checked(_start_within(values, changes)), changes)
 
 
 def _start_within(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,6 +269,34 @@ def _start_within(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str,
     if "initial_limit" not in given and isinstance(highest, int):
         values["initial_limit"] = max(1, min(values["initial_limit"], highest))
     return values
+
+
+def _in_agreement(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """Refuse what was given and would do nothing beside the rest."""
+    limit = settings.limit
+    for name in ("initial_limit", "max_limit", "objective"):
+        if name in given and isinstance(limit, int):
+            raise ConfigError(f"{name}: it is for a limit that is found, and limit={limit} is a number", field=name)
+    if "objective" in given and limit != "knee":
+        raise ConfigError(
+            f"objective: only limit='knee' has one, and limit={limit!r} follows refusals", field="objective"
+        )
+    if isinstance(limit, str) and settings.initial_limit > settings.max_limit:
+        if "max_limit" in given:
+            message, name = f"at least initial_limit, which is {settings.initial_limit}", "max_limit"
+        else:
+            message, name = f"at most max_limit, which is {settings.max_limit}", "initial_limit"
+        raise ConfigError(f"{name}: {message}", field=name)
+    for name in ("group_prefixes", "warm_prefixes"):
+        if not given.get(name):
+            continue
+        if settings.order != "fcfs":
+            raise ConfigError(f"{name}: it needs order='fcfs', and order is {settings.order!r}", field=name)
+        if not settings.group_prefixes:
+            raise ConfigError(f"{name}: it needs group_prefixes, and that is False", field=name)
+        if settings.length_reach is not None:
+            raise ConfigError(f"{name}: it needs lists of any lengths, and length_reach is given", field=name)
+    return settings
 
 
 def _checked(values: Mapping[str, Any]) -> Settings:

@@ -64,6 +64,11 @@ def test_simulate_says_in_a_line_that_a_port_is_taken(cli):
     assert result.stderr.count("\n") == 1
 
 
+def test_simulate_refuses_a_name_that_is_none_and_a_bound_below_nothing(cli):
+    assert cli("simulate", "--model", "").exit_code == 2
+    assert cli("simulate", "--max-num-queued-reqs", "-1").exit_code == 2
+
+
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_simulate_refuses_a_port_that_cannot_be(cli, port):
     assert cli("simulate", "--port", port).exit_code == 2

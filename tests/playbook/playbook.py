@@ -114,6 +114,7 @@ class Playbook:
         self.seen = []
         self.adjusted = []
         self.ends = Counter()
+        self.errors = {}
         self._limits = limits
 
     def at(self, now):
@@ -173,6 +174,7 @@ class Playbook:
                 return f"resolve {self._end([request for request, _ in answers])}"
             case Reject(errors):
                 assert len({id(error) for _, error in errors}) == len(errors), "callers never share an exception"
+                self.errors.update((request.waiter, error) for request, error in errors)
                 kinds = {type(error).__name__ for _, error in errors}
                 return f"reject {self._end([request for request, _ in errors])}: {' '.join(sorted(kinds))}"
             case Drained():

@@ -113,6 +113,45 @@ def test_a_gateway_with_nothing_left_pauses_its_endpoint_and_answers_do_not_end_
     assert play.endpoints[0].blocked_until is None
 
 
+def test_what_holds_calls_back_is_named():
+    play = Playbook(limit=8, max_list=1, requests_per_minute=6, tokens_per_minute=6000)
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "")
+    (a,), (b,) = calls("a"), calls("b", deadline=8.0)
+    play.submit(a) >> Woke() << ["send a"]
+    play.submit(b) >> Woke() << []
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (10.0, "requests_per_minute")
+    play.at(8.0) >> Woke() << ["reject b: DeadlineExceeded"]
+    assert (
+        play.errors["b"].message == "the call's timeout_s passed in the queue, where requests_per_minute held it back"
+    )
+    play.at(10.0) >> Woke()
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "")
+
+
+def test_tokens_that_hold_calls_back_are_named_and_so_is_a_gateway():
+    play = Playbook(limit=8, max_list=1, tokens_per_minute=6000)
+    a, b = calls("a b", tokens=1200)
+    play.submit(a, b) >> Woke() << ["send a"]
+    # The full bucket of 600 paid for its 1,216, and fills by 100 a second.
+    assert play.endpoints[0].blocked_by == "tokens_per_minute"
+    assert play.endpoints[0].blocked_until == pytest.approx(12.16)
+    play >> RatesReported(0, (RateWindow(0, 30.0),))
+    assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (30.0, "the gateway's rate limit")
+
+
+def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
+    play = Playbook(limit=[8, 1], max_list=1)
+    a, b = calls("a b")
+    (late,) = calls("late", deadline=3.0)
+    play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
+    play >> failed(a, FailureKind.REJECTED, delay=60.0, retry_after_s=9.0) << []
+    play.submit(*calls("c")) >> Woke() << ["send c @1"]
+    play.submit(late) >> Woke() << []
+    assert play.endpoints[0].blocked_by == "the server's Retry-After"
+    play.at(3.0) >> Woke() << ["reject late: DeadlineExceeded"]
+    assert play.errors["late"].message == "the call's timeout_s passed in the queue"
+
+
 def test_a_paused_endpoint_leaves_its_calls_to_the_others():
     play = Playbook(limit=[8, 8], max_list=1)
     a, b = calls("a b")

@@ -165,7 +165,15 @@ def test_a_pin_is_a_number(limit):
     [
         ({"limit": "vegas"}, "limit"),
         ({"limit": "knee", "initial_limit": 9, "max_limit": 8}, "max_limit"),
-        ({"initial_limit": 1025}, "max_limit"),
+        ({"initial_limit": 1025}, "initial_limit"),
+        ({"limit": 500, "max_limit": 100}, "max_limit"),
+        ({"limit": 10, "initial_limit": 5}, "initial_limit"),
+        ({"limit": 10, "objective": "latency"}, "objective"),
+        ({"limit": "aimd", "objective": "latency"}, "objective"),
+        ({"order": "shortest_first", "group_prefixes": True}, "group_prefixes"),
+        ({"order": "deadline", "warm_prefixes": True}, "warm_prefixes"),
+        ({"group_prefixes": False, "warm_prefixes": True}, "warm_prefixes"),
+        ({"length_reach": 0, "group_prefixes": True}, "group_prefixes"),
         ({"objective": "speed"}, "objective"),
         ({"p95_latency_s": 0}, "p95_latency_s"),
         ({"time_to_first_token_s": float("nan")}, "time_to_first_token_s"),
@@ -181,7 +189,7 @@ def test_a_lower_bound_alone_lowers_the_start_too():
     client = BatchClient("http://h/v1", model="m")
     client.retune(max_limit=32)
     assert (client._settings.initial_limit, client._settings.max_limit) == (32, 32)
-    with pytest.raises(ConfigError, match="max_limit: at least initial_limit, which is 40"):
+    with pytest.raises(ConfigError, match="initial_limit: at most max_limit, which is 32"):
         client.retune(initial_limit=40)
 
 

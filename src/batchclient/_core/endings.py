@@ -22,14 +22,21 @@ from batchclient.errors import BatchClientError, DeadlineExceeded
 __all__ = ["Endings", "copy_of", "too_late"]
 
 
-def too_late(request: Request) -> DeadlineExceeded:
-    """The error of a call whose deadline has passed, by where it is."""
+def too_late(request: Request, held_by: str = "") -> DeadlineExceeded:
+    """The error of a call whose deadline has passed, by where it is.
+
+    Args:
+        request: its request.
+        held_by: what holds queued calls back on all endpoints, if anything does.
+    """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
         RequestState.BACKING_OFF: "while waiting to be tried again",
         RequestState.WAITING: "while waiting for a place in the queue",
         RequestState.NEW: "before it was queued",
     }.get(request.state, "in the queue")
+    if held_by and request.state is RequestState.QUEUED:
+        where += f", where {held_by} held it back"
     return DeadlineExceeded(f"the call's timeout_s passed {where}", attempt=request.attempts)
 
 
@@ -96,6 +103,14 @@ class Endings:
                 self._command(AbortBatch(batch))
         if request.deadline is not None:
             self._deadlines.ended(1)
+
+    def expire(self, requests: list[Request], now: float) -> None:
+        """End calls whose deadlines have passed."""
+        holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
+        held_by = " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
+        if None in holds:
+            held_by = ""
+        self.end(requests, lambda request: too_late(request, held_by))
 
     def reject(self, requests: list[Request], error: BatchClientError) -> None:
         """End requests that are in no queue and no batch."""

@@ -144,6 +144,17 @@ class Endpoint:
             self.blocked_until = None
         return self.blocked_until is not None
 
+    def held_back(self, now: float) -> tuple[float, str] | None:
+        """Until when calls are held back though permits are free, and by what; ``None``: they are not."""
+        held = self.rates.held(now) if self.rates is not None else None
+        if (
+            self.blocked_until is None
+            or now >= self.blocked_until
+            or (held is not None and held[0] > self.blocked_until)
+        ):
+            return held
+        return self.blocked_until, "the server's Retry-After"
+
     def block(self, seconds: float, now: float) -> None:
         """Leave the endpoint alone for a while; never for less long than it was going to be."""
         until = now + min(seconds, _LONGEST_BLOCK_S)
@@ -212,7 +223,7 @@ class Endpoint:
 
     def statistics(self, now: float) -> EndpointStatistics:
         """Return a snapshot."""
-        times = (self.blocked_until, self.rates.paused_until if self.rates is not None else None)
+        blocked_until, blocked_by = self.held_back(now) or (None, "")
         return EndpointStatistics(
             limit=self.limit.limit,
             limit_reason=getattr(self.limit, "reason", "fixed"),
@@ -221,7 +232,8 @@ class Endpoint:
             list_cap=self.list_cap(now),
             lists_refused=self.can().lists_refused,
             streams_refused=self.can().streams_refused,
-            blocked_until=max((time for time in times if time is not None), default=None),
+            blocked_until=blocked_until,
+            blocked_by=blocked_by,
             id=self.id,
             base_url=self.name,
             state="leaving" if self.leaving else self.health.state.value,

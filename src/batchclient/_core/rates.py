@@ -10,6 +10,7 @@ Rules:
 - While tokens are what is short, it is waited for up to a second until a list of 8 can be paid for: lists of that length save most
   of what lists save. A full bucket pays for one whole list, however much it is; else a list longer than the burst would never go.
 - What is not sent, because no connection could be made, is given back. What a server refused is not: many count it.
+- What was held back last is remembered, with the setting that did it: for ``statistics()``, and for the errors of calls that waited too long.
 - What a gateway says is left (``RateWindow``) pauses the endpoint once it is nothing, until the reset it names, for a minute at most.
 
 Source: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986, for the bucket; as a meter
@@ -98,7 +99,7 @@ class Rates:
         requests_per_minute, tokens_per_minute: ``None``: no such limit.
     """
 
-    __slots__ = ("_requests", "_tokens", "paused_until")
+    __slots__ = ("_held_by", "_held_until", "_requests", "_tokens", "paused_until")
 
     def __init__(self, requests_per_minute: float | None = None, tokens_per_minute: float | None = None) -> None:
         self._requests = self._tokens = None
@@ -108,6 +109,8 @@ class Rates:
             self._tokens = TokenBucket(tokens_per_minute, _BURST_RATIO * tokens_per_minute)
         self.paused_until: float | None = None
         """Until when a gateway has nothing left for us."""
+        self._held_by = ""
+        self._held_until = 0.0
 
     def __repr__(self) -> str:
         return f"<Rates requests {self._requests!r}, tokens {self._tokens!r}>"
@@ -119,8 +122,14 @@ class Rates:
                 return self.paused_until
             self.paused_until = None
         if self._requests is not None and not self._requests.has(1.0, now):
-            return self._requests.when(1.0, now)
+            return self._hold("requests_per_minute", self._requests.when(1.0, now))
         return None
+
+    def held(self, now: float) -> tuple[float, str] | None:
+        """Until when something is held back, and by which setting (or by a gateway); ``None``: nothing is."""
+        if self.paused_until is not None and now < self.paused_until:
+            return self.paused_until, "the gateway's rate limit"
+        return (self._held_until, self._held_by) if now < self._held_until else None
 
     def affordable(self, calls: int, call_tokens: float, now: float) -> tuple[int, float]:
         """How many of some calls may be sent together now; if none, until when to wait."""
@@ -135,7 +144,7 @@ class Rates:
         until = min(bucket.when(gathered * call_tokens, now), first + _LONGEST_GATHERING_S)
         if count >= 1 and now >= until - _ROUNDING:
             return count, now
-        return 0, max(until, first)
+        return 0, self._hold("tokens_per_minute", max(until, first))
 
     def charge(self, tokens: float, now: float) -> None:
         """One request with so many tokens, by estimate, is sent."""
@@ -154,6 +163,10 @@ class Rates:
         """So many more tokens were used than charged, or fewer."""
         if self._tokens is not None:
             self._tokens.take(tokens, now)
+
+    def _hold(self, setting: str, until: float) -> float:
+        self._held_by, self._held_until = setting, until
+        return until
 
     def observe(self, windows: Iterable[RateWindow], now: float) -> None:
         """Take in what a gateway says is left."""

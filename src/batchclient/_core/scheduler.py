@@ -471,7 +471,7 @@ class Scheduler:
             for request in expired:
                 if request.batch is not None:
                     request.batch.expired = True
-            self._endings.end(expired, too_late)
+            self._endings.expire(expired, now)
         self._recovery.requeue(now)
         self._queue.let_go(now)
         if self._outage.began_at is not None:

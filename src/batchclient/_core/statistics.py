@@ -51,10 +51,12 @@ class EndpointStatistics:
         limit_reason: why it is what it is.
         in_flight: sequences the server still works on.
         abandoned: those of them nobody waits for any more.
-        list_cap: the longest list sent to it.
+        list_cap: the longest list of completions sent to it, unless ``batch_size`` says how long lists are.
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
-        blocked_until: the scheduler's time until which it asked for rest (``Retry-After``, a rate limit's reset).
+        blocked_until: the scheduler's time until which calls are held back whatever permits are free.
+        blocked_by: by what: ``"requests_per_minute"`` or ``"tokens_per_minute"``, the client's own settings; ``"the server's Retry-After"``; or
+            ``"the gateway's rate limit"``, once it says that nothing is left. Empty while nothing is held back.
         id: a number that no other endpoint of the client ever has.
         base_url: without its query, which may hold a key.
         state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
@@ -78,6 +80,7 @@ class EndpointStatistics:
     reason: str
     retry_budget_tokens: int = 0
     server: str | None = None
+    blocked_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,10 @@ class SimulatedServer:
         epoch_s: float = 0.0,
         guise: str | Guise = "vllm",
     ) -> None:
+        if not model:
+            raise ValueError("model: a name of at least one character")
+        if max_queued is not None and max_queued < 0:
+            raise ValueError(f"max_queued: at least 0, not {max_queued}")
         self.guise = make_guise(guise) if isinstance(guise, str) else guise
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs
         costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=slots, kv_tokens=kv_tokens)
