@@ -40,6 +40,7 @@ import math
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.bound import Bound
+from batchclient._core.limits.descent import Descent
 from batchclient._core.limits.elasticity import Elasticity
 from batchclient._core.limits.evidence import Cohort, Point, waiting
 from batchclient._core.limits.opening import Opening
@@ -94,6 +95,8 @@ _COLD_S = 1.0
 _BACK_RATIO = 0.8
 """Where a server became faster, back to this share of the least load that was looked at: while the change was taken for growth the limit rose with it,
 in one run of eight up to the ceiling."""
+_DESCENT_POINTS = 6
+"""Of fewer the elasticity says little."""
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
 _SHORTEST_COOLDOWN_S = 1.0
@@ -113,7 +116,7 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
+        "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_descent", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
         "_phase", "_refusals", "_settled", "_steered_at", "_stride", "_target", "_throughputs", "_upward", "limit",
     )  # fmt: skip
 
@@ -134,6 +137,7 @@ class KneeLimit:
         self._refusals = Refusals()
         self._elasticity = Elasticity()
         self._throughputs = Throughputs()
+        self._descent = Descent()
         self._latency_s = 0.0
         self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
@@ -174,6 +178,7 @@ class KneeLimit:
         if 0 < self._latency_s < _COLD_S and sample.sent_at - self._ended_at > _PAUSE_S:
             self._learns_from = sample.now + _COLD_S
             self._elasticity.forget_points()
+            self._descent.forget()
             self._cohort = Cohort()
         self._ended_at = sample.now
         cohort = self._cohort
@@ -212,6 +217,7 @@ class KneeLimit:
         """
         self._elasticity.forget_all()
         self._throughputs.forget_all()
+        self._descent.forget()
         self._stride = 1.0
         self._settled = False
         self._came_down = False
@@ -247,7 +253,7 @@ class KneeLimit:
             self._bound.expire(now)
             return None
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
-        reason = self._move(cohort.point(now), cohort.heaviest - 1, paces, now)
+        reason = self._move(cohort, cohort.heaviest - 1, paces, now)
         self._bound.expire(now)
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound.load))
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
@@ -261,16 +267,21 @@ class KneeLimit:
         since, self._steered_at = self._steered_at, now
         return 1 / _POINTS_PER_PACE if since is None else min(1.0, (now - since) / self._pace_s)
 
-    def _move(self, newest: Point, empty: int, paces: float, now: float) -> str:
-        """Take in a point and move the base by so many paces; return why. ``empty``: of the limit, what cannot be used."""
+    def _move(self, cohort: Cohort, empty: int, paces: float, now: float) -> str:
+        """Take in answers and move the base by so many paces; return why. ``empty``: of the limit, what cannot be used."""
+        newest = cohort.point(now)
         change = self._elasticity.take_in(newest, self._base, self._pace_s, now)
         if change is not None:
             self._hold_until = now + self._pace_s
             self._stride = 1.0
             self._throughputs.forget_all()
+            self._descent.forget()
             if self._came_down and change.faster:
                 self._base = min(self._base, _BACK_RATIO * change.least_load)
         self._remember(newest, paces)
+        if self._descends():
+            self._base = self._descent.take_in(newest.answers, cohort.peak, self._pace_s, self._floor, now)
+            return f"looking at what {self._base:.0f} in flight bring"
         peak = self._throughputs.peak(self._target)
         self._settled = peak is not None
         if peak is not None:
@@ -286,6 +297,15 @@ class KneeLimit:
             base = self._opening.drained(base, self._elasticity.points)
         self._base = base
         return reason
+
+    def _descends(self) -> bool:
+        """Whether the base is the descent's."""
+        points = self._elasticity.points
+        if self._elasticity.short and len(points) >= _DESCENT_POINTS:
+            self._descent.begin(self._base, self.elasticity)
+        if self._descent.under_way:
+            self._settled = self._came_down = True
+        return self._descent.under_way
 
     def _remember(self, newest: Point, paces: float) -> None:
         """What the load brought, of answers of a few tokens in one piece."""
@@ -366,6 +386,7 @@ class KneeLimit:
     def _bound_below(self, load: float, now: float) -> None:
         self._opening.over = True
         self._throughputs.forget_all()
+        self._descent.give_up()
         self._bound.set_below(load, self._floor, max(self._latency_s, _SHORTEST_COOLDOWN_S), now)
 
     def _set(self, reason: str) -> LimitChange | None:

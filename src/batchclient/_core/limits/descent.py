@@ -1,0 +1,137 @@
+"""How a limit comes down a plateau of short answers: by halves, as long as nothing is lost.
+
+Why. Where answers of a few tokens come in one piece, a plateau (a prefix cache that thrashes) and slow growth look alike within a swing: what is measured of
+the elasticity is 0 to 0.15 on the one and 0.1 to 0.3 on the other. A limit that follows it takes a minute to come down from a plateau, or stays. Half the load
+tells them apart within seconds: on a plateau it brings as much.
+
+Rules:
+- It begins when the elasticity first says that more load brings little more. The load as it is is looked at without a swing, then half of it, then half of that,
+  as long as what is answered per second stays within 12 % of the most that was seen.
+- The step that loses more is taken back. The load in between that one and the one before is looked at too, and kept if it brings more: a peak may lie there.
+- What counts is answers per second, from when no more than the load to be looked at is in flight, until as many have ended as it is, and for 1.2 s at least.
+  (The time that answers took would tell of the load before.)
+- It is done once. It is done again when the server has changed or was idle, or when the limit has grown to twice what it began at.
+- A load that callers do not fill shows nothing: the look is given up, as it is after a refusal or late answers.
+
+Source: a line search by halves. The constants were chosen in the laboratory (``prefix``, ``one-token``, ``one-token-unsteady``, ``api``): a look of 1.5 s or more
+is no more certain there, and a loss of 8 % is one that noise makes on a plateau.
+"""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["Descent"]
+
+_FLAT = 0.25
+"""Twice what is measured on a plateau."""
+_RATIO = 0.5
+_LOSS = 0.12
+"""In logarithms."""
+_LOOK_S = 1.2
+_NEAR = 0.15
+"""A load counts as filled from this far below, and as come down to from this far above; in logarithms."""
+_PATIENCE_PACES = 8.0
+_AGAIN = 4.0
+_LEAST = 16.0
+
+
+class Descent:
+    """Where the search stands.
+
+    Once under way it is told of answers (``take_in``) and says what the limit's base shall be.
+    """
+
+    __slots__ = (
+        "_answers", "_asked_at", "_began_at", "_between", "_kept", "_load", "_most", "_since",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._began_at = 0.0
+        """The load that it last began at; 0: it may begin at any."""
+        self._kept = 0.0
+        """The load to go back to."""
+        self._most = -math.inf
+        """Answers per second that one brought at most (a logarithm)."""
+        self._load: float | None = None
+        """The one that is looked at; ``None``: none is."""
+        self._between = False
+        """Whether that is the one in between."""
+        self._asked_at: float | None = None
+        self._since: float | None = None
+        """When it was first in flight."""
+        self._answers = 0
+        """Since then."""
+
+    def __repr__(self) -> str:
+        return f"<Descent at {self._load}>"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it looks at a load now."""
+        return self._load is not None
+
+    def forget(self) -> None:
+        """The server may be another one: begin anew, when it is time to."""
+        self._began_at = 0.0
+        self._look_at(None)
+
+    def give_up(self) -> None:
+        """What it would look at cannot be had."""
+        self._look_at(None)
+
+    def begin(self, base: float, elasticity: float) -> None:
+        """Begin at this load, if more of it brings little more and it was not done yet."""
+        if self._load is None and elasticity < _FLAT and base > max(_LEAST, _AGAIN * self._began_at):
+            self._began_at = self._kept = base
+            self._most = -math.inf
+            self._look_at(base)
+
+    def take_in(self, answers: int, in_flight: int, pace_s: float, floor: float, now: float) -> float:
+        """Take in answers; return what the limit's base shall be.
+
+        Args:
+            answers: those since the last time.
+            in_flight: sequences, at most, when one of them ended.
+            pace_s: a mean latency.
+            floor: no load below this.
+            now: the time.
+        """
+        load = self._load
+        assert load is not None, "not under way"
+        if self._asked_at is None:
+            self._asked_at = now
+        if self._since is None:
+            # Half a sequence is what rounding a small limit makes.
+            if abs(math.log(max(1, in_flight) / load)) < _NEAR + 0.5 / load:
+                self._since = now
+            elif now - self._asked_at > _PATIENCE_PACES * pace_s:
+                self._look_at(None)
+                return self._kept
+            return load
+        self._answers += answers
+        took_s = now - self._since
+        if took_s < _LOOK_S or self._answers < load:
+            return load
+        return self._next(load, math.log(self._answers / took_s), max(1.0, floor))
+
+    def _next(self, load: float, brought: float, floor: float) -> float:
+        """What the base shall be after a load that brought so much."""
+        if self._between:
+            if brought > self._most:
+                self._kept = load
+            self._look_at(None)
+            return self._kept
+        if brought < self._most - _LOSS:
+            self._look_at(self._kept / math.sqrt(_RATIO), between=True)
+            return self._kept / math.sqrt(_RATIO)
+        self._kept, self._most = load, max(self._most, brought)
+        lower = _RATIO * load
+        self._look_at(lower if lower >= floor else None)
+        return self._load or load
+
+    def _look_at(self, load: float | None, *, between: bool = False) -> None:
+        self._load = load
+        self._between = between
+        self._asked_at = self._since = None
+        self._answers = 0
