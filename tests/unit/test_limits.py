@@ -283,6 +283,72 @@ def test_where_answers_have_a_few_tokens_it_comes_down_from_a_plateau_too():
     assert 60 <= sum(limits) / len(limits) <= 100
 
 
+def test_it_comes_down_from_a_plateau_by_halves():
+    server = Server(KneeLimit(256), knee_at(20), tokens=4)
+    assert server.run(60.0) <= 40, "half of it takes a look of more than twelve seconds at first"
+    long = Server(KneeLimit(256), knee_at(20), tokens=40)
+    long.run(60.0)
+    assert repr(long.limit._descent) == "<Descent at None>", "answers of more tokens show themselves what is a wait"
+
+
+def descending():
+    """A limit that is looking at a smaller load, and its server."""
+    limit = KneeLimit(64)
+    server = Server(limit, knee_at(16), tokens=4)
+    while not (limit._descent.under_way and limit.limit <= 40):
+        server.run(server.now + 0.1)
+    return limit, server
+
+
+def test_while_it_looks_at_a_load_it_does_not_swing_and_says_so():
+    limit, server = descending()
+    seen = set()
+    while limit._descent.under_way:
+        seen.add(server.run(server.now + 0.05))
+    assert len(seen) <= 5, "a load, a half of it, …"
+
+
+def test_a_descent_ends_with_a_refusal_and_begins_anew_with_a_restart():
+    limit, server = descending()
+    refused(limit, server.now, float(limit.limit))
+    assert limit._descent.under_way, "one of all that were served: not about load"
+    limit = KneeLimit(64)
+    limit._descent.begin(64.0, 0.0)
+    refused(limit, 1.0, 64.0)
+    assert not limit._descent.under_way
+    limit, server = descending()
+    limit.on_restart(server.now)
+    assert not limit._descent.under_way
+    began = server.now
+    while not limit._descent.under_way and server.now < began + 60.0:
+        server.run(server.now + 0.1)
+    assert limit._descent.under_way
+
+
+def test_a_descent_ends_with_a_pause_and_with_late_answers():
+    limit, server = descending()
+    now = server.now + 10.0
+    limit._latency_s = 0.5
+    limit.on_sample(sample(now, 0.1, float(limit.limit), tokens=4))
+    assert not limit._descent.under_way
+    limit._descent.begin(17.0, 0.0)
+    assert limit._descent.under_way, "it was cut short, so that it may begin anew"
+    limit, server = descending()
+    for late in range(200):
+        limit.on_sample(sample(server.now + late / 50, 2.0, float(limit.limit), tokens=0, outcome=Outcome.LATE))
+    assert not limit._descent.under_way
+
+
+def test_a_pause_after_a_descent_makes_no_other():
+    limit, server = descending()
+    while limit._descent.under_way:
+        server.run(server.now + 0.1)
+    limit._latency_s = 0.5
+    limit.on_sample(sample(server.now + 10.0, 0.1, float(limit.limit), tokens=4))
+    limit._descent.begin(64.0, 0.0)
+    assert not limit._descent.under_way
+
+
 def cliff_at(best):
     """Throughput grows up to ``best`` in flight and falls off beyond: conversations that share a prefix cache."""
     return lambda load: 0.05 * (load / best) ** (0.5 if load <= best else 2.5)

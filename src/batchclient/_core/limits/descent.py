@@ -6,12 +6,14 @@ tells them apart within seconds: on a plateau it brings as much.
 
 Rules:
 - It begins when the elasticity first says that more load brings little more. The load as it is is looked at without a swing, then half of it, then half of that,
-  as long as what is answered per second stays within 12 % of the most that was seen.
-- The step that loses more is taken back. The load in between that one and the one before is looked at too, and kept if it brings more: a peak may lie there.
+  as long as what is answered per second stays within 12 % (of the logarithm) of the most that was seen: noise alone makes less of a plateau.
+- The limit goes back to the smallest of these loads that brought within 5 % of the most. What lies 1.4 times above that one is looked at too, and kept instead if
+  it brings more than any: a peak may lie between two halves, and where the very first step lost, throughput grows with load.
 - What counts is answers per second, from when no more than the load to be looked at is in flight, until as many have ended as it is, and for 1.2 s at least.
   (The time that answers took would tell of the load before.)
-- It is done once. It is done again when the server has changed or was idle, or when the limit has grown to twice what it began at.
-- A load that callers do not fill shows nothing: the look is given up, as it is after a refusal or late answers.
+- It is done once, and again when the server has changed or when the limit has grown to four times what it began at; never from below 16, where a swing is a
+  call or two and tells as much. A pause in the middle of it makes it begin anew.
+- A load that callers do not fill shows nothing: the look is given up after 8 mean latencies, and at once after a refusal or late answers.
 
 Source: a line search by halves. The constants were chosen in the laboratory (``prefix``, ``one-token``, ``one-token-unsteady``, ``api``): a look of 1.5 s or more
 is no more certain there, and a loss of 8 % is one that noise makes on a plateau.
@@ -24,9 +26,10 @@ import math
 __all__ = ["Descent"]
 
 _FLAT = 0.25
-"""Twice what is measured on a plateau."""
+"""What is measured on a plateau is 0.13 to 0.25 at first, while answers from the start of the load count."""
 _RATIO = 0.5
 _LOSS = 0.12
+_WORTH = 0.05
 """In logarithms."""
 _LOOK_S = 1.2
 _NEAR = 0.15
@@ -34,6 +37,7 @@ _NEAR = 0.15
 _PATIENCE_PACES = 8.0
 _AGAIN = 4.0
 _LEAST = 16.0
+"""Where it may begin."""
 
 
 class Descent:
@@ -43,7 +47,7 @@ class Descent:
     """
 
     __slots__ = (
-        "_answers", "_asked_at", "_began_at", "_between", "_kept", "_load", "_most", "_since",
+        "_answers", "_asked_at", "_began_at", "_between", "_brought", "_kept", "_load", "_since",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,8 +55,8 @@ class Descent:
         """The load that it last began at; 0: it may begin at any."""
         self._kept = 0.0
         """The load to go back to."""
-        self._most = -math.inf
-        """Answers per second that one brought at most (a logarithm)."""
+        self._brought: dict[float, float] = {}
+        """The logarithm of answers per second, by load."""
         self._load: float | None = None
         """The one that is looked at; ``None``: none is."""
         self._between = False
@@ -80,11 +84,16 @@ class Descent:
         """What it would look at cannot be had."""
         self._look_at(None)
 
+    def interrupt(self) -> None:
+        """Nothing was sent for a while: if it is under way it begins anew, for caches are cold."""
+        if self._load is not None:
+            self.forget()
+
     def begin(self, base: float, elasticity: float) -> None:
         """Begin at this load, if more of it brings little more and it was not done yet."""
         if self._load is None and elasticity < _FLAT and base > max(_LEAST, _AGAIN * self._began_at):
             self._began_at = self._kept = base
-            self._most = -math.inf
+            self._brought.clear()
             self._look_at(base)
 
     def take_in(self, answers: int, in_flight: int, pace_s: float, floor: float, now: float) -> float:
@@ -117,18 +126,20 @@ class Descent:
 
     def _next(self, load: float, brought: float, floor: float) -> float:
         """What the base shall be after a load that brought so much."""
+        most = max(self._brought.values(), default=brought)
         if self._between:
-            if brought > self._most:
+            if brought > most:
                 self._kept = load
             self._look_at(None)
             return self._kept
-        if brought < self._most - _LOSS:
-            self._look_at(self._kept / math.sqrt(_RATIO), between=True)
-            return self._kept / math.sqrt(_RATIO)
-        self._kept, self._most = load, max(self._most, brought)
+        self._brought[load] = brought
+        self._kept = min(each for each, much in self._brought.items() if much >= max(most, brought) - _WORTH)
         lower = _RATIO * load
-        self._look_at(lower if lower >= floor else None)
-        return self._load or load
+        if brought < most - _LOSS:
+            self._look_at(self._kept / math.sqrt(_RATIO), between=True)
+        else:
+            self._look_at(lower if lower >= floor else None)
+        return self._load or self._kept
 
     def _look_at(self, load: float | None, *, between: bool = False) -> None:
         self._load = load

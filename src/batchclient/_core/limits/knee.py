@@ -178,7 +178,7 @@ class KneeLimit:
         if 0 < self._latency_s < _COLD_S and sample.sent_at - self._ended_at > _PAUSE_S:
             self._learns_from = sample.now + _COLD_S
             self._elasticity.forget_points()
-            self._descent.forget()
+            self._descent.interrupt()
             self._cohort = Cohort()
         self._ended_at = sample.now
         cohort = self._cohort
