@@ -368,7 +368,7 @@ PROTECTIONS = (
     Protection(
         "a step down that loses throughput is the last",
         "src/batchclient/_core/limits/descent.py",
-        "        if brought < self._most - _LOSS:\n",
+        "        if brought < most - _LOSS:\n",
         "        if False:\n",
         "tests/unit/test_descent.py::test_it_comes_down_a_plateau_to_where_throughput_falls",
     ),
