@@ -14,12 +14,12 @@ class Server:
         self.per_s, self.now, self.base = per_s, 0.0, base
         self.looked_at = []
 
-    def look(self, descent, *, pace_s=1.0, floor=1.0, turns=1000):
+    def look(self, descent, *, pace_s=1.0, floor=1.0, ceiling=1024.0, turns=1000):
         """Do as it says until it is through; return the base."""
         while descent.under_way and turns:
             self.now += 0.25
             answers = round(0.25 * self.per_s(self.base))
-            base = descent.take_in(answers, round(self.base), pace_s, floor, self.now)
+            base = descent.take_in(answers, round(self.base), 0, pace_s, (floor, ceiling), self.now)
             if base != self.base or not self.looked_at:
                 self.looked_at.append(base)
             self.base = base
@@ -29,7 +29,7 @@ class Server:
 
 def begun(base=128.0, elasticity=0.1):
     descent = Descent()
-    descent.begin(base, elasticity)
+    descent.begin(base, elasticity, 6)
     return descent
 
 
@@ -89,21 +89,32 @@ def test_it_begins_where_more_load_brings_little_more():
     assert begun(elasticity=-0.5).under_way
     assert not begun(16.0).under_way, "a swing tells as much"
     assert begun(17.0).under_way
+    few = Descent()
+    few.begin(128.0, 0.0, 5)
+    assert not few.under_way, "of so few points"
 
 
 def test_it_is_done_once_until_the_limit_has_grown_or_the_server_may_be_another():
-    server = Server(lambda load: 1000.0, base=64.0)
+    server = Server(lambda load: 1000.0 * min(1.0, load / 30), base=64.0)
     descent = begun(64.0)
-    server.look(descent)
-    descent.begin(256.0, 0.0)
-    assert not descent.under_way, "four times what it began at is the same"
-    descent.begin(257.0, 0.0)
+    assert server.look(descent) == pytest.approx(32)
+    descent.begin(128.0, 0.0, 6)
+    assert not descent.under_way, "four times what it came to is the same"
+    descent.begin(129.0, 0.0, 6)
     assert descent.under_way
     descent.give_up()
-    descent.begin(257.0, 0.0)
+    descent.begin(257.0, 0.0, 6)
+    assert not descent.under_way
+    descent.begin(517.0, 0.0, 6)
+    assert descent.under_way
+    descent.give_up()
+    descent.forget()
+    descent.begin(257.0, 0.0, 6)
+    descent.give_up()
+    descent.begin(257.0, 0.0, 6)
     assert not descent.under_way, "what was given up was done"
     descent.forget()
-    descent.begin(17.0, 0.0)
+    descent.begin(17.0, 0.0, 6)
     assert descent.under_way
 
 
@@ -115,35 +126,70 @@ def test_it_goes_no_lower_than_the_floor():
 
 def test_a_load_counts_from_when_it_is_in_flight():
     descent = begun(100.0)
-    assert descent.take_in(10_000, 200, 1.0, 1.0, 0.0) == 100, "more is in flight than was asked for"
-    assert descent.take_in(10_000, 105, 1.0, 1.0, 5.0) == 100, "now it is"
-    assert descent.take_in(60, 100, 1.0, 1.0, 6.0) == 100, "not for long enough"
-    assert descent.take_in(30, 100, 1.0, 1.0, 6.5) == 100, "not as many as are in flight"
-    assert descent.take_in(30, 100, 1.0, 1.0, 6.6) == 50, "75 a second"
-    assert descent.take_in(500, 50, 1.0, 1.0, 7.0) == 50
-    assert descent.take_in(75, 50, 1.0, 1.0, 8.3) == pytest.approx(100 * math.sqrt(2)), "58 a second: lost"
+    assert descent.take_in(10_000, 200, 0, 1.0, (1.0, 1024.0), 0.0) == 100, "more is in flight than was asked for"
+    assert descent.take_in(10_000, 105, 0, 1.0, (1.0, 1024.0), 5.0) == 100, "now it is"
+    assert descent.take_in(60, 100, 0, 1.0, (1.0, 1024.0), 6.0) == 100, "not for long enough"
+    assert descent.take_in(30, 100, 0, 1.0, (1.0, 1024.0), 6.5) == 100, "not as many as are in flight"
+    assert descent.take_in(30, 100, 0, 1.0, (1.0, 1024.0), 6.6) == 50, "75 a second"
+    assert descent.take_in(500, 50, 0, 1.0, (1.0, 1024.0), 7.0) == 50
+    assert descent.take_in(75, 50, 0, 1.0, (1.0, 1024.0), 8.3) == pytest.approx(100 * math.sqrt(2)), "58 a second: lost"
 
 
 @pytest.mark.parametrize("in_flight", [50, 150])
 def test_a_load_that_is_not_in_flight_is_given_up_with_patience(in_flight):
     descent = begun(100.0)
-    assert descent.take_in(100, in_flight, 2.0, 1.0, 0.0) == 100
-    assert descent.take_in(100, in_flight, 2.0, 1.0, 16.0) == 100
+    assert descent.take_in(100, in_flight, 0, 2.0, (1.0, 1024.0), 0.0) == 100
+    assert descent.take_in(100, in_flight, 0, 2.0, (1.0, 1024.0), 16.0) == 100
     assert descent.under_way
-    assert descent.take_in(100, in_flight, 2.0, 1.0, 16.1) == 100
+    assert descent.take_in(100, in_flight, 0, 2.0, (1.0, 1024.0), 16.1) == 100
     assert not descent.under_way
 
 
 def test_a_half_that_is_not_reached_goes_back_to_the_load_that_was_kept():
     descent = begun(100.0)
     for now in (0.0, 1.5):
-        base = descent.take_in(100, 100, 1.0, 1.0, now)
+        base = descent.take_in(100, 100, 0, 1.0, (1.0, 1024.0), now)
     assert base == 50
     for now in (2.0, 10.1):
-        base = descent.take_in(100, 100, 1.0, 1.0, now)
+        base = descent.take_in(100, 100, 0, 1.0, (1.0, 1024.0), now)
     assert base == 100
 
 
 def test_its_repr_says_where_it_is():
     assert repr(begun(64.0)) == "<Descent at 64.0>"
     assert repr(Descent()) == "<Descent at None>"
+
+
+def test_it_looks_at_nothing_above_what_the_limit_may_be():
+    server = Server(lambda load: 100.0 * load**0.3)
+    assert server.look(begun(), ceiling=180.0) == pytest.approx(128)
+    assert server.looked_at == pytest.approx([128, 64, 128])
+
+
+def test_what_was_counted_before_an_interruption_is_void():
+    descent = begun(100.0)
+    assert descent.take_in(100, 100, 0, 1.0, (1.0, 1024.0), 0.0) == 100
+    descent.interrupt()
+    assert descent.under_way
+    # Sixty seconds later: two hundred in two, not in sixty-two.
+    for now in (60.0, 61.0, 62.0):
+        base = descent.take_in(100, 100, 0, 1.0, (1.0, 1024.0), now)
+    assert base == 50
+    descent.take_in(50, 50, 0, 1.0, (1.0, 1024.0), 63.0)
+    assert descent.take_in(90, 50, 0, 1.0, (1.0, 1024.0), 64.5) == pytest.approx(100 * math.sqrt(2)), "60 of 100: lost"
+
+
+def test_calls_of_several_sequences_need_not_fill_a_load():
+    descent = begun(20.0)
+    for now in (0.0, 1.0, 2.0):
+        base = descent.take_in(16, 16, 7, 1.0, (1.0, 1024.0), now)
+    assert base == 10
+
+
+def test_while_it_looks_the_load_to_go_back_to_is_known():
+    descent = begun(100.0)
+    for now in (0.0, 1.5):
+        descent.take_in(200, 100, 0, 1.0, (1.0, 1024.0), now)
+    assert descent.kept == 100, "while 50 is looked at"
+    descent.give_up()
+    assert descent.kept is None

@@ -313,7 +313,7 @@ def test_a_descent_ends_with_a_refusal_and_begins_anew_with_a_restart():
     refused(limit, server.now, float(limit.limit))
     assert limit._descent.under_way, "one of all that were served: not about load"
     limit = KneeLimit(64)
-    limit._descent.begin(64.0, 0.0)
+    limit._descent.begin(64.0, 0.0, 6)
     refused(limit, 1.0, 64.0)
     assert not limit._descent.under_way
     limit, server = descending()
@@ -325,18 +325,46 @@ def test_a_descent_ends_with_a_refusal_and_begins_anew_with_a_restart():
     assert limit._descent.under_way
 
 
-def test_a_descent_ends_with_a_pause_and_with_late_answers():
+def test_a_look_begins_anew_after_a_pause_and_ends_with_late_answers():
     limit, server = descending()
+    looked_at = repr(limit._descent)
     now = server.now + 10.0
     limit._latency_s = 0.5
     limit.on_sample(sample(now, 0.1, float(limit.limit), tokens=4))
-    assert not limit._descent.under_way
-    limit._descent.begin(17.0, 0.0)
-    assert limit._descent.under_way, "it was cut short, so that it may begin anew"
+    assert repr(limit._descent) == looked_at, "the same load, counted anew"
+    assert limit._descent._since is None
     limit, server = descending()
     for late in range(200):
         limit.on_sample(sample(server.now + late / 50, 2.0, float(limit.limit), tokens=0, outcome=Outcome.LATE))
     assert not limit._descent.under_way
+
+
+def test_what_holds_a_limit_lower_ends_a_descent():
+    limit, server = descending()
+    limit.hold(5)
+    assert not limit._descent.under_way
+    held = limit.limit
+    assert server.run(server.now + 0.5) <= 1.5 * held, "it does not jump back to the load that it looked at"
+    limit, server = descending()
+    for missed in range(200):
+        limit.on_sample(sample(server.now + missed / 50, 2.0, float(limit.limit), tokens=0, outcome=Outcome.WASTED))
+    assert not limit._descent.under_way
+
+
+def test_a_descent_is_that_of_short_answers():
+    limit, server = descending()
+    server.tokens = 40
+    server.run(server.now + 5.0)
+    assert not limit._descent.under_way
+
+
+def test_a_look_that_callers_do_not_fill_begins_anew():
+    limit, server = descending()
+    server.run(server.now + 1.0)
+    for few in range(40):
+        limit.on_sample(sample(server.now + few / 4, 0.5, 4.0, tokens=4))
+    assert limit._descent.under_way
+    assert limit._descent._since is None
 
 
 def test_a_pause_after_a_descent_makes_no_other():
@@ -345,7 +373,7 @@ def test_a_pause_after_a_descent_makes_no_other():
         server.run(server.now + 0.1)
     limit._latency_s = 0.5
     limit.on_sample(sample(server.now + 10.0, 0.1, float(limit.limit), tokens=4))
-    limit._descent.begin(64.0, 0.0)
+    limit._descent.begin(64.0, 0.0, 6)
     assert not limit._descent.under_way
 
 

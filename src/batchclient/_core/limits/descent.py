@@ -11,9 +11,10 @@ Rules:
   it brings more than any: a peak may lie between two halves, and where the very first step lost, throughput grows with load.
 - What counts is answers per second, from when no more than the load to be looked at is in flight, until as many have ended as it is, and for 1.2 s at least.
   (The time that answers took would tell of the load before.)
-- It is done once, and again when the server has changed or when the limit has grown to four times what it began at; never from below 16, where a swing is a
-  call or two and tells as much. A pause in the middle of it makes it begin anew.
-- A load that callers do not fill shows nothing: the look is given up after 8 mean latencies, and at once after a refusal or late answers.
+- It is done once, and again when the server has changed or when the limit has grown to four times what it came to; never from below 16, where a swing is a
+  call or two and tells as much.
+- What was counted before callers stopped using the limit, or before a pause, is void: the look begins anew. A load that does not come about within 8 mean latencies
+  is given up, and any at once after a refusal or late answers, or where something else holds the limit lower.
 
 Source: a line search by halves. The constants were chosen in the laboratory (``prefix``, ``one-token``, ``one-token-unsteady``, ``api``): a look of 1.5 s or more
 is no more certain there, and a loss of 8 % is one that noise makes on a plateau.
@@ -27,6 +28,8 @@ __all__ = ["Descent"]
 
 _FLAT = 0.25
 """What is measured on a plateau is 0.13 to 0.25 at first, while answers from the start of the load count."""
+_LEAST_POINTS = 6
+"""Of fewer the elasticity says little."""
 _RATIO = 0.5
 _LOSS = 0.12
 _WORTH = 0.05
@@ -52,9 +55,8 @@ class Descent:
 
     def __init__(self) -> None:
         self._began_at = 0.0
-        """The load that it last began at; 0: it may begin at any."""
+        """The load that it last began at, or came to; 0: it may begin at any."""
         self._kept = 0.0
-        """The load to go back to."""
         self._brought: dict[float, float] = {}
         """The logarithm of answers per second, by load."""
         self._load: float | None = None
@@ -85,25 +87,37 @@ class Descent:
         self._look_at(None)
 
     def interrupt(self) -> None:
-        """Nothing was sent for a while: if it is under way it begins anew, for caches are cold."""
-        if self._load is not None:
-            self.forget()
+        """The load is not in flight, or nothing was sent for a while: what was counted of it is void."""
+        self._look_at(self._load, between=self._between)
 
-    def begin(self, base: float, elasticity: float) -> None:
-        """Begin at this load, if more of it brings little more and it was not done yet."""
-        if self._load is None and elasticity < _FLAT and base > max(_LEAST, _AGAIN * self._began_at):
+    @property
+    def kept(self) -> float | None:
+        """The load to go back to; ``None``: none is looked at."""
+        return None if self._load is None else self._kept
+
+    def begin(self, base: float, elasticity: float, points: int) -> None:
+        """Begin at this load, if more of it brings little more (as so many points say) and it was not done yet."""
+        if (
+            self._load is None
+            and points >= _LEAST_POINTS
+            and elasticity < _FLAT
+            and base > max(_LEAST, _AGAIN * self._began_at)
+        ):
             self._began_at = self._kept = base
             self._brought.clear()
             self._look_at(base)
 
-    def take_in(self, answers: int, in_flight: int, pace_s: float, floor: float, now: float) -> float:
+    def take_in(
+        self, answers: int, in_flight: int, empty: int, pace_s: float, bounds: tuple[float, float], now: float
+    ) -> float:
         """Take in answers; return what the limit's base shall be.
 
         Args:
             answers: those since the last time.
             in_flight: sequences, at most, when one of them ended.
+            empty: of the load, what calls of several sequences may leave unused.
             pace_s: a mean latency.
-            floor: no load below this.
+            bounds: no load below the first or above the second.
             now: the time.
         """
         load = self._load
@@ -112,7 +126,7 @@ class Descent:
             self._asked_at = now
         if self._since is None:
             # Half a sequence is what rounding a small limit makes.
-            if abs(math.log(max(1, in_flight) / load)) < _NEAR + 0.5 / load:
+            if abs(math.log(max(1, in_flight) / load)) < _NEAR + (0.5 + empty) / load:
                 self._since = now
             elif now - self._asked_at > _PATIENCE_PACES * pace_s:
                 self._look_at(None)
@@ -122,24 +136,30 @@ class Descent:
         took_s = now - self._since
         if took_s < _LOOK_S or self._answers < load:
             return load
-        return self._next(load, math.log(self._answers / took_s), max(1.0, floor))
+        return self._next(load, math.log(self._answers / took_s), bounds)
 
-    def _next(self, load: float, brought: float, floor: float) -> float:
+    def _next(self, load: float, brought: float, bounds: tuple[float, float]) -> float:
         """What the base shall be after a load that brought so much."""
         most = max(self._brought.values(), default=brought)
         if self._between:
             if brought > most:
                 self._kept = load
-            self._look_at(None)
-            return self._kept
+            return self._done()
         self._brought[load] = brought
         self._kept = min(each for each, much in self._brought.items() if much >= max(most, brought) - _WORTH)
-        lower = _RATIO * load
-        if brought < most - _LOSS:
-            self._look_at(self._kept / math.sqrt(_RATIO), between=True)
-        else:
-            self._look_at(lower if lower >= floor else None)
-        return self._load or self._kept
+        lower, upper = _RATIO * load, self._kept / math.sqrt(_RATIO)
+        if brought >= most - _LOSS and lower >= max(1.0, bounds[0]):
+            self._look_at(lower)
+            return lower
+        if brought < most - _LOSS and upper <= bounds[1]:
+            self._look_at(upper, between=True)
+            return upper
+        return self._done()
+
+    def _done(self) -> float:
+        self._began_at = self._kept
+        self._look_at(None)
+        return self._kept
 
     def _look_at(self, load: float | None, *, between: bool = False) -> None:
         self._load = load

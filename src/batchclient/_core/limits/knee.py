@@ -17,7 +17,7 @@ What is done with it:
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
   in whole steps. Where they have a few tokens, what each load brought is remembered (``throughputs``): where one brought clearly more than smaller and
-  larger ones, the limit stays there, without a swing, until one side is forgotten, and looks around in short strides.
+  larger ones, the limit stays there, without a swing, until one side is forgotten, and looks around in short strides. A plateau is come down by halves (``descent``).
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -95,8 +95,6 @@ _COLD_S = 1.0
 _BACK_RATIO = 0.8
 """Where a server became faster, back to this share of the least load that was looked at: while the change was taken for growth the limit rose with it,
 in one run of eight up to the ceiling."""
-_DESCENT_POINTS = 6
-"""Of fewer the elasticity says little."""
 _USED_RATIO = 0.8
 _CUT_RATIO = 0.8
 _SHORTEST_COOLDOWN_S = 1.0
@@ -175,11 +173,12 @@ class KneeLimit:
         if sample.outcome is Outcome.IGNORED or sample.now <= sample.sent_at:
             # What took no time (a mocked server's answer) has no rate.
             return None
-        if 0 < self._latency_s < _COLD_S and sample.sent_at - self._ended_at > _PAUSE_S:
-            self._learns_from = sample.now + _COLD_S
-            self._elasticity.forget_points()
+        if self._latency_s > 0 and sample.sent_at - self._ended_at > _PAUSE_S:
             self._descent.interrupt()
-            self._cohort = Cohort()
+            if self._latency_s < _COLD_S:
+                self._learns_from = sample.now + _COLD_S
+                self._elasticity.forget_points()
+                self._cohort = Cohort()
         self._ended_at = sample.now
         cohort = self._cohort
         cohort.add(sample)
@@ -230,6 +229,7 @@ class KneeLimit:
         """Something else keeps the limit in force at ``limit``: run no further ahead of it than of what was seen."""
         if self._base > _AHEAD * limit:
             self._base = _AHEAD * limit
+            self._descent.give_up()
             self._set("held")
 
     # One step of the loop ------------------------------------------------------------------------------------------
@@ -237,17 +237,19 @@ class KneeLimit:
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
         paces = self._passed(cohort, now)
         if cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and not self._bound.is_cooling(now):
-            self._bound_below(min(self._base, cohort.late_load), now)
+            self._bound_below(min(self._descent.kept or self._base, cohort.late_load), now)
             self._base = min(self._base, self._bound.load)
             if cohort.answered:
                 # A cliff has no slope: the points on it would only say how deep it is.
                 return self._set("answers came too late")
         if not cohort.answered:
             self._throughputs.forget_all()
+            self._descent.give_up()
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
         if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
+            self._descent.interrupt()
             return None
         if now < self._learns_from:
             self._bound.expire(now)
@@ -280,8 +282,11 @@ class KneeLimit:
                 self._base = min(self._base, _BACK_RATIO * change.least_load)
         self._remember(newest, paces)
         if self._descends():
-            self._base = self._descent.take_in(newest.answers, cohort.peak, self._pace_s, self._floor, now)
-            return f"looking at what {self._base:.0f} in flight bring"
+            bounds = self._floor, min(self._ceiling, self._bound.load)
+            self._base = self._descent.take_in(newest.answers, cohort.peak, empty, self._pace_s, bounds, now)
+            return (
+                f"{'looking at what' if self._descent.under_way else 'enough is what'} {self._base:.0f} in flight bring"
+            )
         peak = self._throughputs.peak(self._target)
         self._settled = peak is not None
         if peak is not None:
@@ -300,9 +305,10 @@ class KneeLimit:
 
     def _descends(self) -> bool:
         """Whether the base is the descent's."""
-        points = self._elasticity.points
-        if self._elasticity.short and len(points) >= _DESCENT_POINTS:
-            self._descent.begin(self._base, self.elasticity)
+        if self._elasticity.short:
+            self._descent.begin(self._base, self.elasticity, len(self._elasticity.points))
+        else:
+            self._descent.give_up()
         if self._descent.under_way:
             self._settled = self._came_down = True
         return self._descent.under_way
