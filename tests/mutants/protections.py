@@ -368,8 +368,8 @@ PROTECTIONS = (
     Protection(
         "a step down that loses throughput is the last",
         "src/batchclient/_core/limits/descent.py",
-        "        if brought < most - _LOSS:\n",
-        "        if False:\n",
+        "        if brought >= most - _LOSS and lower",
+        "        if lower",
         "tests/unit/test_descent.py::test_it_comes_down_a_plateau_to_where_throughput_falls",
     ),
     Protection(
@@ -382,16 +382,30 @@ PROTECTIONS = (
     Protection(
         "what a load brings counts from when it is in flight",
         "src/batchclient/_core/limits/descent.py",
-        "            if abs(math.log(max(1, in_flight) / load)) < _NEAR + 0.5 / load:\n",
+        "            if abs(math.log(max(1, in_flight) / load)) < _NEAR + (0.5 + empty) / load:\n",
         "            if True:\n",
         "tests/unit/test_descent.py::test_a_load_counts_from_when_it_is_in_flight",
     ),
     Protection(
         "a refusal ends the search down a plateau",
         "src/batchclient/_core/limits/knee.py",
-        "        self._descent.give_up()\n",
-        "",
+        "        self._throughputs.forget_all()\n        self._descent.give_up()\n",
+        "        self._throughputs.forget_all()\n",
         "tests/unit/test_limits.py::test_a_descent_ends_with_a_refusal_and_begins_anew_with_a_restart",
+    ),
+    Protection(
+        "a cap that holds a limit lower ends the search down a plateau",
+        "src/batchclient/_core/limits/knee.py",
+        "            self._base = _AHEAD * limit\n            self._descent.give_up()\n",
+        "            self._base = _AHEAD * limit\n",
+        "tests/unit/test_limits.py::test_what_holds_a_limit_lower_ends_a_descent",
+    ),
+    Protection(
+        "what a load brought before a pause does not count",
+        "src/batchclient/_core/limits/descent.py",
+        "        self._look_at(self._load, between=self._between)\n",
+        "        pass\n",
+        "tests/unit/test_descent.py::test_what_was_counted_before_an_interruption_is_void",
     ),
     Protection(
         "threads' calls wake the loop once per queue",
