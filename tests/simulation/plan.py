@@ -112,7 +112,7 @@ def make_server_plan(rng: Random, heal_at_s: float) -> ServerPlan:
 
 
 def _settings(rng: Random) -> dict[str, Any]:
-    return {
+    settings: dict[str, Any] = {
         "preset": rng.choice(["latency", "balanced", "throughput"]),
         "limit": rng.choice([1, 3, 8, 16, 16, 32, "knee", "aimd"]),
         "initial_limit": 8,
@@ -129,6 +129,12 @@ def _settings(rng: Random) -> dict[str, Any]:
         "read_timeout_s": READ_TIMEOUT_S,
         "server_metrics": False,
     }
+    # What would do nothing beside others is refused.
+    if settings["limit"] not in ("knee", "aimd"):
+        del settings["initial_limit"], settings["max_limit"]
+    if settings["order"] != "fcfs":
+        settings["warm_prefixes"] = False
+    return settings
 
 
 def _actions(rng: Random) -> list[str]:

@@ -9,7 +9,7 @@ Rules:
   as long as what is answered per second stays within 12 % (of the logarithm) of the most that was seen: noise alone makes less of a plateau.
 - The limit goes back to the smallest of these loads that brought within 5 % of the most. What lies 1.4 times above that one is looked at too, and kept instead if
   it brings more than any: a peak may lie between two halves, and where the very first step lost, throughput grows with load.
-- What counts is answers per second, from when no more than the load to be looked at is in flight, until as many have ended as it is, and for 1.2 s at least.
+- What counts is answers per second, from when no more than the load to be looked at is in flight, until as many have ended as it is, and for 1.1 s at least.
   (The time that answers took would tell of the load before.)
 - It is done once, and again when the server has changed or when the limit has grown to four times what it came to; never from below 16, where a swing is a
   call or two and tells as much.
@@ -34,7 +34,7 @@ _RATIO = 0.5
 _LOSS = 0.12
 _WORTH = 0.05
 """In logarithms."""
-_LOOK_S = 1.2
+_LOOK_S = 1.1
 _NEAR = 0.15
 """A load counts as filled from this far below, and as come down to from this far above; in logarithms."""
 _PATIENCE_PACES = 8.0
