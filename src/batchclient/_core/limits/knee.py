@@ -81,6 +81,8 @@ limit comes back too far, again and again."""
 _POINTS_PER_PACE = 4
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
+_SHORT_AIM = 0.7
+_LEAST_SHORT_AIM = 0.05
 _HIDDEN_QUEUE = 0.5
 """Where answers come in one piece, half of their time is taken for a wait when the limit is about to grow."""
 _TURN_RATIO = 0.6
@@ -287,7 +289,7 @@ class KneeLimit:
             return (
                 f"{'looking at what' if self._descent.under_way else 'enough is what'} {self._base:.0f} in flight bring"
             )
-        peak = self._throughputs.peak(self._target)
+        peak = self._throughputs.peak(self._aim)
         self._settled = peak is not None
         if peak is not None:
             self._came_down = True
@@ -327,7 +329,7 @@ class KneeLimit:
     def _moved(self, newest: Point, empty: int, paces: float) -> float:
         """Where the elasticity has the base go."""
         elasticity = self._elasticity
-        error = elasticity.value - self._target
+        error = elasticity.value - self._aim
         upward = error >= 0 and elasticity.value >= elasticity.clear
         paces *= self._taken(paces, upward=upward)
         if not upward:
@@ -335,13 +337,18 @@ class KneeLimit:
             least = _BEHIND * (newest.load + empty)
             if self._base <= least:
                 return self._base
-            fallen = self._base * math.exp(-self._retreat(error) * paces)
+            fallen = self._base * math.exp(-self._retreat(error / self._aim) * paces)
             return fallen if elasticity.unseen else max(fallen, least)
         # Answers that waited tell of the queue they met, not of the load since.
         felt = newest.felt(_HIDDEN_QUEUE if elasticity.unseen else elasticity.queued)
         gain = _LATER_GAIN if self._came_down and not elasticity.unseen else _GAIN
         grown = self._base * math.exp(gain * min(1.0, error) ** _POWER * paces)
         return max(self._base, min(grown, self._most_ahead() * (felt + empty)))
+
+    @property
+    def _aim(self) -> float:
+        """The elasticity aimed at, of such answers."""
+        return max(min(self._target, _LEAST_SHORT_AIM), _SHORT_AIM * self._target) if self._elasticity.short else self._target
 
     def _taken(self, paces: float, *, upward: bool) -> float:
         """The stride, that way."""
@@ -358,10 +365,10 @@ class KneeLimit:
             return _LEAST_AHEAD if self._opening.used else _AHEAD
         return max(_LEAST_AHEAD, 1 + (_AHEAD - 1) * math.sqrt(_QUIET_NOISE / max(_QUIET_NOISE, self._elasticity.noise)))
 
-    def _retreat(self, error: float) -> float:
+    def _retreat(self, missed: float) -> float:
         elasticity = self._elasticity
         retreat, steepest = (_UNSEEN_RETREAT, _UNSEEN_STEEPEST) if elasticity.unseen else (_RETREAT, _STEEPEST)
-        down = retreat * min(steepest, -error / self._target)
+        down = retreat * min(steepest, -missed)
         if elasticity.value >= elasticity.clear:
             return down
         return max(down, _RETREAT, _QUEUE_RETREAT * elasticity.queued)

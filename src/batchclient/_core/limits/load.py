@@ -13,6 +13,8 @@ cancellation and balance.
 - Then ``cap = in flight - own share * smallest waiting + 5 %``, at least 0.8 of what was in flight. In flight is the window's peak:
   where permits are refilled in lots, the peak is what the limit allows and the smallest queue goes with the trough, so that a
   server's slots stay full in the trough as well. Each cut is followed by a fresh window.
+- What the next step takes does not stand: of answers of ``t`` tokens the ``t``-th part of those that run ends each step, and as many take their place. At
+  one token each it is as many as run, so that half of what is in flight waits for a moment whatever the limit is.
 - The 5 % stay because a small queue is what refills a slot the moment it comes free.
 - Own share: in flight over all the server holds. What other clients queue is theirs to shorten, and shortening ours would not help:
   the cap never goes below half of what the server runs.
@@ -65,7 +67,7 @@ STALE_AFTER_S = 5.0
 _LEAST_ANSWERS = 16
 """Fewer are the short ones: they finish first."""
 _ANSWERS_KEPT = 256
-_LATENCY_SHARE = 0.1
+_NEWEST_SHARE = 0.1
 _USAGE_SHARE = 0.2
 _HITS_KEPT_RATIO = 0.8
 """Of the hits and queries so far at each report: at 0.5 s a report the last 2.5 s weigh most."""
@@ -113,6 +115,7 @@ class LoadCap:
     """What a server's reports say about the limit. A ``Cap``."""
 
     __slots__ = (
+        "_answer_tokens",
         "_answers",
         "_heard_at",
         "_hits",
@@ -131,6 +134,8 @@ class LoadCap:
 
     def __init__(self) -> None:
         self._latency_s = 0.0
+        self._answer_tokens = 0.0
+        """Output tokens of an answer, on average; 0: not known."""
         self._answers = 0
         # Decayed sums over answers: their output tokens, and these times what each held of its prompt and of its output.
         self._tokens = 0.0
@@ -158,11 +163,12 @@ class LoadCap:
             # A server that has no page costs nothing here.
             return
         seconds = sample.now - sample.sent_at
-        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        self._latency_s += _NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         made = sample.completion_tokens
         if made <= 0:
             return
         count = sample.sequences
+        self._answer_tokens += _NEWEST_SHARE * (made / count - self._answer_tokens) if self._answer_tokens else made / count
         keep = 1.0 - 1.0 / _ANSWERS_KEPT if count == 1 else (1.0 - 1.0 / _ANSWERS_KEPT) ** count
         prompt, output = self._kv_tokens
         # With n > 1 a prompt is counted once and held once, by all its n.
@@ -234,15 +240,19 @@ class LoadCap:
             window.popleft()
         if now - self._window_from < length_s or len(window) < _LEAST_REPORTS:
             return
-        least = min(each.waiting for each in window)
+        least = min(each.waiting - self._next_step(each) for each in window)
         peak = max(each.in_flight for each in window)
         if not peak:
             return
         if least > max(_LEAST_QUEUE, _QUEUE_RATIO * peak) and self._is_full():
             self._cut(report, least, peak)
-        elif least == 0 and self._queue_cap is not None and peak >= _USED_RATIO * self._queue_cap:
+        elif least <= 0 and self._queue_cap is not None and peak >= _USED_RATIO * self._queue_cap:
             self._queue_cap *= 1.0 + _GROWTH_RATIO
             self._queue_reason = "the server's queue ran empty"
+
+    def _next_step(self, report: _Report) -> float:
+        """How many of the queue the server's next step takes, as far as that is known."""
+        return (report.running or 0.0) / self._answer_tokens if self._answer_tokens >= 1 else 0.0
 
     def _is_full(self) -> bool:
         window = self._window
