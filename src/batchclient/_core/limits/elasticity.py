@@ -35,6 +35,7 @@ from collections import deque
 from operator import mul
 from typing import NamedTuple
 
+from batchclient._core.limits.bursts import Bursts
 from batchclient._core.limits.evidence import Line, Point, waiting
 
 __all__ = ["Elasticity", "ServerChange"]
@@ -47,6 +48,8 @@ _CLEAR = 0.3
 """What noise may make of a plateau's elasticity of 0. With a queue ``e`` must be more than this and the share of time that is waiting."""
 _CLEAREST = 0.7
 """However large that share: a wait that is there at any load (a long prompt's prefill, a gateway) leaves ``e`` near 1."""
+_BATCHES = 2.2
+"""A tenth more than two batches, so that the one that waits is a full one in the trough of the swing as well."""
 _HORIZON_PACES = 3.0
 _LEAST_POINTS = 4
 _MOST_POINTS = 64
@@ -121,7 +124,9 @@ class Elasticity:
         """The next one stands alone; what was estimated stays."""
         self.points.clear()
 
-    def take_in(self, point: Point, base: float, pace_s: float, now: float) -> ServerChange | None:
+    def take_in(
+        self, point: Point, base: float, pace_s: float, now: float, bursts: Bursts
+    ) -> ServerChange | None:
         """Estimate anew with one more point; return whether the server has changed, after which there is no other point.
 
         Args:
@@ -129,6 +134,7 @@ class Elasticity:
             base: the load at which the slope is taken.
             pace_s: a mean latency.
             now: the time.
+            bursts: how answers in one piece have ended.
         """
         self.points.append(point)
         self._forget(pace_s, now)
@@ -136,7 +142,7 @@ class Elasticity:
         if len(points) < 2:
             return None
         noise = max(_POINT_NOISE, self.noise)
-        self._look_for_queue(pace_s, now)
+        self._look_for_queue(pace_s, now, bursts)
         line = self._fit(base, pace_s, noise, now)
         if len(points) > 2 * _FAR_POINTS and self._has_changed(line, noise):
             faster = max(line.residuals[-_FAR_POINTS:]) < 0 or line.slope < 0
@@ -170,15 +176,20 @@ class Elasticity:
         far = max(_FAR, _FAR_NOISES * noise)
         return min(newest) > far or max(newest) < -far or line.slope < -_SUPERLINEAR_NOISES * noise
 
-    def _look_for_queue(self, pace_s: float, now: float) -> None:
+    def _look_for_queue(self, pace_s: float, now: float, bursts: Bursts) -> None:
         """The newest points say whether there is one; the load of older ones was another."""
         oldest = now - pace_s
         wait = waiting([point for point in self.points if point.at > oldest] or [self.points[-1]])
         self.unseen = not wait.seen
+        queued = wait.share if wait.seen and wait.tokens > _QUEUED_TOKENS else 0.0
+        if self.unseen and not self.short and (batch := bursts.batch) is not None:
+            # A queue would be seen after all: what is in flight beyond the batch that runs and a full one behind it.
+            self.unseen = False
+            queued = 1 - _BATCHES * batch / self.points[-1].load
         self.clear = self.queued = 0.0
-        if wait.seen and wait.share > _QUEUED_SHARE and wait.tokens > _QUEUED_TOKENS:
-            self.queued = wait.share
-            self.clear = min(_CLEAR + wait.share, _CLEAREST)
+        if queued > _QUEUED_SHARE:
+            self.queued = queued
+            self.clear = min(_CLEAR + queued, _CLEAREST)
 
     def _fit(self, base: float, pace_s: float, noise: float, now: float) -> Line:
         """Time per token against the load, those points counting most that are near the present one."""

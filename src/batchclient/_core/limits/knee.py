@@ -40,6 +40,7 @@ import math
 
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.bound import Bound
+from batchclient._core.limits.bursts import Bursts
 from batchclient._core.limits.descent import Descent
 from batchclient._core.limits.elasticity import Elasticity
 from batchclient._core.limits.evidence import Cohort, Point, waiting
@@ -116,7 +117,7 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_came_down", "_ceiling", "_cohort", "_descent", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
+        "_base", "_bound", "_bursts", "_came_down", "_ceiling", "_cohort", "_descent", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
         "_phase", "_refusals", "_settled", "_steered_at", "_stride", "_target", "_throughputs", "_upward", "limit",
     )  # fmt: skip
 
@@ -134,6 +135,7 @@ class KneeLimit:
         self._ceiling = float(ceiling)
         self._target = target
         self._cohort = Cohort()
+        self._bursts = Bursts()
         self._refusals = Refusals()
         self._elasticity = Elasticity()
         self._throughputs = Throughputs()
@@ -184,6 +186,7 @@ class KneeLimit:
         self._ended_at = sample.now
         cohort = self._cohort
         cohort.add(sample)
+        self._bursts.add(sample)
         enough = max(4, self.limit // 8)
         if cohort.sequences < enough or sample.now - cohort.began < self._pace_s / _POINTS_PER_PACE:
             return None
@@ -224,6 +227,7 @@ class KneeLimit:
         self._came_down = False
         self._opening = Opening()
         self._refusals = Refusals()
+        self._bursts = Bursts()
         self._bound.let_go()
         return None
 
@@ -274,7 +278,7 @@ class KneeLimit:
     def _move(self, cohort: Cohort, empty: int, paces: float, now: float) -> str:
         """Take in answers and move the base by so many paces; return why. ``empty``: of the limit, what cannot be used."""
         newest = cohort.point(now)
-        change = self._elasticity.take_in(newest, self._base, self._pace_s, now)
+        change = self._elasticity.take_in(newest, self._base, self._pace_s, now, self._bursts)
         if change is not None:
             self._hold_until = now + self._pace_s
             self._stride = 1.0
