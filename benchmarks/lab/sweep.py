@@ -23,7 +23,18 @@ from benchmarks.lab.profiles import SCENARIOS
 from batchclient._core.limits import FixedLimit
 
 _STATIC_SKIP = 0.5
-_KNEE_MODULES = ("knee", "descent", "bursts", "elasticity", "evidence", "opening", "bound", "refused", "throughputs")
+_KNEE_MODULES = (
+    "knee",
+    "descent",
+    "bursts",
+    "elasticity",
+    "evidence",
+    "opening",
+    "bound",
+    "refused",
+    "short",
+    "throughputs",
+)
 LIST_SIZES = (1, 8, 128)
 """Beside the preset's 32: tried with every limit, in the last phase."""
 

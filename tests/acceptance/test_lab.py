@@ -263,11 +263,11 @@ KNEE = {
     "slower": (256, 0.92, 1.3, 30),
     "faster": (256, 0.92, 1.5, 30),
     "api": (256, 0.92, 1.3, 15),
-    "padding": (128, 0.92, 1.7, 30),
+    "padding": (128, 0.92, 1.3, 30),
     "rejecting": (96, 0.92, 1.3, 15),
     "open": (128, 0.97, 1.1, 30),
-    "one-token": (128, 0.89, 1.0, 30),
-    "one-token-unsteady": (128, 0.83, 1.5, 60),
+    "one-token": (128, 0.94, 1.0, 30),
+    "one-token-unsteady": (128, 0.86, 1.5, 60),
     "mixed": (256, 0.92, 1.3, 30),
 }
 
@@ -313,13 +313,25 @@ def test_a_latency_objective_is_kept_where_lengths_differ(objective_s, most_s, l
         assert trace.throughput(120, 240) >= least * 12_482
 
 
-def test_on_a_server_that_pads_the_limit_wanders_within_bounds():
-    """A batch ends every few seconds, as long as its longest: one seed says little."""
+@pytest.mark.parametrize(("algorithm", "least", "seconds"), [("knee", 0.92, 30), ("knee-from-32", 0.8, 100)])
+def test_on_a_server_that_pads_the_limit_keeps_to_two_batches(algorithm, least, seconds):
+    """A batch ends every few seconds, as long as its longest: one seed says little. With slopes alone it wandered: 1.56 times the latency over forty seeds, and
+    begun at 32 one of them had 0.55."""
     fixed = StaticJob("padding", 0, 128)()
-    runs = [AlgorithmJob("padding", "knee", seed, (fixed,))() for seed in range(10)]
-    assert min(run.share for run in runs) >= 0.95
-    assert mean(run.latency_ratio for run in runs) <= 1.7
-    assert median(run.reached_s[0] for run in runs) <= 30
+    runs = [AlgorithmJob("padding", algorithm, seed, (fixed,))() for seed in range(20)]
+    assert mean(run.share for run in runs) >= 0.96
+    assert min(run.share for run in runs) >= least
+    assert mean(run.latency_ratio for run in runs) <= 1.3
+    assert median(run.reached_s[0] for run in runs) <= seconds
+
+
+@pytest.mark.parametrize(("name", "least"), [("one-token", 0.95), ("one-token-unsteady", 0.88), ("api", 0.95)])
+def test_what_waits_for_the_next_step_of_a_server_is_no_queue(name, least):
+    # Where answers have a token each, as many wait as run. A cap that took them for a queue held the limit at 42 instead of 100: 0.85 (0.73 on the worst seed).
+    fixed = StaticJob(name, 0, 256 if name == "api" else 128)()
+    shares = [AlgorithmJob(name, "knee+load", seed, (fixed,))().share for seed in range(6)]
+    assert mean(shares) >= least
+    assert min(shares) >= 0.85
 
 
 def test_lucky_answers_at_a_small_load_are_not_believed():
@@ -345,7 +357,7 @@ def test_conversations_that_overfill_a_cache_are_found_from_the_defaults_start_t
     assert mean(run.share for run in runs) >= 0.92
     assert min(run.share for run in runs) >= 0.8
     assert sorted(run.reached_s[0] for run in runs)[10] <= 30
-    assert max(run.reached_s[0] for run in runs) <= 50
+    assert max(run.reached_s[0] for run in runs) <= 40
 
 
 @pytest.mark.parametrize("algorithm", ["knee-from-128", "knee-throughput"])

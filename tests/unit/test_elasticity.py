@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from batchclient._core.limits.bursts import Bursts
 from batchclient._core.limits.elasticity import Elasticity
 from batchclient._core.limits.evidence import Point, Timed
 
@@ -23,7 +24,9 @@ def plateau(growth, per_s=60.0, start=48.0):
         queue = limit(sent_at)
         took = queue / per_s
         load = sum(limit(sent_at + took * (step + 0.5) / 20) for step in range(20)) / 20
-        elasticity.take_in(Point(now, 15, load, queue, 0, took * 15, Timed(), took * 15), limit(now), 1.0, now)
+        elasticity.take_in(
+            Point(now, 15, load, queue, 0, took * 15, Timed(), took * 15), limit(now), 1.0, now, Bursts()
+        )
         values.append(elasticity.value)
     return sum(values[16:]) / 32
 
@@ -41,7 +44,7 @@ def after_loads(tokens, paces, loads=(24.0, 96.0)):
             now += 0.25
             took = (1 + load / 32) * (1.06 if quarter // 4 % 2 else 0.94)
             elasticity.take_in(
-                Point(now, 15, load, load, 15 * tokens, took * 15, Timed(), took * 15), loads[-1], 1.0, now
+                Point(now, 15, load, load, 15 * tokens, took * 15, Timed(), took * 15), loads[-1], 1.0, now, Bursts()
             )
     return elasticity
 
@@ -51,3 +54,22 @@ def test_for_short_answers_any_load_of_the_last_nine_paces_tells_the_slope():
     assert after_loads(0, 4).value == pytest.approx(0.25, abs=0.05)
     assert len(after_loads(0, 20).points) >= 36
     assert len(after_loads(40, 20).points) <= 16
+
+
+class Batches(Bursts):
+    """Of a server that is known to run so many at once."""
+
+    batch = 64
+
+
+@pytest.mark.parametrize(("load", "queued"), [(120.0, 0.0), (140.0, 0.0), (176.0, 0.2), (281.6, 0.5)])
+def test_what_lies_beyond_two_batches_is_a_queue(load, queued):
+    for tokens, bursts in ((40, Batches()), (0, Batches()), (40, Bursts())):
+        elasticity = Elasticity()
+        for now in range(1, 5):
+            point = Point(float(now), 15, load, load, 15 * tokens, 8.0 * 15, Timed(), 8.0 * 15)
+            elasticity.take_in(point, load, 8.0, float(now), bursts)
+        known = bool(tokens) and bursts.batch is not None
+        assert elasticity.queued == pytest.approx(queued if known else 0.0)
+        assert elasticity.clear == pytest.approx(min(0.7, 0.3 + queued) if known and queued else 0.0)
+        assert elasticity.unseen is not known

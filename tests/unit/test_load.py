@@ -61,6 +61,28 @@ def test_two_in_the_queue_are_none_however_few_are_in_flight(waiting, capped):
     assert (reports(LoadCap(), [waiting] * 7, in_flight=8, running=5) is not None) is capped
 
 
+@pytest.mark.parametrize(
+    ("made", "waiting", "standing"),
+    [(1, 64.0, False), (1, 90.0, True), (4, 16.0, False), (4, 40.0, True), (200, 16.0, True)],
+)
+def test_what_the_next_step_takes_does_not_stand(made, waiting, standing):
+    # 64 run: at one token each all of them end with this step and 64 of the queue take their place, at four each a quarter.
+    cap = heard()
+    for _ in range(64):
+        cap.on_sample(sample(1.0, made=made))
+    reports(cap, [waiting] * 8)
+    assert (cap.cap(4.0) is not None) is standing
+
+
+def test_only_what_the_next_step_leaves_is_cut():
+    cap = heard()
+    for _ in range(64):
+        cap.on_sample(sample(1.0, made=1))
+    reports(cap, [76.0] * 8, in_flight=140)
+    # 140 - (76 - 64) + 5 %.
+    assert cap.cap(4.0) == (135, "the server's queue never held fewer than 76")
+
+
 def test_a_fresh_window_follows_each_cut():
     cap = LoadCap()
     assert reports(cap, [60] * 7, in_flight=100, running=40)[0] == 80

@@ -124,9 +124,7 @@ class Elasticity:
         """The next one stands alone; what was estimated stays."""
         self.points.clear()
 
-    def take_in(
-        self, point: Point, base: float, pace_s: float, now: float, bursts: Bursts
-    ) -> ServerChange | None:
+    def take_in(self, point: Point, base: float, pace_s: float, now: float, bursts: Bursts) -> ServerChange | None:
         """Estimate anew with one more point; return whether the server has changed, after which there is no other point.
 
         Args:

@@ -16,8 +16,8 @@ What is done with it:
 - Where prompts were seen to wait for their first token in the last pace, there probably is a queue, and less load costs nothing: only a clear
   ``e`` raises the limit then, and one that is not clear lowers it, the faster the more of the time is waiting.
 - Where answers come in one piece (plain replies, a server that pads) no queue would be seen. There may be one: the limit falls faster there, and
-  in whole steps. Where they have a few tokens, what each load brought is remembered (``throughputs``): where one brought clearly more than smaller and
-  larger ones, the limit stays there, without a swing, until one side is forgotten, and looks around in short strides. A plateau is come down by halves (``descent``).
+  in whole steps. A server that runs one batch after another shows its queue by how its answers end (``bursts``). Where answers have a few tokens, what each load
+  brought is remembered: the limit stays at a peak, without a swing, until one side of it is forgotten, and comes down a plateau by halves (``short``).
 - Where the limit is not used (less than 0.8 of it in flight, and room for another call) it stays, but for refusals and late answers, and nothing is
   learnt. The load is then what arrives times what it takes (Little's law again): a server that happens to be slow has more in flight, which looks
   like a plateau whatever the load is. A limit that believed it came down by noise alone, and the next burst waited in the client.
@@ -41,12 +41,11 @@ import math
 from batchclient._core.limits.base import LimitChange, Outcome, Sample
 from batchclient._core.limits.bound import Bound
 from batchclient._core.limits.bursts import Bursts
-from batchclient._core.limits.descent import Descent
 from batchclient._core.limits.elasticity import Elasticity
-from batchclient._core.limits.evidence import Cohort, Point, waiting
+from batchclient._core.limits.evidence import Cohort, Point
 from batchclient._core.limits.opening import Opening
 from batchclient._core.limits.refused import Refusals
-from batchclient._core.limits.throughputs import Throughputs
+from batchclient._core.limits.short import ShortAnswers, Step, short_aim
 
 __all__ = ["KneeLimit"]
 
@@ -82,8 +81,6 @@ limit comes back too far, again and again."""
 _POINTS_PER_PACE = 4
 _SHORTEST_PACE_S = 1.0
 """On a fast server: enough answers per decision, rather than more decisions than anybody needs."""
-_SHORT_AIM = 0.7
-_LEAST_SHORT_AIM = 0.05
 _HIDDEN_QUEUE = 0.5
 """Where answers come in one piece, half of their time is taken for a wait when the limit is about to grow."""
 _TURN_RATIO = 0.6
@@ -117,8 +114,8 @@ class KneeLimit:
     """
 
     __slots__ = (
-        "_base", "_bound", "_bursts", "_came_down", "_ceiling", "_cohort", "_descent", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
-        "_phase", "_refusals", "_settled", "_steered_at", "_stride", "_target", "_throughputs", "_upward", "limit",
+        "_base", "_bound", "_bursts", "_came_down", "_ceiling", "_cohort", "_elasticity", "_ended_at", "_floor", "_hold_until", "_latency_s", "_learns_from", "_opening", "_opens", "_pace_s",
+        "_phase", "_refusals", "_short", "_steered_at", "_stride", "_target", "_upward", "limit",
     )  # fmt: skip
 
     def __init__(
@@ -138,8 +135,7 @@ class KneeLimit:
         self._bursts = Bursts()
         self._refusals = Refusals()
         self._elasticity = Elasticity()
-        self._throughputs = Throughputs()
-        self._descent = Descent()
+        self._short = ShortAnswers()
         self._latency_s = 0.0
         self._pace_s = _SHORTEST_PACE_S
         self._steered_at: float | None = None
@@ -157,8 +153,6 @@ class KneeLimit:
         """How much of a move is made."""
         self._upward = True
         """Which way the last one went."""
-        self._settled = False
-        """Whether the base is a peak, and the limit does not swing."""
         self._bound = Bound()
 
     def __repr__(self) -> str:
@@ -178,7 +172,7 @@ class KneeLimit:
             # What took no time (a mocked server's answer) has no rate.
             return None
         if self._latency_s > 0 and sample.sent_at - self._ended_at > _PAUSE_S:
-            self._descent.interrupt()
+            self._short.descent.interrupt()
             if self._latency_s < _COLD_S:
                 self._learns_from = sample.now + _COLD_S
                 self._elasticity.forget_points()
@@ -220,10 +214,8 @@ class KneeLimit:
         The number stays: it is the best guess there is, and slow start (``health``) keeps a cold server from getting all of it at once.
         """
         self._elasticity.forget_all()
-        self._throughputs.forget_all()
-        self._descent.forget()
+        self._short.forget()
         self._stride = 1.0
-        self._settled = False
         self._came_down = False
         self._opening = Opening()
         self._refusals = Refusals()
@@ -235,7 +227,7 @@ class KneeLimit:
         """Something else keeps the limit in force at ``limit``: run no further ahead of it than of what was seen."""
         if self._base > _AHEAD * limit:
             self._base = _AHEAD * limit
-            self._descent.give_up()
+            self._short.descent.give_up()
             self._set("held")
 
     # One step of the loop ------------------------------------------------------------------------------------------
@@ -243,29 +235,29 @@ class KneeLimit:
     def _steer(self, cohort: Cohort, now: float) -> LimitChange | None:
         paces = self._passed(cohort, now)
         if cohort.late > max(1.0, _LATE_RATIO * cohort.sequences) and not self._bound.is_cooling(now):
-            self._bound_below(min(self._descent.kept or self._base, cohort.late_load), now)
+            self._bound_below(min(self._short.descent.kept or self._base, cohort.late_load), now)
             self._base = min(self._base, self._bound.load)
             if cohort.answered:
                 # A cliff has no slope: the points on it would only say how deep it is.
                 return self._set("answers came too late")
         if not cohort.answered:
-            self._throughputs.forget_all()
-            self._descent.give_up()
+            self._short.give_up()
             self._base = max(self._floor, self._base * _FUTILE_CUT_RATIO**paces)
             return self._set("no answer came in time")
         if cohort.peak < _USED_RATIO * self.limit and cohort.peak + cohort.heaviest <= self.limit:
             # The load was not ours to set: it follows the time that answers take, rather than the other way round.
-            self._descent.interrupt()
+            self._short.descent.interrupt()
             return None
         if now < self._learns_from:
             self._bound.expire(now)
             return None
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
-        reason = self._move(cohort, cohort.heaviest - 1, paces, now)
+        step = Step(cohort.point(now), cohort.peak, cohort.heaviest - 1, self._base, paces, self._pace_s, now)
+        reason = self._move(step)
         self._bound.expire(now)
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound.load))
         self._phase = (self._phase + paces / _SWING_PACES) % 1.0
-        return self._set(reason if self._settled else f"{reason}, swinging about {self._base:.0f}")
+        return self._set(reason if self._short.settled else f"{reason}, swinging about {self._base:.0f}")
 
     def _passed(self, cohort: Cohort, now: float) -> float:
         """Take in the latency; return how many paces have passed since the last step, at most one."""
@@ -275,60 +267,39 @@ class KneeLimit:
         since, self._steered_at = self._steered_at, now
         return 1 / _POINTS_PER_PACE if since is None else min(1.0, (now - since) / self._pace_s)
 
-    def _move(self, cohort: Cohort, empty: int, paces: float, now: float) -> str:
-        """Take in answers and move the base by so many paces; return why. ``empty``: of the limit, what cannot be used."""
-        newest = cohort.point(now)
-        change = self._elasticity.take_in(newest, self._base, self._pace_s, now, self._bursts)
-        if change is not None:
-            self._hold_until = now + self._pace_s
+    def _move(self, step: Step) -> str:
+        """Take in answers and move the base; return why."""
+        base = step.base
+        change = self._elasticity.take_in(step.newest, base, step.pace_s, step.now, self._bursts)
+        if change is not None and not self._short.descent.under_way:
+            self._hold_until = step.now + step.pace_s
             self._stride = 1.0
-            self._throughputs.forget_all()
-            self._descent.forget()
+            self._short.forget()
             if self._came_down and change.faster:
-                self._base = min(self._base, _BACK_RATIO * change.least_load)
-        self._remember(newest, paces)
-        if self._descends():
-            bounds = self._floor, min(self._ceiling, self._bound.load)
-            self._base = self._descent.take_in(newest.answers, cohort.peak, empty, self._pace_s, bounds, now)
-            return (
-                f"{'looking at what' if self._descent.under_way else 'enough is what'} {self._base:.0f} in flight bring"
-            )
-        peak = self._throughputs.peak(self._aim)
-        self._settled = peak is not None
-        if peak is not None:
+                self._base = base = min(base, _BACK_RATIO * change.least_load)
+        bounds = self._floor, min(self._ceiling, self._bound.load)
+        wanted = self._short.take_in(step._replace(base=base), self._elasticity, self._aim, bounds)
+        if wanted is not None:
             self._came_down = True
-            self._stride = _SHORTEST_STRIDE
-            self._base = max(_BEHIND * self._base, min(peak + empty, _AHEAD * self._base))
-            return f"{peak:.0f} in flight brought most"
-        if now < self._hold_until:
+            if wanted.looked_at:
+                self._base = wanted.load
+            else:
+                self._stride = _SHORTEST_STRIDE
+                self._base = max(_BEHIND * base, min(wanted.load + step.empty, _AHEAD * base))
+            return wanted.reason
+        if step.now < self._hold_until:
             return "the server has changed"
-        base = self._moved(newest, empty, paces)
-        reason = f"elasticity {self.elasticity:.2f}, aiming at {self._target:g}"
+        base = self._moved(step.newest, step.empty, step.paces)
+        reason = f"elasticity {self.elasticity:.2f}, aiming at {self._aim:.2g}"
         if self._opening.used and self._came_down:
             base = self._opening.drained(base, self._elasticity.points)
         self._base = base
         return reason
 
-    def _descends(self) -> bool:
-        """Whether the base is the descent's."""
-        if self._elasticity.short:
-            self._descent.begin(self._base, self.elasticity, len(self._elasticity.points))
-        else:
-            self._descent.give_up()
-        if self._descent.under_way:
-            self._settled = self._came_down = True
-        return self._descent.under_way
-
-    def _remember(self, newest: Point, paces: float) -> None:
-        """What the load brought, of answers of a few tokens in one piece."""
-        if not self._elasticity.short:
-            # What longer answers cost is a matter of how long they are as well, and a few lucky ones at a small load would be believed.
-            self._throughputs.forget_all()
-            return
-        wait = waiting(self._elasticity.points)
-        load = newest.felt(wait.share)
-        # As they have a few tokens, it is answers that are counted.
-        self._throughputs.take_in(load, load / newest.cost_s(1.0), paces)
+    @property
+    def _aim(self) -> float:
+        """The elasticity aimed at, of such answers."""
+        return short_aim(self._target) if self._elasticity.short else self._target
 
     def _moved(self, newest: Point, empty: int, paces: float) -> float:
         """Where the elasticity has the base go."""
@@ -348,11 +319,6 @@ class KneeLimit:
         gain = _LATER_GAIN if self._came_down and not elasticity.unseen else _GAIN
         grown = self._base * math.exp(gain * min(1.0, error) ** _POWER * paces)
         return max(self._base, min(grown, self._most_ahead() * (felt + empty)))
-
-    @property
-    def _aim(self) -> float:
-        """The elasticity aimed at, of such answers."""
-        return max(min(self._target, _LEAST_SHORT_AIM), _SHORT_AIM * self._target) if self._elasticity.short else self._target
 
     def _taken(self, paces: float, *, upward: bool) -> float:
         """The stride, that way."""
@@ -402,12 +368,13 @@ class KneeLimit:
 
     def _bound_below(self, load: float, now: float) -> None:
         self._opening.over = True
-        self._throughputs.forget_all()
-        self._descent.give_up()
+        self._short.give_up()
         self._bound.set_below(load, self._floor, max(self._latency_s, _SHORTEST_COOLDOWN_S), now)
 
     def _set(self, reason: str) -> LimitChange | None:
-        swing = 0.0 if self._settled else max(1.0, _SWING_RATIO * self._base) * (1.0 if self._phase < 0.5 else -1.0)
+        swing = (
+            0.0 if self._short.settled else max(1.0, _SWING_RATIO * self._base) * (1.0 if self._phase < 0.5 else -1.0)
+        )
         limit = round(max(self._floor, min(self._base + swing, self._bound.load, self._ceiling)))
         if limit == self.limit:
             return None

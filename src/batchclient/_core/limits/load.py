@@ -168,7 +168,9 @@ class LoadCap:
         if made <= 0:
             return
         count = sample.sequences
-        self._answer_tokens += _NEWEST_SHARE * (made / count - self._answer_tokens) if self._answer_tokens else made / count
+        self._answer_tokens += (
+            _NEWEST_SHARE * (made / count - self._answer_tokens) if self._answer_tokens else made / count
+        )
         keep = 1.0 - 1.0 / _ANSWERS_KEPT if count == 1 else (1.0 - 1.0 / _ANSWERS_KEPT) ** count
         prompt, output = self._kv_tokens
         # With n > 1 a prompt is counted once and held once, by all its n.
@@ -248,7 +250,8 @@ class LoadCap:
             self._cut(report, least, peak)
         elif least <= 0 and self._queue_cap is not None and peak >= _USED_RATIO * self._queue_cap:
             self._queue_cap *= 1.0 + _GROWTH_RATIO
-            self._queue_reason = "the server's queue ran empty"
+            empty = min(each.waiting for each in window) == 0
+            self._queue_reason = "the server's queue ran empty" if empty else "the server's next step takes its queue"
 
     def _next_step(self, report: _Report) -> float:
         """How many of the queue the server's next step takes, as far as that is known."""
@@ -270,7 +273,8 @@ class LoadCap:
         wanted = max(peak - share * least + max(1.0, _QUEUE_RATIO * peak), lowest)
         if wanted < (self._queue_cap or math.inf):
             self._queue_cap = wanted
-            self._queue_reason = f"the server's queue never held fewer than {least:.0f}"
+            fewest = min(each.waiting for each in self._window)
+            self._queue_reason = f"the server's queue never held fewer than {fewest:.0f}"
         self._restart_window()
 
     # The KV budget -------------------------------------------------------------------------------------------------
