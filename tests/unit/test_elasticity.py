@@ -62,7 +62,7 @@ class Batches(Bursts):
     batch = 64
 
 
-@pytest.mark.parametrize(("load", "queued"), [(120.0, 0.0), (140.0, 0.0), (176.0, 0.2), (281.6, 0.5)])
+@pytest.mark.parametrize(("load", "queued"), [(120.0, 0.0), (140.0, 0.0), (168.0, 0.2), (268.8, 0.5)])
 def test_what_lies_beyond_two_batches_is_a_queue(load, queued):
     for tokens, bursts in ((40, Batches()), (0, Batches()), (40, Bursts())):
         elasticity = Elasticity()
