@@ -73,8 +73,37 @@ def test_what_ends_one_after_another_is_no_burst():
 
 
 def test_many_bursts_in_an_answers_time_are_the_steps_of_a_server_that_batches_continuously():
-    assert batches([8] * 40, period_s=1.0, took=lambda tokens: 9.0).batch is None
-    assert batches([8] * 40, period_s=1.0, took=lambda tokens: 7.0).batch == 8
+    assert batches([8] * 40, period_s=1.0, took=lambda tokens: 4.5).batch is None
+    assert batches([8] * 40, period_s=1.0, took=lambda tokens: 3.5).batch == 8
+
+
+def test_who_was_sent_first_ends_first():
+    # Several servers that take turns: of what was sent together some ends two bursts later than the rest.
+    late = iter(range(10**6))
+    assert batches([64] * 8, took=lambda tokens: 8.0 + 8.0 * (next(late) % 2)).batch is None
+
+
+def test_batches_are_full_where_all_are_as_large():
+    assert batches([64] * 8).full
+    assert batches([64, 62, 64, 63, 64, 64, 64]).full
+    # Several servers, each with all that it was given: the bursts follow the load.
+    assert not batches([34, 34, 34, 27, 27, 27, 34, 34]).full
+    assert not Bursts().full
+
+
+def test_an_answer_whose_tokens_are_not_known_was_in_the_batch_too():
+    bursts = Bursts()
+    for number in range(1, 8):
+        for index, tokens in enumerate(lengths(64, number)):
+            bursts.add(answer(4.0 * number, 8.0, tokens if index % 2 else 0, request=index % 4))
+    assert bursts.batch == 64
+
+
+def test_bursts_are_forgotten_once_answers_end_one_after_another():
+    bursts = batches([64] * 6)
+    for number in range(400):
+        bursts.add(answer(24.1 + 0.02 * number, 8.0, 20 + number % 200, request=number))
+    assert bursts.batch is None
 
 
 @pytest.mark.parametrize("outcome", [each for each in Outcome if each is not Outcome.SUCCESS])
@@ -92,4 +121,12 @@ def test_a_restart_forgets_them():
             limit.on_sample(answer(4.0 * number, 8.0, tokens, request=index % 4))
     assert limit._bursts.batch == 32
     limit.on_restart(60.0)
+    assert limit._bursts.batch is None
+
+
+def test_a_pause_is_no_time_from_burst_to_burst():
+    limit = KneeLimit(64)
+    for number in [*range(1, 7), 40]:
+        for index, tokens in enumerate(lengths(32, number)):
+            limit.on_sample(answer(4.0 * number, 8.0, tokens, request=index % 4))
     assert limit._bursts.batch is None

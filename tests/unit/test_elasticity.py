@@ -60,16 +60,24 @@ class Batches(Bursts):
     """Of a server that is known to run so many at once."""
 
     batch = 64
+    full = True
+
+
+class Unequal(Batches):
+    """Of which not all were full."""
+
+    full = False
 
 
 @pytest.mark.parametrize(("load", "queued"), [(120.0, 0.0), (140.0, 0.0), (168.0, 0.2), (268.8, 0.5)])
 def test_what_lies_beyond_two_batches_is_a_queue(load, queued):
-    for tokens, bursts in ((40, Batches()), (0, Batches()), (40, Bursts())):
+    for tokens, bursts in ((40, Batches()), (0, Batches()), (40, Bursts()), (40, Unequal())):
         elasticity = Elasticity()
         for now in range(1, 5):
             point = Point(float(now), 15, load, load, 15 * tokens, 8.0 * 15, Timed(), 8.0 * 15)
             elasticity.take_in(point, load, 8.0, float(now), bursts)
         known = bool(tokens) and bursts.batch is not None
-        assert elasticity.queued == pytest.approx(queued if known else 0.0)
-        assert elasticity.clear == pytest.approx(min(0.7, 0.3 + queued) if known and queued else 0.0)
+        full = known and bursts.full
+        assert elasticity.queued == pytest.approx(queued if full else 0.0)
+        assert elasticity.clear == pytest.approx(min(0.7, 0.3 + queued) if full and queued else 0.0)
         assert elasticity.unseen is not known

@@ -70,8 +70,21 @@ def test_what_the_next_step_takes_does_not_stand(made, waiting, standing):
     cap = heard()
     for _ in range(64):
         cap.on_sample(sample(1.0, made=made))
-    reports(cap, [waiting] * 8)
+    reports(cap, [waiting] * 8, in_flight=64 + round(waiting))
     assert (cap.cap(4.0) is not None) is standing
+
+
+def test_only_our_part_of_what_runs_ends_as_our_answers_do():
+    # Others run 200 long ones; we have 100 of one token each there. All but a few of them stand.
+    cap = heard()
+    for _ in range(64):
+        cap.on_sample(sample(1.0, made=1))
+    assert reports(cap, [100.0] * 8, in_flight=100, running=200.0) is not None
+    # Before any answer of ours has ended lately nothing is known of what runs.
+    cap = heard()
+    for _ in range(64):
+        cap.on_sample(sample(1.0, made=1))
+    assert reports(cap, [60.0] * 8, start=30.0, in_flight=124) is not None
 
 
 def test_only_what_the_next_step_leaves_is_cut():
@@ -80,7 +93,7 @@ def test_only_what_the_next_step_leaves_is_cut():
         cap.on_sample(sample(1.0, made=1))
     reports(cap, [76.0] * 8, in_flight=140)
     # 140 - (76 - 64) + 5 %.
-    assert cap.cap(4.0) == (135, "the server's queue never held fewer than 76")
+    assert cap.cap(4.0) == (135, "the server's queue never held fewer than 76, 64 of them for the next step")
 
 
 def test_a_fresh_window_follows_each_cut():

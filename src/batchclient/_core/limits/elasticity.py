@@ -191,7 +191,7 @@ class Elasticity:
         if batch is not None:
             # A queue would be seen after all: what is in flight beyond the batch that runs and a full one behind it.
             self.unseen = False
-            queued = 1 - _BATCHES * batch / self.points[-1].load
+            queued = 1 - _BATCHES * batch / self.points[-1].load if bursts.full else 0.0
         self.clear = self.queued = 0.0
         if queued > _QUEUED_SHARE:
             self.queued = queued

@@ -172,6 +172,7 @@ class KneeLimit:
             # What took no time (a mocked server's answer) has no rate.
             return None
         if self._latency_s > 0 and sample.sent_at - self._ended_at > _PAUSE_S:
+            self._bursts = Bursts()
             self._short.descent.interrupt()
             if self._latency_s < _COLD_S:
                 self._learns_from = sample.now + _COLD_S
@@ -271,7 +272,7 @@ class KneeLimit:
         """Take in answers and move the base; return why."""
         base = step.base
         change = self._elasticity.take_in(step.newest, base, step.pace_s, step.now, self._bursts)
-        if change is not None and not self._short.descent.under_way:
+        if change is not None and not (self._short.descent.under_way and self._elasticity.short):
             self._hold_until = step.now + step.pace_s
             self._stride = 1.0
             self._short.forget()
@@ -291,6 +292,8 @@ class KneeLimit:
             return "the server has changed"
         base = self._moved(step.newest, step.empty, step.paces)
         reason = f"elasticity {self.elasticity:.2f}, aiming at {self._aim:.2g}"
+        if self._elasticity.queued:
+            reason += f" ({self._elasticity.clear:.2g} with a queue of {self._elasticity.queued:.0%})"
         if self._opening.used and self._came_down:
             base = self._opening.drained(base, self._elasticity.points)
         self._base = base

@@ -106,6 +106,13 @@ class _Report(NamedTuple):
     kv_usage_ratio: float | None
     in_flight: int
 
+    def next_step(self, answer_tokens: float) -> float:
+        """How many of the queue the server's next step takes, as far as our own answers can tell."""
+        if not self.running:
+            return 0.0
+        ours = min(1.0, self.in_flight / (self.running + self.waiting))
+        return ours * self.running / max(1.0, answer_tokens)
+
     @property
     def kv_full(self) -> bool:
         return self.kv_usage_ratio is not None and self.kv_usage_ratio >= _FULL_KV_RATIO
@@ -115,8 +122,9 @@ class LoadCap:
     """What a server's reports say about the limit. A ``Cap``."""
 
     __slots__ = (
-        "_answer_tokens",
+        "_answered_at",
         "_answers",
+        "_counted",
         "_heard_at",
         "_hits",
         "_kv_tokens",
@@ -134,10 +142,10 @@ class LoadCap:
 
     def __init__(self) -> None:
         self._latency_s = 0.0
-        self._answer_tokens = 0.0
-        """Output tokens of an answer, on average; 0: not known."""
         self._answers = 0
-        # Decayed sums over answers: their output tokens, and these times what each held of its prompt and of its output.
+        self._answered_at = -math.inf
+        # Decayed sums over answers: how many, their output tokens, and these times what each held of its prompt and of its output.
+        self._counted = 0.0
         self._tokens = 0.0
         self._kv_tokens: tuple[float, float] = (0.0, 0.0)
         self._forget()
@@ -168,9 +176,6 @@ class LoadCap:
         if made <= 0:
             return
         count = sample.sequences
-        self._answer_tokens += (
-            _NEWEST_SHARE * (made / count - self._answer_tokens) if self._answer_tokens else made / count
-        )
         keep = 1.0 - 1.0 / _ANSWERS_KEPT if count == 1 else (1.0 - 1.0 / _ANSWERS_KEPT) ** count
         prompt, output = self._kv_tokens
         # With n > 1 a prompt is counted once and held once, by all its n.
@@ -178,7 +183,9 @@ class LoadCap:
             prompt * keep + made * sample.prompt_tokens / count,
             output * keep + made * (made / count) / 2.0,
         )
+        self._counted = self._counted * keep + count
         self._tokens = self._tokens * keep + made
+        self._answered_at = sample.now
         self._answers += count
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:
@@ -242,7 +249,9 @@ class LoadCap:
             window.popleft()
         if now - self._window_from < length_s or len(window) < _LEAST_REPORTS:
             return
-        least = min(each.waiting - self._next_step(each) for each in window)
+        # Of answers that ended before the window it is not known whether those that run are like them.
+        answer_tokens = self._tokens / self._counted if self._answered_at >= now - length_s else math.inf
+        least = min(each.waiting - each.next_step(answer_tokens) for each in window)
         peak = max(each.in_flight for each in window)
         if not peak:
             return
@@ -252,10 +261,6 @@ class LoadCap:
             self._queue_cap *= 1.0 + _GROWTH_RATIO
             empty = min(each.waiting for each in window) == 0
             self._queue_reason = "the server's queue ran empty" if empty else "the server's next step takes its queue"
-
-    def _next_step(self, report: _Report) -> float:
-        """How many of the queue the server's next step takes, as far as that is known."""
-        return (report.running or 0.0) / self._answer_tokens if self._answer_tokens >= 1 else 0.0
 
     def _is_full(self) -> bool:
         window = self._window
@@ -275,6 +280,8 @@ class LoadCap:
             self._queue_cap = wanted
             fewest = min(each.waiting for each in self._window)
             self._queue_reason = f"the server's queue never held fewer than {fewest:.0f}"
+            if fewest - least >= 1:
+                self._queue_reason += f", {fewest - least:.0f} of them for the next step"
         self._restart_window()
 
     # The KV budget -------------------------------------------------------------------------------------------------
