@@ -45,13 +45,12 @@ def test_the_largest_of_the_last_bursts_is_what_the_server_takes():
     assert batches([64, 64, *[16] * 7]).batch == 16, "of the last six: what it took long ago is gone"
 
 
-def test_a_server_that_makes_many_tokens_a_step_runs_no_batches():
-    # A step of 16 tokens: a burst is what ended in one, and a long answer took more of them.
-    assert batches([40] * 8, took=lambda tokens: 4.0 * (1 + tokens // 16)).batch is None
-
-
-def test_a_common_queue_before_it_makes_no_batches_of_them():
-    assert batches([40] * 8, took=lambda tokens: 20.0 + 4.0 * (1 + tokens // 16)).batch is None
+@pytest.mark.parametrize("step_tokens", [16, 64])
+@pytest.mark.parametrize("queue_s", [0.0, 4.0])
+def test_a_server_that_makes_many_tokens_a_step_runs_no_batches(step_tokens, queue_s):
+    # A burst is what ended in one step, and a long answer took more of them. With two steps at most, who was sent first ends first there too.
+    steps = batches([40] * 8, took=lambda tokens: queue_s + 4.0 * (1 + min(tokens, 2 * step_tokens - 1) // step_tokens))
+    assert steps.batch is None
 
 
 def test_answers_of_equal_length_that_were_sent_together_say_nothing():
