@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from itertools import pairwise
-from statistics import correlation, pstdev
+from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
@@ -132,7 +133,12 @@ class Bursts:
         """Whether lengths differ, and longer answers took no longer."""
         if len(self._answers) < _LEAST_ANSWERS:
             return False
-        lengths = [math.log(tokens) for tokens, _ in self._answers]
-        times = [math.log(seconds) for _, seconds in self._answers]
+        lengths, times = zip(*((math.log(tokens), math.log(seconds)) for tokens, seconds in self._answers), strict=True)
         # Times that are all the same say it most clearly, and have no correlation.
-        return pstdev(lengths) >= _UNEQUAL and (pstdev(times) < _SAME or correlation(lengths, times) <= _UNRELATED)
+        length, time = math.sqrt(_covariance(lengths, lengths)), max(_SAME, math.sqrt(_covariance(times, times)))
+        return length >= _UNEQUAL and _covariance(lengths, times) <= _UNRELATED * length * time
+
+
+def _covariance(xs: Sequence[float], ys: Sequence[float]) -> float:
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum(map(mul, (x - mean_x for x in xs), (y - mean_y for y in ys))) / len(xs)

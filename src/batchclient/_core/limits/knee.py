@@ -253,7 +253,7 @@ class KneeLimit:
             self._bound.expire(now)
             return None
         # A call of many sequences that does not fit any more leaves that much of the limit empty.
-        step = Step(cohort.point(now), cohort.peak, cohort.heaviest - 1, self._base, paces, self._pace_s, now)
+        step = Step(cohort.point(now), cohort.peak, cohort.heaviest - 1, self._base, paces, self._pace_s)
         reason = self._move(step)
         self._bound.expire(now)
         self._base = max(self._floor, min(self._base, self._ceiling, self._bound.load))
@@ -271,9 +271,9 @@ class KneeLimit:
     def _move(self, step: Step) -> str:
         """Take in answers and move the base; return why."""
         base = step.base
-        change = self._elasticity.take_in(step.newest, base, step.pace_s, step.now, self._bursts)
+        change = self._elasticity.take_in(step.newest, base, step.pace_s, step.newest.at, self._bursts)
         if change is not None and not (self._short.descent.under_way and self._elasticity.short):
-            self._hold_until = step.now + step.pace_s
+            self._hold_until = step.newest.at + step.pace_s
             self._stride = 1.0
             self._short.forget()
             if self._came_down and change.faster:
@@ -288,7 +288,7 @@ class KneeLimit:
                 self._stride = _SHORTEST_STRIDE
                 self._base = max(_BEHIND * base, min(wanted.load + step.empty, _AHEAD * base))
             return wanted.reason
-        if step.now < self._hold_until:
+        if step.newest.at < self._hold_until:
             return "the server has changed"
         base = self._moved(step.newest, step.empty, step.paces)
         reason = f"elasticity {self.elasticity:.2f}, aiming at {self._aim:.2g}"

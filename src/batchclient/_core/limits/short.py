@@ -34,13 +34,12 @@ class Step(NamedTuple):
     """One step of a limit.
 
     Args:
-        newest: what the last answers say.
+        newest: what the last answers say; its time is that of the step.
         in_flight: sequences, at most, when one of them ended.
         empty: of the limit, what calls of several sequences may leave unused.
         base: the load that the limit is about.
         paces: how many have passed since the last step.
         pace_s: a mean latency.
-        now: the time.
     """
 
     newest: Point
@@ -49,7 +48,6 @@ class Step(NamedTuple):
     base: float
     paces: float
     pace_s: float
-    now: float
 
 
 class Wanted(NamedTuple):
@@ -118,7 +116,7 @@ class ShortAnswers:
         descent.begin(step.base, elasticity.value, len(elasticity.points))
         if not descent.under_way:
             return None
-        base = descent.take_in(step.newest.answers, step.in_flight, step.empty, step.pace_s, bounds, step.now)
+        base = descent.take_in(step.newest.answers, step.in_flight, step.empty, step.pace_s, bounds, step.newest.at)
         why = "looking at what" if descent.under_way else "enough is what"
         return Wanted(base, looked_at=True, reason=f"{why} {base:.0f} in flight bring")
 
