@@ -23,7 +23,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
-from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
@@ -141,4 +140,4 @@ class Bursts:
 
 def _covariance(xs: Sequence[float], ys: Sequence[float]) -> float:
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum(map(mul, (x - mean_x for x in xs), (y - mean_y for y in ys))) / len(xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / len(xs)
