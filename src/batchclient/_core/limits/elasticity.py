@@ -50,9 +50,9 @@ _CLEAREST = 0.7
 """However large that share: a wait that is there at any load (a long prompt's prefill, a gateway) leaves ``e`` near 1."""
 _BATCHES = 2.1
 """A little more than two batches, so that the one that waits is a full one in the trough of the swing as well. Forty seeds of ``padding``: 0.98 of the best
-throughput at 1.25 times its latency with 2.0, 0.99 at 1.27 with this, 0.99 at 1.29 with 2.2."""
+throughput at 1.29 times its latency, and the same with 2.0."""
 _BATCH_SHARE = 0.3
-"""How much of such an answer's time is a matter of the queue it met (until its batch began), rather than of those it was served with. With 0.8 a limit that
+"""How much of such an answer's time is a matter of the queue it met (until its batch began), rather than of those it was served with. With 1 a limit that
 came down went on: a slow batch was taken for that of the smaller load, and one run of forty ended at a third of the throughput."""
 _HORIZON_PACES = 3.0
 _LEAST_POINTS = 4
