@@ -58,7 +58,8 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    return f"{min(values):.3g} to {max(values):.3g}"
+    """From the least to the most, three digits at least."""
+    return " to ".join(f"{each:,.0f}" if each >= 1000 else f"{each:.3g}" for each in (min(values), max(values)))
 
 
 @contextlib.contextmanager

@@ -340,7 +340,10 @@ def main() -> None:
     for name in options.parts.split(","):
         for case in PARTS[name](options):
             others = [each for each in data["cases"] if each["case"] != case["case"]]
-            data["cases"] = [*others, {**case, "machine": here}]
+            data["cases"] = sorted(
+                [*others, {**case, "machine": here}],
+                key=lambda each: (list(PARTS).index(each["part"]), len(each["case"]), each["case"]),
+            )
             write_results(options.name, data, markdown(data))
     print(markdown(data))
 
