@@ -33,8 +33,10 @@ Ratios within one run carry over to like machines; absolute figures do not. Ever
     python benchmarks/sync.py
     python benchmarks/vllm_cpu.py
     python benchmarks/strategies.py
+    python benchmarks/length_grouping.py
     python benchmarks/limits_vllm.py
     python benchmarks/limits_vllm.py --dtype float32 --name limits_vllm_float32
+    python benchmarks/prefix.py
     python benchmarks/burst_vllm.py
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
@@ -167,8 +169,10 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
     "lab": {"lab_series.svg": lab_series},
     "strategies": {},
+    "length_grouping": {},
     "limits_vllm": {},
     "limits_vllm_float32": {},
+    "prefix": {},
     "burst_vllm": {},
     "chat_vllm": {},
     "embeddings_vllm": {},
@@ -181,8 +185,10 @@ PAGES = {
         "sync",
         "vllm_cpu",
         "strategies",
+        "length_grouping",
         "limits_vllm",
         "limits_vllm_float32",
+        "prefix",
         "burst_vllm",
         "chat_vllm",
         "embeddings_vllm",

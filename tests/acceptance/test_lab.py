@@ -18,6 +18,7 @@ from benchmarks.lab.results import reached
 from benchmarks.lab.server import PrefixCache
 from benchmarks.lab.sweep import AlgorithmJob, StaticJob, StaticRun, best, set_constants
 from benchmarks.lab.workloads import Call, Calls, Closed, Lengths, Sessions
+from benchmarks.length_grouping import STATIC_ANSWERS, STATIC_LIMITS, static_rates
 
 from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, LatencyCap, LimitChange, LimitControl
 from batchclient._core.limits import knee, load
@@ -136,6 +137,16 @@ def test_a_static_batch_takes_as_long_as_its_longest():
     padded = simulate(short("padding", server=server, workload=Closed(mixed)), FixedLimit(64))
     # Somebody among the 64 needs all 64 tokens, and everybody waits for it.
     assert padded.latencies_s[0] >= 64 * 0.012
+
+
+@pytest.mark.parametrize("limit", STATIC_LIMITS)
+@pytest.mark.parametrize("answers", ["1 token", "16 tokens"])
+def test_grouping_by_length_is_worth_half_as_much_again_on_a_server_that_pads(answers, limit):
+    came, nearest, one = (
+        mean(static_rates(arm, STATIC_ANSWERS[answers], STATIC_LIMITS[limit], texts=2048, seeds=2))
+        for arm in ("arrival order", "nearest lengths", "one bucket")
+    )
+    assert min(nearest, one) > 1.5 * came
 
 
 def test_a_list_that_is_too_long_is_learnt_and_a_refusal_is_no_answer():
