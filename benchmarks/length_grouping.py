@@ -11,32 +11,35 @@ The arms, each the real scheduler with the same texts, none of which share a pre
 
 Parts:
 
-- ``static``: the laboratory's static batcher, which pads (``benchmarks/lab/padding.py``, batches of 64), a job of 2,048 texts, mean of the seeds. Texts are
+- ``static``: the laboratory's static batcher, which pads (``benchmarks/lab/padding.py``, batches of 64), a job of 2,048 texts, replies as a whole, mean of the seeds. Texts are
   lognormal with sigma 1 about a mean of 400 tokens; answers of 1 and of 16 tokens each, and of unequal lengths that nobody knows before.
-- ``vllm``: a real one on two CPU cores, 512 texts of 20 to 600 tokens through ``batch_map``, 128 in flight. Arms are interleaved in a new
-  order each time with fresh texts; ratios are taken within a repetition.
+- ``vllm``: a real one on two CPU cores, 1,024 texts through ``batch_map``, lognormal with sigma 1 about a mean of 100 tokens, 600 at most; a fixed limit of
+  128. Arms are interleaved in a new order each time, with fresh texts of the same lengths; ratios are taken within a repetition, and the interval is where their
+  median lies with 95 % certainty (by the order statistics of a binomial, which ask nothing of how the ratios are distributed).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._common import machine, machine_line, median, spread, table, write_results
+from benchmarks._common import machine, machine_line, median, table, write_results
 from benchmarks.lab.profiles import SCENARIOS
-from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
-from benchmarks.strategies import Job, Strategy, _Job, run
+from benchmarks.lab.workloads import Calls, Lengths
+from benchmarks.strategies import Job, Strategy, run
 
 from batchclient import BatchClient
 from batchclient._core.lengths import PromptLengths
@@ -44,11 +47,11 @@ from batchclient._core.limits import FixedLimit, KneeLimit, Limit
 from batchclient._core.messages import Request
 
 ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
-    "arrival order": (True, {}),
-    "nearest lengths": (False, {}),
-    "one bucket": (False, {"length_reach": 0}),
+    "arrival order": (False, {}),
+    "nearest lengths": (True, {}),
+    "one bucket": (True, {"length_reach": 0}),
 }
-"""Whether lengths are hidden from the scheduler, and settings."""
+"""Whether the scheduler knows lengths, and settings."""
 
 TEXTS = Lengths(400, 1.0, 8192)
 STATIC_ANSWERS = {
@@ -58,34 +61,19 @@ STATIC_ANSWERS = {
 }
 STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {"64": lambda: FixedLimit(64), "found (the default)": KneeLimit}
 VLLM_TEXTS = Lengths(100, 1.0, 600)
-VLLM_COUNT = 512
 
 
 # --- a static batcher, in virtual time ---
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenJob(Job):
-    """A job whose calls are all expected to be equally long."""
-
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _HiddenJob(self.texts, self.calls, rng, submit)
-
-
-class _HiddenJob(_Job):
-    def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
-        call = Call(self.calls.prompts.draw(self.rng), (self.calls.outputs.draw(self.rng),))
-        self.asked_at[call] = now
-        expected = round(self.calls.prompts.mean_tokens)
-        self._submit(Request(self.shape, PROMPT, prompt_tokens=expected, waiter=call), now)
-
-
 def static_rates(arm: str, calls: Calls, limit: Callable[[], Limit], texts: int, seeds: int) -> list[float]:
     """Answers per second, by seed."""
-    hidden, settings = ARMS[arm]
-    job = (HiddenJob if hidden else Job)(texts, calls)
-    scenario = replace(SCENARIOS["padding"], workload=job, duration_s=36_000.0)
-    return [run(scenario, Strategy(arm, settings, limit), seed)["answers_per_s"] for seed in range(seeds)]
+    known, settings = ARMS[arm]
+    scenario = replace(SCENARIOS["padding"], workload=Job(texts, calls, lengths_known=known), duration_s=36_000.0)
+    runs = [run(scenario, Strategy(arm, settings, limit), seed) for seed in range(seeds)]
+    if any(one["answers"] != texts for one in runs):
+        raise AssertionError("not every text was answered")
+    return [one["answers_per_s"] for one in runs]
 
 
 def static(options: argparse.Namespace) -> dict[str, Any]:
@@ -116,21 +104,20 @@ def static_text(data: dict[str, Any]) -> str:
 
 @contextmanager
 def hidden_lengths() -> Iterator[None]:
-    """Every call is expected to be equally long."""
+    """All calls are of one bucket, and everything else is as it is. No setting does that: nobody needs it but to compare."""
+    place = PromptLengths.place
 
-    def place(_lengths: PromptLengths, request: Request) -> None:
+    def place_in_one(lengths: PromptLengths, request: Request) -> None:
+        place(lengths, request)
         request.bucket = 0
 
-    known, PromptLengths.place = PromptLengths.place, place  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(PromptLengths, "place", place_in_one):
         yield
-    finally:
-        PromptLengths.place = known  # type: ignore[method-assign]
 
 
 async def vllm_rate(base_url: str, model: str, arm: str, texts: list[str], max_tokens: int) -> float:
-    hidden, settings = ARMS[arm]
-    with hidden_lengths() if hidden else nullcontext():
+    known, settings = ARMS[arm]
+    with nullcontext() if known else hidden_lengths():
         async with BatchClient(base_url, model=model, limit=128, group_prefixes=False, **settings) as client:
             began = time.perf_counter()
             answers = await client.batch_map(texts, "{}", max_tokens=max_tokens, temperature=0, ignore_eos=True)
@@ -145,17 +132,29 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.vllm_cpu import learn_prompts
 
     rates: dict[str, dict[str, list[float]]] = {}
+    rng = random.Random()
     with booted("--max-num-seqs", "256") as server:
         prompts = asyncio.run(learn_prompts(server))
         for max_tokens in options.max_tokens:
             arms = rates[f"{max_tokens} token{'s' if max_tokens > 1 else ''}"] = {arm: [] for arm in ARMS}
             for repetition in range(options.repetitions + 1):
-                for arm in random.sample(list(ARMS), len(ARMS)):
-                    texts = [prompts.make(1, VLLM_TEXTS.draw(random))[0] for _ in range(VLLM_COUNT)]
+                # The same lengths for all arms: sums of drawn ones differ by a tenth.
+                lengths = [VLLM_TEXTS.draw(rng) for _ in range(options.texts)]
+                for arm in rng.sample(list(ARMS), len(ARMS)):
+                    texts = [prompts.make(1, tokens)[0] for tokens in rng.sample(lengths, len(lengths))]
                     rate = asyncio.run(vllm_rate(server.base_url, server.model, arm, texts, max_tokens))
                     if repetition:  # The first warms up.
                         arms[arm].append(rate)
     return rates
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Where the median of what they were drawn from lies with at least 95 % certainty; from the least to the most if they are fewer than six."""
+    ordered, count = sorted(values), len(values)
+    below, outside = 0, 0.5**count
+    while below + 1 < count // 2 and 2 * (more := outside + math.comb(count, below + 1) * 0.5**count) <= 0.05:
+        below, outside = below + 1, more
+    return ordered[below], ordered[-1 - below]
 
 
 def vllm_text(data: dict[str, Any]) -> str:
@@ -164,8 +163,9 @@ def vllm_text(data: dict[str, Any]) -> str:
         base = arms["arrival order"]
         for arm, rates in arms.items():
             ratios = [rate / other for rate, other in zip(rates, base, strict=True)]
-            rows.append([answers, arm, f"{median(rates):.0f}", f"{median(ratios):.2f} ({spread(ratios)})"])
-    header = ("answers", "order", "answers/s", "of arrival order, median (min to max)")
+            low, high = median_interval(ratios)
+            rows.append([answers, arm, f"{median(rates):.0f}", f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"])
+    header = ("answers", "order", "answers/s", "of arrival order, median (95 % interval)")
     return f"## On a real vLLM, two CPU cores, tiny model\n\n{table(header, rows)}"
 
 
@@ -176,7 +176,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--seeds", type=int, default=3, help="of the static part")
-    parser.add_argument("--repetitions", type=int, default=15, help="of the vLLM's")
+    parser.add_argument("--repetitions", type=int, default=21, help="of the vLLM's")
+    parser.add_argument("--texts", type=int, default=1024, help="of each of its runs")
     parser.add_argument("--max-tokens", type=lambda given: [int(each) for each in given.split(",")], default=[1, 16])
     options = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "parts": {}}

@@ -340,6 +340,7 @@ def main() -> None:
     for name in options.parts.split(","):
         for case in PARTS[name](options):
             others = [each for each in data["cases"] if each["case"] != case["case"]]
+            # By part, then 1, 16, 64, mixed.
             data["cases"] = sorted(
                 [*others, {**case, "machine": here}],
                 key=lambda each: (list(PARTS).index(each["part"]), len(each["case"]), each["case"]),

@@ -97,7 +97,11 @@ class _Timed(Running):
     def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
         call = Call(self.calls.prompts.draw(self.rng), (self.calls.outputs.draw(self.rng),))
         self.asked_at[call] = now
-        self._submit(Request(self.shape, PROMPT, prompt_tokens=call.prompt_tokens, waiter=call), now)
+        self._submit(Request(self.shape, PROMPT, prompt_tokens=self.expected_tokens(call), waiter=call), now)
+
+    def expected_tokens(self, call: Call) -> int:
+        """What the scheduler takes its prompt to have."""
+        return call.prompt_tokens
 
     def ended(self, call: Call, now: float) -> None:
         self.waits_s.append(now - self.asked_at.pop(call))
@@ -106,25 +110,35 @@ class _Timed(Running):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """So many texts at once."""
+    """So many texts at once.
+
+    Args:
+        texts: how many.
+        calls: what each is like.
+        lengths_known: whether the scheduler knows how long each text is; else it takes all for equally long.
+    """
 
     texts: int
     calls: Calls = field(default=CALLS)
+    lengths_known: bool = True
 
     def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _Job(self.texts, self.calls, rng, submit)
+        return _Job(self, rng, submit)
 
 
 class _Job(_Timed):
-    def __init__(self, texts: int, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(calls, rng, submit)
-        self._texts = texts
+    def __init__(self, data: Job, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._data = data
         self.next_at = 0.0
 
     def woke(self, now: float) -> None:
         self.next_at = float("inf")
-        for _ in range(self._texts):
+        for _ in range(self._data.texts):
             self.ask(now)
+
+    def expected_tokens(self, call: Call) -> int:
+        return call.prompt_tokens if self._data.lengths_known else round(self.calls.prompts.mean_tokens)
 
 
 @dataclass(frozen=True, slots=True)
