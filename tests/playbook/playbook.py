@@ -37,14 +37,14 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient.errors import BadRequest, ConnectFailed, DemuxError, RateLimited, ServerFault
+from batchclient.errors import BadRequest, ConnectFailed, ConnectionLost, DemuxError, RateLimited
 from batchclient.types import Choice, Completion, Usage
 
 __all__ = ["Playbook", "answered", "calls", "failed", "shape"]
 
 _ERRORS = {
     FailureKind.NOT_SENT: ConnectFailed,
-    FailureKind.MAYBE_PROCESSED: ServerFault,
+    FailureKind.MAYBE_PROCESSED: ConnectionLost,
     FailureKind.REJECTED: RateLimited,
     FailureKind.MISMATCH: DemuxError,
 }

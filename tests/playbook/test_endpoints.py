@@ -26,7 +26,7 @@ def test_a_failure_that_is_no_rejection_blocks_nobody():
     play = Playbook(limit=4)
     a, b = calls("a b")
     play.submit(a) >> Woke() << ["send a"]
-    play >> failed(a, FailureKind.MAYBE_PROCESSED, retry_after_s=9.0) << ["reject a: ServerFault"]
+    play >> failed(a, FailureKind.MAYBE_PROCESSED, retry_after_s=9.0) << ["reject a: ConnectionLost"]
     play.submit(b) >> Woke() << ["send b"]
 
 

@@ -59,7 +59,7 @@ def test_failures_count_up_from_attempt_to_attempt():
     for failures in (1, 2, 3):
         play >> failed(a, LOST, delay=0.0) << ["send a"]
         assert play.last.failures == failures
-    play >> failed(a, LOST) << ["reject a: ServerFault"]
+    play >> failed(a, LOST) << ["reject a: ConnectionLost"]
     assert a.attempts == 4
 
 

@@ -195,11 +195,12 @@ async def test_a_vector_that_is_none_twice_is_an_error(monkeypatch):
 
 
 async def test_vectors_of_different_lengths_are_handed_to_nobody(monkeypatch):
-    server = scripted(monkeypatch, *[spoilt(embedding=[1.0, 2.0, 3.0])] * 2)
+    server = scripted(monkeypatch, *[spoilt(embedding=[1.0, 2.0, 3.0])] * 2, vectors, vectors)
     async with make_client(server) as client:
         answers = await outcomes([client.embed("a"), client.embed("b")])
-    assert all(isinstance(answer, DialectError) for answer in answers)
-    assert len(server.sent) == 2
+    # The list twice, then each alone.
+    assert [list(answer.vector) for answer in answers] == [[0.0, 1.0]] * 2
+    assert len(server.sent) == 4
 
 
 @pytest.mark.parametrize("change", [{"index": 0}, {"index": 7}, {"index": "1"}, {"index": True}])

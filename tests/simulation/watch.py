@@ -160,8 +160,12 @@ class WatchedCore:
     def look_back(self, event):
         """After the core has heard of it."""
         if type(event) is Failed and event.retry_delay_s is not None:
+            # Lists that wait for one member's answer go in another form when it has come, which is no retry.
+            parked = {
+                each.seq for lists in self.core._recovery._parked.values() for one in lists for each in one.requests
+            }
             for request in event.batch.requests:
-                if request.state is RequestState.BACKING_OFF and request.batch is None:
+                if request.state is RequestState.BACKING_OFF and request.batch is None and request.seq not in parked:
                     self.not_before.setdefault(request.seq, self.now + event.retry_delay_s)
 
     # Commands --------------------------------------------------------------------------------------------------

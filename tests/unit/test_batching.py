@@ -126,7 +126,7 @@ def rule_and_endpoint(lengths=None):
 
 def test_a_shapes_own_reason_to_go_alone_comes_first():
     rule, endpoint = rule_and_endpoint()
-    endpoint.can().refuse_lists(0.0)
+    endpoint.can().lists.refuse(0.0)
     assert rule.alone(Shape(b"k", b"{}", alone_reason="tools"), endpoint, 0.0) == "tools"
     assert rule.alone(PLAIN, endpoint, 0.0) == "lists refused"
 
@@ -154,7 +154,7 @@ def test_short_outputs_are_sent_plain(most, streamed):
 def test_what_cannot_be_streamed_is_not():
     rule, endpoint = rule_and_endpoint()
     assert not rule.streamed(Shape(b"k", b"{}", plain_only=True), 2, endpoint, 0.0)
-    endpoint.can().refuse_streams(0.0)
+    endpoint.can().streaming.refuse(0.0)
     assert not rule.streamed(PLAIN, 2, endpoint, 0.0)
     assert rule.streamed(PLAIN, 2, endpoint, 300.0)
 
@@ -224,7 +224,7 @@ def test_a_table_is_clamped_to_what_a_server_takes():
     endpoint = fed_endpoint()
     endpoint.can().shorten_lists(41, 40, 0.0)
     assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 40
-    endpoint.can().refuse_lists(0.0)
+    endpoint.can().lists.refuse(0.0)
     assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 1
 
 
@@ -273,5 +273,5 @@ def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, list
 def test_a_caller_who_waits_for_every_piece_is_streamed_to(most):
     rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)
     assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)
-    endpoint.can().refuse_streams(0.0)
+    endpoint.can().streaming.refuse(0.0)
     assert not rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)

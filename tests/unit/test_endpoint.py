@@ -40,32 +40,30 @@ def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
 
 def test_refused_lists_are_tried_again_after_300_s():
     one = endpoint()
-    one.can().refuse_lists(10.0)
-    assert (one.list_cap(309.9), one.can().lists_refused) == (1, True)
-    assert (one.list_cap(310.0), one.can().lists_refused) == (64, False)
+    one.can().lists.refuse(10.0)
+    assert (one.list_cap(309.9), one.can().lists.allows(309.9)) == (1, False)
+    assert (one.list_cap(310.0), one.can().lists.allows(310.0)) == (64, True)
 
 
 def test_refused_streams_are_tried_again_after_300_s():
     one = endpoint()
     assert one.can().streams(0.0)
-    one.can().refuse_streams(10.0)
+    one.can().streaming.refuse(10.0)
     assert not one.can().streams(309.9)
-    assert one.can().streams_refused
     assert one.can().streams(310.0)
-    assert not one.can().streams_refused
 
 
 def test_refused_base64_is_tried_again_after_300_s():
     one = endpoint()
-    assert one.can().packs(0.0)
-    one.can().refuse_packing(10.0)
-    assert not one.can().packs(309.9)
-    assert one.can().packs(310.0)
+    assert one.can().packing.allows(0.0)
+    one.can().packing.refuse(10.0)
+    assert not one.can().packing.allows(309.9)
+    assert one.can().packing.allows(310.0)
 
 
 @pytest.mark.parametrize(
     ("failed", "stated", "cap"),
-    [(32, None, 16), (3, None, 1), (1, None, 1), (32, 5, 5), (32, 31, 31), (32, 32, 16), (32, 0, 16), (32, -4, 16)],
+    [(32, None, 16), (3, None, 2), (1, None, 1), (32, 5, 5), (32, 31, 31), (32, 32, 16), (32, 0, 16), (32, -4, 16)],
 )
 def test_a_list_too_long_sets_the_cap(failed, stated, cap):
     one = endpoint()

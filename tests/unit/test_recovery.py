@@ -108,14 +108,14 @@ def test_a_refused_list_comes_back_as_singles():
     found = scene.groups()
     assert [seqs for seqs, _ in found] == [[0], [1], [2]]
     assert {group.failures for _, group in found} == {1}
-    assert scene.endpoint.can().lists_refused
+    assert not scene.endpoint.can().lists.allows(10.0)
 
 
 def test_a_refused_list_is_searched_where_lists_have_worked():
     scene = Scene(2, proven=True)
     scene.fail(FailureKind.LIST_REFUSED)
     assert [seqs for seqs, _ in scene.groups()] == [[0], [1]]
-    assert not scene.endpoint.can().lists_refused
+    assert scene.endpoint.can().lists.allows(10.0)
     assert scene.counters.splits == 1
 
 
@@ -124,7 +124,7 @@ def test_a_mismatch_counts_as_a_failure_where_lists_have_worked():
     scene.endpoint.can().lists_proven = True
     scene.fail(FailureKind.MISMATCH, delay=1.0)
     assert {group.failures for _, group in scene.groups()} == {2}
-    assert not scene.endpoint.can().lists_refused
+    assert scene.endpoint.can().lists.allows(10.0)
 
 
 def test_a_refused_stream_comes_back_whole_and_as_it_was():
@@ -133,13 +133,13 @@ def test_a_refused_stream_comes_back_whole_and_as_it_was():
     scene.fail(FailureKind.STREAM_REFUSED)
     ((seqs, group),) = scene.groups()
     assert (seqs, group.failures, group.isolation) == ([0, 1, 2], 1, isolation)
-    assert scene.endpoint.can().streams_refused
+    assert not scene.endpoint.can().streams(10.0)
 
 
 def test_a_plain_request_cannot_be_refused_as_a_stream():
     scene = Scene(3, streamed=False)
     assert not scene.fail(FailureKind.STREAM_REFUSED)
-    assert not scene.endpoint.can().streams_refused
+    assert scene.endpoint.can().streams(10.0)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -148,7 +148,7 @@ def test_what_is_refused_as_base64_comes_back_whole_if_it_was(packed):
     scene.batch.packed = packed
     assert scene.fail(FailureKind.PACKING_REFUSED) is packed
     assert [seqs for seqs, _ in scene.groups()] == ([[0, 1, 2]] if packed else [])
-    assert scene.endpoint.can().packing_refused is packed
+    assert scene.endpoint.can().packing.allows(10.0) is not packed
 
 
 def test_a_list_too_long_comes_back_in_halves_that_are_no_search():
@@ -174,7 +174,7 @@ def test_those_that_have_gone_meanwhile_do_not_come_back():
 def test_every_prompt_well_alone_means_the_list_was_refused():
     scene = Scene(1, isolation=Isolation(size=2, good=1))
     scene.recovery.isolated(scene.batch, 1, scene.endpoint, 10.0)
-    assert scene.endpoint.can().lists_refused
+    assert not scene.endpoint.can().lists.allows(10.0)
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_every_prompt_well_alone_means_the_list_was_refused():
 def test_anything_less_does_not(isolation, proven, size):
     scene = Scene(size, isolation=isolation, proven=proven)
     scene.recovery.isolated(scene.batch, size, scene.endpoint, 10.0)
-    assert not scene.endpoint.can().lists_refused
+    assert scene.endpoint.can().lists.allows(10.0)

@@ -36,6 +36,17 @@ def test_a_status_means(statuses, kind, error):
 
 @pytest.mark.parametrize(
     "message",
+    ["CUDA out of memory. Tried to allocate 2.00 GiB", "torch.OutOfMemoryError: HIP", "Worker failed: out of memory"],
+)
+def test_out_of_memory_is_a_list_that_is_too_long_and_no_fault_of_the_callers(message):
+    failure = what(500, message)
+    assert (failure.kind, failure.error, failure.out_of_memory) == (K.LIST_TOO_LONG, ServerFault, True)
+    assert not what(413, message).out_of_memory
+    assert not what(500, "Internal Server Error").out_of_memory
+
+
+@pytest.mark.parametrize(
+    "message",
     [
         "prompt must be a string.", "Prompt must be a str", "batched prompts are not supported", "prompt_list_unsupported",
         "lists of prompts are not supported", "list of prompts is not allowed", "body.prompt: Input should be a valid string",

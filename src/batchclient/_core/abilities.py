@@ -1,18 +1,22 @@
-"""What one server can do with one kind of call: take lists, and of which length; stream them.
+"""What one server can do with one kind of call: take lists, and of which length; stream them; take the fields that only we add.
 
 Rules:
 - The cap is the least of three: what the caller allows, what is known of the server, what its refusals taught.
-- What a server refused is tried again after a while: a learnt cap doubles every minute, a refusal is forgotten after five.
+- A learnt cap doubles every minute. What the server refused is tried again by one batch after a while (see ``withheld``).
+- Where our fields and streams have failed and the same calls were answered without both, calls go *bare*: plain, and with their callers' fields only.
 """
 
 from __future__ import annotations
 
 from batchclient._core.list_trial import ListTrial
+from batchclient._core.requests import Batch
+from batchclient._core.withheld import Withheld
 
 __all__ = ["Abilities"]
 
-_FORGET_AFTER_S = 300.0
 _CAP_GROWS_AFTER_S = 60.0
+_LENGTH_AFTER = 2
+"""So many lists in a row whose halves were both answered failed for their length."""
 
 
 class Abilities:
@@ -23,17 +27,20 @@ class Abilities:
     """
 
     __slots__ = (
+        "_halved",
         "_learnt_at",
         "_learnt_cap",
-        "_lists_again_at",
-        "_packs_again_at",
-        "_streams_again_at",
+        "_plain_lists_proven",
+        "_streams_proven",
+        "full_failed",
+        "full_form",
         "known_cap",
+        "lists",
+        "lists_failed",
         "lists_proven",
-        "lists_refused",
         "longest_list",
-        "packing_refused",
-        "streams_refused",
+        "packing",
+        "streaming",
         "told_cap",
         "trial",
     )
@@ -44,25 +51,30 @@ class Abilities:
         """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
         self.longest_list = 1
         """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
-        self.lists_refused = False
-        self.streams_refused = False
+        self.lists = Withheld()
+        self.streaming = Withheld()
+        self.packing = Withheld()
+        """Numbers as base64."""
+        self.full_form = Withheld()
+        """Streams and the fields that only we add, together: a server that fails does not say over which of them."""
+        self.lists_failed = 0
+        """Lists in a row that failed here and named no culprit."""
+        self.full_failed = False
+        """Whether a batch with our fields has failed here and named no culprit."""
         self.told_cap: int | None = None
         """The cap that was told last; ``None``: it was never another than at first."""
         self.trial = ListTrial()
         """Whether it serves a list's prompts at once."""
-        self.packing_refused = False
-        self._packs_again_at = 0.0
-        self._lists_again_at = 0.0
-        self._streams_again_at = 0.0
+        self._plain_lists_proven = False
+        self._streams_proven = False
+        self._halved = 0
         self._learnt_cap: int | None = None
         self._learnt_at = 0.0
 
     def list_cap(self, most: int, now: float) -> int:
         """The longest list to send now, at most ``most``."""
-        if self.lists_refused:
-            if now < self._lists_again_at:
-                return 1
-            self.lists_refused = False
+        if not self.lists.allows(now):
+            return 1
         if self.known_cap is not None and self.known_cap < most:
             most = self.known_cap
         return self._grown_cap(most, now)
@@ -74,41 +86,62 @@ class Abilities:
         doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
         return min(self._learnt_cap << min(doublings, 32), most)
 
-    def prove_list(self, size: int) -> None:
-        """A list of that many prompts was answered."""
-        if size > self.longest_list:
-            self.longest_list = size
-            self.lists_proven = True
-
-    def refuse_lists(self, now: float) -> None:
-        """The server takes no lists; ask again later."""
-        self.lists_refused = True
-        self._lists_again_at = now + _FORGET_AFTER_S
-
-    def refuse_streams(self, now: float) -> None:
-        """The server does not stream these; ask again later."""
-        self.streams_refused = True
-        self._streams_again_at = now + _FORGET_AFTER_S
-
     def streams(self, now: float) -> bool:
         """Whether to ask for streamed replies."""
-        if self.streams_refused and now >= self._streams_again_at:
-            self.streams_refused = False
-        return not self.streams_refused
+        return self.streaming.allows(now) and self.full_form.allows(now)
 
-    def refuse_packing(self, now: float) -> None:
-        """The server does not write numbers as base64; ask again later."""
-        self.packing_refused = True
-        self._packs_again_at = now + _FORGET_AFTER_S
+    def sent(self, batch: Batch) -> None:
+        """A batch is sent: it may be the one that tries what was refused."""
+        if len(batch.requests) > 1:
+            self.lists.begin(batch.id)
+        if batch.streamed:
+            self.streaming.begin(batch.id)
+        if batch.packed:
+            self.packing.begin(batch.id)
+        if not batch.bare and (batch.streamed or len(batch.requests) > 1):
+            self.full_form.begin(batch.id)
 
-    def packs(self, now: float) -> bool:
-        """Whether to ask for numbers as base64."""
-        if self.packing_refused and now >= self._packs_again_at:
-            self.packing_refused = False
-        return not self.packing_refused
+    def failed(self, batch: Batch) -> tuple[bool, bool]:
+        """A batch has failed; return whether it tried lists, and our fields, that had been refused before."""
+        self.streaming.end(batch.id)
+        self.packing.end(batch.id)
+        return self.lists.end(batch.id), self.full_form.end(batch.id)
+
+    def answered(self, batch: Batch, now: float, *, lone_member: bool = False) -> None:
+        """Some calls of a batch were answered; ``lone_member``: of a list that had failed, to see whether its server lives."""
+        size = len(batch.requests)
+        if size > 1:
+            self.lists.forget()
+            self.lists_failed = 0
+            if size > self.longest_list:
+                self.longest_list = size
+                self.lists_proven = True
+        if batch.packed:
+            self.packing.forget()
+        if batch.streamed:
+            self.streaming.forget()
+            self.full_form.forget()
+            self._streams_proven, self.full_failed = True, False
+        elif batch.bare:
+            if self.full_failed and not lone_member and (size > 1 or not self._streams_proven):
+                self.full_form.refuse(now)
+        elif size > 1:
+            self.full_form.forget()
+            self._plain_lists_proven, self.full_failed = True, False
+
+    def proves_form(self, batch: Batch) -> bool:
+        """Whether batches with our fields as in this one were ever answered here."""
+        return self._streams_proven if batch.streamed else self._plain_lists_proven
+
+    def halves_answered(self, size: int, now: float) -> None:
+        """A list failed and both its halves were answered; or (0) one of its prompts was to blame."""
+        self._halved = self._halved + 1 if size else 0
+        if self._halved >= _LENGTH_AFTER:
+            self._halved = 0
+            self.shorten_lists(size, None, now)
 
     def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
         """A list of ``failed`` prompts was too long; the server may have stated its cap."""
-        cap = stated if stated is not None and 0 < stated < failed else max(1, failed // 2)
+        cap = stated if stated is not None and 0 < stated < failed else (failed + 1) // 2
         self._learnt_cap = min(cap, self._grown_cap(failed, now))
         self._learnt_at = now

@@ -104,7 +104,7 @@ class BatchingRule:
             return shape.alone_reason
         if endpoint.list_cap(now, shape.kind) == 1:
             abilities = endpoint.can(shape.kind)
-            if abilities.lists_refused:
+            if not abilities.lists.allows(now):
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
         if endpoint.can(shape.kind).trial.singles(shape.list_key, now) and self._settings.batch_size is None:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, DialectError
 
 if TYPE_CHECKING:
     from batchclient.types import Reply
 
 __all__ = ["Failure", "FailureKind"]
+
+_FORESEEN = (501, 502, 503, 504)
+"""Not implemented, and what gateways say of servers that they do not reach (RFC 9110, section 15.6)."""
 
 
 class FailureKind(Enum):
@@ -73,6 +76,20 @@ class Failure:
     cause: BaseException | None = None
     once: bool = False
     reply: Reply | None = None
+    out_of_memory: bool = False
+    """Whether the server says that its memory did not hold the work: less at once is what helps."""
+    while_sending: bool = False
+    """Whether the connection broke while a body of more than 64 KB was being written: the server may have refused it for its length."""
+
+    @property
+    def unforeseen(self) -> bool:
+        """Whether a whole reply is no answer and names no culprit: 500, 424, a 5xx other than 501 to 504, or a 2xx without an answer."""
+        if self.kind is not FailureKind.MAYBE_PROCESSED:
+            return False
+        status = self.status
+        if status is None:
+            return issubclass(self.error, DialectError)
+        return status == 424 or (status >= 500 and status not in _FORESEEN)
 
     @property
     def final(self) -> bool:

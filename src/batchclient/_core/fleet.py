@@ -79,6 +79,10 @@ class Fleet:
             sign = Sign.SILENT
         if batch.verdict is not None:
             sign = Sign.STILL
+        isolation = batch.isolation
+        if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:
+            # A member was answered: what is the matter is with the list.
+            sign = Sign.NOTHING
         if sign is Sign.ALIVE:
             change = endpoint.live(0, now)
         elif sign is not Sign.NOTHING:

@@ -28,7 +28,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import HealthState
 from batchclient._core.lanes import Reserve
 from batchclient._core.lengths import OutputLengths
-from batchclient._core.messages import Batch, Request, RequestState
+from batchclient._core.messages import Batch, Isolation, Request, RequestState
 from batchclient._core.queue import FamilyGroup, Group, Queue
 from batchclient._core.refusals import subject_of
 from batchclient._core.requests import shape_of
@@ -303,6 +303,22 @@ class Granting:
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
 
+    def grant_alone(self, request: Request, endpoint: Endpoint, isolation: Isolation, now: float) -> Batch | None:
+        """Send one member of a failed list bare and by itself, past the queue; return ``None`` if the endpoint has no room for it now."""
+        shape = request.shape
+        if endpoint.leaving or not endpoint.health.in_use or not self._is_open(endpoint, now):
+            return None
+        if endpoint.in_flight and endpoint.free < shape.weight:
+            return None
+        rates = endpoint.rates
+        if rates is not None and (
+            rates.ready_at(now) is not None or not rates.affordable(1, self._tokens(request), now)[0]
+        ):
+            return None
+        group = Group(shape, sealed=True, isolation=isolation, bare=True)
+        group.lane = self._queue.lane_of(shape)
+        return self._make_batch(group, [request], endpoint, now)
+
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
         # Of what it may have in flight now: while it recovers that is less than its limit.
         most = endpoint.in_flight + endpoint.free
@@ -363,18 +379,22 @@ class Granting:
             if request.queued_at < oldest_at:  # noqa: PLR1730  # as in ``handle``
                 oldest_at = request.queued_at
         self._sent += 1
+        abilities = endpoint.can(shape.kind)
+        bare = group.bare or not abilities.full_form.allows(now)
+        streamed = not bare and self._rule.streamed(shape, size, endpoint, now)
         batch = Batch(
             id=self._sent,
             endpoint=endpoint.id,
             shape=shape,
             requests=requests,
-            streamed=(streamed := self._rule.streamed(shape, size, endpoint, now)),
+            streamed=streamed,
             tell_begun=streamed and endpoint.opening,
             failures=group.failures,
             sent_at=now,
             oldest_at=oldest_at,
             isolation=group.isolation,
-            packed=shape.packable and endpoint.can(shape.kind).packs(now),
+            packed=shape.packable and not bare and abilities.packing.allows(now),
+            bare=bare,
             unanswered=size,
             callers=size,
             answered=bytearray(size),
@@ -384,6 +404,7 @@ class Granting:
             admitted_at=endpoint.limit.limit,
             lane=lane,
         )
+        abilities.sent(batch)
         for request in requests:
             request.batch = batch
         if type(group) is FamilyGroup:

@@ -41,6 +41,7 @@ class Group:
     __slots__ = (
         "_buckets",
         "_dead",
+        "bare",
         "failures",
         "isolation",
         "lane",
@@ -61,8 +62,10 @@ class Group:
         whole: bool = False,
         failures: int = 0,
         isolation: Isolation | None = None,
+        bare: bool = False,
     ) -> None:
         self.shape = shape
+        self.bare = bare
         self.sealed = sealed
         self.whole = whole
         self.failures = failures

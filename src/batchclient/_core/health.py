@@ -29,7 +29,7 @@ from __future__ import annotations
 from enum import Enum
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient.errors import CertificateRefused, ReadTimedOut
+from batchclient.errors import CertificateRefused, ReadTimedOut, RemoteError
 
 __all__ = ["Health", "HealthState", "Sign", "sign_of"]
 
@@ -79,6 +79,9 @@ def sign_of(failure: Failure) -> Sign:
         return Sign.REFUSED
     if failure.status is not None:
         return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
+    if issubclass(failure.error, RemoteError):
+        # It came whole: no connection is to blame.
+        return Sign.FAULTY if failure.kind is FailureKind.MAYBE_PROCESSED else Sign.NOTHING
     if failure.kind is FailureKind.MAYBE_PROCESSED:
         return Sign.SILENT if issubclass(failure.error, ReadTimedOut) else Sign.BROKEN
     if issubclass(failure.error, CertificateRefused):

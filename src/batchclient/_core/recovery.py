@@ -6,6 +6,8 @@ Rules:
   rest go one by one.
 - A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain, what was refused for
   fields that we had added without them, and numbers that were asked for as base64 without that.
+- A list that failed twice and names no culprit: see ``member_first``. A lone call that did goes bare from then on, where nothing in the form
+  that we prefer was ever answered.
 - What an endpoint cannot be asked goes to another that may take it; this endpoint is not given such calls for a while.
 - What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
 - Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
@@ -26,7 +28,18 @@ from batchclient._core.queue import Group, Queue
 from batchclient._core.refusals import is_of_shape
 from batchclient._core.statistics import Counters
 
-__all__ = ["Recovery"]
+__all__ = ["Parked", "Recovery"]
+
+
+@dataclass(slots=True)
+class Parked:
+    """A failed list that waits for the end of a batch that may tell more of its server."""
+
+    event: Failed
+    requests: list[Request]
+    """Those whose callers still wait."""
+    endpoint: Endpoint
+    """Where they failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,7 @@ class _Resend:
     """Where they failed."""
     tokens: float
     """What sending them again takes of its retry budget."""
+    bare: bool = False
 
 
 class Recovery:
@@ -50,7 +64,7 @@ class Recovery:
         counters: what is counted.
     """
 
-    __slots__ = ("_backoff", "_counters", "_queue", "_unpaid", "_unpaid_until", "backing_off")
+    __slots__ = ("_backoff", "_counters", "_parked", "_queue", "_unpaid", "_unpaid_until", "backing_off")
 
     def __init__(self, queue: Queue, counters: Counters) -> None:
         self._queue = queue
@@ -59,6 +73,8 @@ class Recovery:
         self._unpaid: dict[int, deque[_Resend]] = {}
         """What has waited long enough and waits for the retry budget, by endpoint, in order."""
         self._unpaid_until: float | None = None
+        self._parked: dict[int, list[Parked]] = {}
+        """Failed lists that wait for the end of a batch, by its number."""
         self.backing_off = 0
         """Requests that wait to be tried again."""
 
@@ -103,7 +119,7 @@ class Recovery:
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
         self.backing_off -= len(alive)
-        self._resend(alive, resend.failures, resend.isolation)
+        self._resend(alive, resend.failures, resend.isolation, bare=resend.bare)
         return True
 
     def requests(self) -> list[Request]:
@@ -111,7 +127,8 @@ class Recovery:
         resends = [resend for _, _, resend in self._backoff]
         for line in self._unpaid.values():
             resends += line
-        waiting = (request for resend in resends for request in resend.requests)
+        waiting = [request for resend in resends for request in resend.requests]
+        waiting += [request for parked in self._parked.values() for one in parked for request in one.requests]
         return [request for request in waiting if request.state is RequestState.BACKING_OFF]
 
     def try_again(
@@ -144,27 +161,27 @@ class Recovery:
         if kind is FailureKind.NOT_SENT and (elsewhere or known):
             # Nothing was lost but time: another endpoint may have it at once, or the first that comes back.
             self._counters.retries += 1
-            self._resend(alive, batch.failures, batch.isolation)
+            self._again(alive, batch)
         elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
             return False
         elif kind is FailureKind.FIELDS_REFUSED:
             # The endpoint's dialect leaves them out from now on; those that it can leave out are few, so that this comes to an end.
-            self._resend(alive, batch.failures, batch.isolation)
+            self._again(alive, batch)
         elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
-            abilities.refuse_streams(now)
-            self._resend(alive, batch.failures, batch.isolation)
+            abilities.streaming.refuse(now)
+            self._again(alive, batch)
         elif kind is FailureKind.PACKING_REFUSED and batch.packed:
-            abilities.refuse_packing(now)
-            self._resend(alive, batch.failures, batch.isolation)
+            abilities.packing.refuse(now)
+            self._again(alive, batch)
         elif kind is FailureKind.MIX_REFUSED and listed:
             # Each has a shape of its own, which any server takes.
-            self._resend_singly(alive, batch.failures)
+            self.send_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
-            abilities.refuse_lists(now)
-            self._resend_singly(alive, batch.failures)
+            abilities.lists.refuse(now)
+            self.send_singly(alive, batch.failures)
         elif kind is FailureKind.LIST_TOO_LONG and listed:
             abilities.shorten_lists(len(batch.requests), failure.list_cap, now)
-            self._split(alive, batch)
+            self.split(alive, batch)
         elif (
             failure.status == 503
             and batch.failures
@@ -174,32 +191,38 @@ class Recovery:
             # Refused twice with nothing else there, and no list of that length was ever taken: vLLM's queue limit is shorter, and
             # waiting is in vain.
             abilities.shorten_lists(len(batch.requests), None, now)
-            self._split(alive, batch)
+            self.split(alive, batch)
         elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
-            self._search(alive, batch)
+            self.search(alive, batch)
         elif kind is FailureKind.MISMATCH and listed and not abilities.lists_proven:
             # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
             # it did not serve is sent again, whatever the retry policy thinks of failures.
-            abilities.refuse_lists(now)
-            self._resend_singly(alive, batch.failures)
+            abilities.lists.refuse(now)
+            self.send_singly(alive, batch.failures)
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
             self._counters.retries += 1
             # At once, as it is sent in another form; but it failed, and what failed has its price.
-            endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
-            self._resend_singly(alive, batch.failures + 1)
+            self.charge(alive, batch, endpoint, now)
+            self.send_singly(alive, batch.failures + 1)
         elif event.retry_delay_s is not None and not failure.final and not (failure.once and _met_before(alive)):
             self._counters.retries += 1
-            self._back_off(alive, batch, endpoint, now + event.retry_delay_s)
+            bare = batch.bare
+            if not listed and failure.unforeseen and not batch.shape.to_caller and not abilities.proves_form(batch):
+                bare = bare or batch.failures > 0
+                abilities.full_failed = abilities.full_failed or not batch.bare
+            self._back_off(alive, batch, endpoint, now + event.retry_delay_s, bare=bare)
         else:
-            if kind is FailureKind.BAD_CALL and batch.isolation is not None:
-                batch.isolation.bad += len(alive)
+            isolation = batch.isolation
+            if isolation is not None and (kind is FailureKind.BAD_CALL or isolation.blind):
+                isolation.bad += len(alive)
+                self._conclude(isolation, endpoint, batch, now)
             return False
         return True
 
     def move(self, alive: list[Request], batch: Batch) -> None:
         """Requeue the unanswered requests of a batch whose endpoint was removed; this is no failure of theirs."""
         self._counters.retries += 1
-        self._resend(alive, batch.failures, batch.isolation)
+        self._again(alive, batch)
 
     def _pass_on(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
@@ -216,42 +239,79 @@ class Recovery:
             # That nothing was sent was no attempt; a server's own refusal was.
             request.attempts -= unsent
         self._counters.retries += not unsent
-        self._resend(alive, batch.failures, batch.isolation)
+        self._again(alive, batch)
         return True
 
-    def _search(self, alive: list[Request], batch: Batch) -> None:
+    def park(self, parked: Parked, until: int) -> None:
+        """Let a failed list wait for the end of a batch."""
+        for request in parked.requests:
+            request.state = RequestState.BACKING_OFF
+        self.backing_off += len(parked.requests)
+        self._parked.setdefault(until, []).append(parked)
+
+    def unpark(self, batch: int) -> list[Parked]:
+        """A batch has ended: return the lists that waited for it, without those whose callers have gone."""
+        lists = self._parked.pop(batch, [])
+        for parked in lists:
+            parked.requests = [one for one in parked.requests if one.state is RequestState.BACKING_OFF]
+            self.backing_off -= len(parked.requests)
+        return lists
+
+    def charge(self, alive: list[Request], batch: Batch, endpoint: Endpoint, now: float) -> None:
+        """Take from the retry budget for what is sent again at once, debt or not."""
+        endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
+
+    def search(self, alive: list[Request], batch: Batch) -> None:
         """A list was refused for one of its prompts, or for all of them."""
         isolation = batch.isolation or Isolation(size=len(alive))
         isolation.refused += 1
         if isolation.good or isolation.refused <= isolation.size.bit_length():
-            self._split(alive, batch, isolation)
+            self.split(alive, batch, isolation)
             return
         # More refusals than one guilty prompt can cause, and nobody is well: most are bad, and halving would ask for each twice.
         self._counters.splits += 1
-        self._resend_singly(alive, batch.failures, isolation)
+        self.send_singly(alive, batch.failures, isolation)
 
-    def _split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
+    def split(self, alive: list[Request], batch: Batch, isolation: Isolation | None = None) -> None:
+        """Send a list again in two sealed halves."""
         self._counters.splits += 1
         middle = (len(alive) + 1) // 2
         for half in (alive[:middle], alive[middle:]):
             if half:
-                self._resend(half, batch.failures, isolation, whole=True)
+                self._resend(half, batch.failures, isolation, whole=True, bare=batch.bare)
 
-    def _resend_singly(self, alive: list[Request], failures: int, isolation: Isolation | None = None) -> None:
+    def send_singly(self, alive: list[Request], failures: int, isolation: Isolation | None = None) -> None:
+        """Send the prompts of a list again one by one."""
         for request in alive:
             self._resend([request], failures, isolation)
 
+    def send_bare(self, alive: list[Request], batch: Batch) -> None:
+        """Send a list again plain and without our fields."""
+        self._resend(alive, batch.failures, batch.isolation, bare=True)
+
+    def _again(self, alive: list[Request], batch: Batch) -> None:
+        self._resend(alive, batch.failures, batch.isolation, bare=batch.bare)
+
     def _resend(
-        self, requests: list[Request], failures: int, isolation: Isolation | None, *, whole: bool = False
+        self,
+        requests: list[Request],
+        failures: int,
+        isolation: Isolation | None,
+        *,
+        whole: bool = False,
+        bare: bool = False,
     ) -> None:
-        group = Group(requests[0].shape, sealed=True, whole=whole, failures=failures, isolation=isolation)
+        shape = requests[0].shape
+        group = Group(shape, sealed=True, whole=whole, failures=failures, isolation=isolation, bare=bare)
         self._queue.add_sealed(requests, group)
 
-    def _back_off(self, alive: list[Request], batch: Batch, endpoint: Endpoint, due: float) -> None:
+    def _back_off(
+        self, alive: list[Request], batch: Batch, endpoint: Endpoint, due: float, *, bare: bool = False
+    ) -> None:
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        resend = _Resend(alive, batch.failures + 1, batch.isolation, endpoint, _tokens(alive, batch))
+        resend = _Resend(alive, batch.failures + 1, batch.isolation, endpoint, _tokens(alive, batch), bare)
         # The batch's number breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (due, batch.id, resend))
 
@@ -261,14 +321,20 @@ class Recovery:
         if isolation is None:
             return
         isolation.good += good
+        isolation.listed = isolation.listed or len(batch.requests) > 1
+        self._conclude(isolation, endpoint, batch, now)
+
+    def _conclude(self, isolation: Isolation, endpoint: Endpoint, batch: Batch, now: float) -> None:
+        """See what a search has come to, once every prompt has ended."""
+        if isolation.good + isolation.bad < isolation.size:
+            return
         abilities = endpoint.can(batch.shape.kind)
-        if (
-            not abilities.lists_proven
-            and len(batch.requests) == 1
-            and not isolation.bad
-            and isolation.good >= isolation.size
-        ):
-            abilities.refuse_lists(now)
+        if isolation.bad:
+            abilities.halves_answered(0, now)
+        elif isolation.blind and isolation.refused == 1:
+            abilities.halves_answered(isolation.size, now)
+        elif not isolation.listed and (isolation.blind or not abilities.lists_proven):
+            abilities.lists.refuse(now)
 
 
 def _tokens(requests: list[Request], batch: Batch) -> float:

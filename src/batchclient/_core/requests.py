@@ -210,6 +210,12 @@ class Isolation:
     bad: int = 0
     refused: int = 0
     """Lists of it that were refused."""
+    trials: int = 0
+    """Members that were sent alone to see whether the server lives."""
+    blind: bool = False
+    """Whether the server named no culprit: it is taken apart on a suspicion."""
+    listed: bool = False
+    """Whether any part of it with more than one prompt was answered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -290,6 +296,10 @@ class Batch:
 
     packed: bool = False
     """Whether numbers are asked for as base64."""
+    to_list_route: bool = False
+    """Whether it is a list on a route that not all servers have. The dialect sets it when it writes the request."""
+    bare: bool = False
+    """Whether it is sent plain and with its callers' own fields only: where ours may be the reason that such calls fail."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

@@ -17,6 +17,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  7. A list is as long as queue, permits and the endpoint's cap allow; a plain one also no longer than is worth its wait (see
     ``list_cost``). Where outputs are expected to be long, calls go singly, so that closing one connection frees the server.
  8. A list that one prompt may have spoilt is split in two sealed halves, and so on, until the guilty are alone.
+    Of one that fails and names no culprit, one member goes first (see ``member_first``).
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
@@ -28,7 +29,6 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from batchclient._core.batching import BatchingRule
@@ -60,7 +60,6 @@ from batchclient._core.messages import (
     LoadReported,
     Paused,
     RatesReported,
-    Request,
     RequestState,
     Resolve,
     Resumed,
@@ -75,7 +74,7 @@ from batchclient._core.outage import Outage
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
-from batchclient._core.refusals import is_refusal, subject_of
+from batchclient._core.resending import Resending
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters, Statistics
@@ -146,6 +145,9 @@ class Scheduler:
             self._deadlines,
             self._counters,
             self._say,
+        )
+        self._resending = Resending(
+            self._endpoints, self._recovery, self._endings, self._granting, self._batches, self._say
         )
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._now = 0.0
@@ -282,8 +284,8 @@ class Scheduler:
                 self._outage.watch(now)
             else:
                 endpoint.answer(tally.count * weight, now)
-            if len(batch.requests) > 1:
-                endpoint.can(batch.shape.kind).prove_list(len(batch.requests))
+            lone_member = batch.bare and self._resending.member_first.is_trial(batch)
+            endpoint.can(batch.shape.kind).answered(batch, now, lone_member=lone_member)
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
@@ -299,6 +301,8 @@ class Scheduler:
             self._commands.append(Resolve(tally.resolved))
         if tally.count:
             self._learn(event, endpoint, in_flight, tally)
+            if lone_member:
+                self._resending.member_first.answered(batch, now)
         if event.ended:
             self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
@@ -353,7 +357,7 @@ class Scheduler:
             self._lanes.refund(batch, left)
         if batch.has_families:
             self._queue.failed(left)
-        dropped = failure.kind is FailureKind.REJECTED
+        dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
         if batch.expired:
@@ -368,35 +372,11 @@ class Scheduler:
         alive = self._endings.fail_begun(alive, event)
         kind = batch.shape.kind
         list_cap = endpoint.list_cap(self._now, kind)
-        if alive and batch.moving:
-            self._recovery.move(alive, batch)
-        elif is_refusal(failure) and event.retry_delay_s is None:
-            self._on_refused(event, alive, endpoint, disproved=disproved)
-        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, self._endpoints):
-            self._endings.fail(alive, event)
+        self._resending.failed(event, alive, endpoint, self._now, disproved=disproved, paused=self._paused)
         self._steering.note_list_cap(endpoint, kind, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()
-
-    def _on_refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
-        """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
-        shape = event.batch.shape
-        endpoint.refusals.doubt(event.batch, self._now)
-        if self._endpoints.others_take(shape, endpoint, self._now):
-            for request in alive:
-                request.failed_on = endpoint.id
-            if alive:
-                self._recovery.move(alive, event.batch)
-            return
-        if alive:
-            self._endings.fail(alive, event)
-        if disproved:
-            message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
-            failure = replace(event.failure, message=message)
-            subject = subject_of(shape)
-            waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
-            self._endings.end(waiting, lambda request: failure.to_error(request.attempts))
 
     def _on_load(self, event: LoadReported) -> None:
         changed = self._steering.on_load(event, self._now)

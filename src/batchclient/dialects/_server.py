@@ -20,7 +20,7 @@ from batchclient.dialects._completions import events_per_choice
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
-from batchclient.dialects._unknown_fields import refused_fields
+from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
 from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 
@@ -83,7 +83,8 @@ class ServerDialect:
             # Its endpoint joined, or became known, after the list was queued.
             message = f"a {self.name} server takes no parameters per prompt"
             return Failure(FailureKind.MIX_REFUSED, BadRequest, message)
-        batch.without, batch.learnt = self._without, self._learnt
+        batch.without, batch.learnt = self._without | OUR_FIELDS if batch.bare else self._without, self._learnt
+        batch.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
         return form.encode(batch)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:

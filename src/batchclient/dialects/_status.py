@@ -28,6 +28,8 @@ _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
 _STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) (\d+)", re.IGNORECASE)
 _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
 """A server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the list's others are well without it."""
+_OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
+"""PyTorch's words ("CUDA out of memory. Tried to allocate …") and its exception's name, as servers pass them on with 500."""
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
 _PACKING_REFUSED = re.compile(r"encoding_format|base64", re.IGNORECASE)
 
@@ -52,7 +54,8 @@ def failure_of(
     if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(message):
         kind = FailureKind.PACKING_REFUSED
     once = kind is FailureKind.BAD_CALL and error is ServerFault
-    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once)
+    full = kind is FailureKind.LIST_TOO_LONG and error is ServerFault
+    return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once, out_of_memory=full)
 
 
 def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind, type[BatchClientError], int | None]:
@@ -79,6 +82,8 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
         return FailureKind.BAD_CALL, BadRequest, None
     if status >= 500 and _NOT_JSON.search(message):
         return FailureKind.BAD_CALL, ServerFault, None
+    if status >= 500 and _OUT_OF_MEMORY.search(message):
+        return FailureKind.LIST_TOO_LONG, ServerFault, None
     if status >= 500:
         return FailureKind.MAYBE_PROCESSED, ServerFault, None
     if status >= 400:

@@ -1,0 +1,195 @@
+"""A list that fails and names no culprit: one member goes first, alone, before the list is taken apart or given up.
+
+Such a failure is a reply to a list that is no answer and may have any reason: a server that is down, one that takes no lists, one that
+chokes on fields that only we add, one prompt that it cannot digest. Answers of single members tell these apart.
+
+Rules:
+- The list goes once more as it is. Where the retry policy allows one attempt, or no list was ever answered here, a second list
+  that fails in a row counts as well.
+- Then one member goes alone and bare: plain, with its callers' own fields. That is another form and no retry. There is one such trial per endpoint and
+  kind of call at a time, and three for a list at most, each with another member; lists that fail meanwhile wait for its end.
+- The member is not answered: it goes back, and the lists go again, or fail, as the retry policy said. So a server that is down is asked three
+  times more for a list at most.
+- The member is answered, and batches with our fields never were: the rest goes as a bare list. If that is answered, calls go bare here.
+- It is answered, and no list ever was, or lists are being tried after a refusal: the rest goes singly, and so do all calls for a while.
+- It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once and paid from the retry budget.
+  What fails alone is tried again as the policy allows. If not one part with more than one prompt was answered, and every prompt alone was, the server has
+  stopped to take lists. If both halves of two lists in a row were answered, lists were too long.
+- A connection that breaks while a long list is being written may be a refusal for its length, which the server could not say: if a member is answered, it was.
+- On a route for lists that not all servers have, a refusal of any sort may mean the route, until a list was answered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchclient._core.abilities import Abilities
+from batchclient._core.endpoint import Endpoint
+from batchclient._core.granting import Granting
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Command, Failed, FailureKind, Isolation, Request, SendBatch
+from batchclient._core.recovery import Parked, Recovery
+
+__all__ = ["MemberFirst"]
+
+_MOST_TRIALS = 3
+
+
+class MemberFirst:
+    """The trials of one scheduler.
+
+    Args:
+        recovery: requeues what failed.
+        granting: sends the member.
+        batches: the open batches, by their ids; the scheduler's own.
+        command: takes a command.
+        as_ever: does with a failed list what is done where nothing is tried.
+    """
+
+    __slots__ = ("_as_ever", "_batches", "_command", "_granting", "_recovery", "_under_way")
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        granting: Granting,
+        batches: dict[int, Batch],
+        command: Callable[[Command], None],
+        as_ever: Callable[[Failed, list[Request], Endpoint], None],
+    ) -> None:
+        self._recovery = recovery
+        self._granting = granting
+        self._batches = batches
+        self._command = command
+        self._as_ever = as_ever
+        self._under_way: dict[tuple[int, Kind], int] = {}
+        """The batches that hold one member, by endpoint and kind of call."""
+
+    def is_trial(self, batch: Batch) -> bool:
+        """Whether a batch holds the member that goes first."""
+        return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
+
+    def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> bool:
+        """Take over a list that has failed; return false if it is none of those, or has failed for the first time.
+
+        Args:
+            event: the failure.
+            alive: the requests whose callers still wait.
+            endpoint: where it failed.
+            now: the time.
+            paused: nothing may be sent now.
+        """
+        batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
+        tried_lists, tried_form = abilities.failed(batch)
+        by_route = _may_be_the_route(event, abilities)
+        if not alive or not (failure.unforeseen or failure.while_sending or by_route):
+            return False
+        if tried_form:
+            # Known already: it goes again at once, in the form that is answered here.
+            abilities.full_form.refuse(now)
+            self._recovery.send_bare(alive, batch)
+            return True
+        if len(batch.requests) == 1:
+            return False
+        isolation = batch.isolation
+        if isolation is not None and isolation.blind:
+            self._search(event, alive, endpoint, now)
+            return True
+        abilities.lists_failed += 1
+        if batch.bare and not abilities.lists_proven:
+            # A member was answered in this form, so that it is the list.
+            abilities.lists.refuse(now)
+            self._recovery.send_singly(alive, batch.failures, isolation)
+            return True
+        again = batch.failures > 0 or tried_lists or by_route
+        alone_counts = event.retry_delay_s is None or not abilities.lists_proven
+        if not again and not (alone_counts and abilities.lists_failed > 1):
+            return False
+        return self._try_one(Parked(event, alive, endpoint), now, paused=paused)
+
+    def _try_one(self, parked: Parked, now: float, *, paused: bool) -> bool:
+        """Send one member of a list alone, or let the list wait for another's; return false if neither can be."""
+        batch, endpoint, recovery = parked.event.batch, parked.endpoint, self._recovery
+        key = (endpoint.id, batch.shape.kind)
+        trial = self._under_way.get(key)
+        if trial is None:
+            isolation = batch.isolation
+            if isolation is None:
+                batch.isolation = isolation = Isolation(size=len(parked.requests))
+            if paused or isolation.trials >= _MOST_TRIALS:
+                return False
+            member = parked.requests[0]
+            sent = self._granting.grant_alone(member, endpoint, isolation, now)
+            if sent is None:
+                return False
+            isolation.trials += 1
+            parked.requests = parked.requests[1:]
+            self._under_way[key] = trial = sent.id
+            self._batches[trial] = sent
+            self._command(SendBatch(sent))
+            full = endpoint.can(batch.shape.kind)
+            full.full_failed = full.full_failed or not batch.bare
+        recovery.park(parked, trial)
+        return True
+
+    def answered(self, batch: Batch, now: float) -> None:
+        """The member was answered: the lists that wait for it are not what their server cannot do at all."""
+        del self._under_way[batch.endpoint, batch.shape.kind]
+        for parked in self._recovery.unpark(batch.id):
+            if parked.requests:
+                self._take_apart(parked, now)
+
+    def failed(self, event: Failed, alive: list[Request], now: float, *, paused: bool) -> list[Request]:
+        """The member was not answered; return it if its failure is its own, and not to be put back."""
+        batch = event.batch
+        del self._under_way[batch.endpoint, batch.shape.kind]
+        own = event.failure.kind is FailureKind.BAD_CALL
+        lists = self._recovery.unpark(batch.id)
+        if alive and not own and lists:
+            # Behind the others: the next trial is another's. The later of the two pauses that the policy wants holds for all of them.
+            lists[0].requests += alive
+            first = lists[0].event
+            if first.retry_delay_s is not None and event.retry_delay_s is not None:
+                first.retry_delay_s = max(first.retry_delay_s, event.retry_delay_s)
+        for parked in lists:
+            if not parked.requests:
+                continue
+            # Where its caller has left, nothing was found out.
+            if alive or not self._try_one(parked, now, paused=paused):
+                self._as_ever(parked.event, parked.requests, parked.endpoint)
+        return alive if own or not lists else []
+
+    def _take_apart(self, parked: Parked, now: float) -> None:
+        event, alive, endpoint = parked.event, parked.requests, parked.endpoint
+        batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
+        if event.failure.while_sending:
+            self._begin_search(parked, now)
+        elif not (batch.bare or batch.to_list_route or abilities.proves_form(batch)):
+            recovery.send_bare(alive, batch)
+        elif not abilities.lists_proven or not abilities.lists.allows(now):
+            abilities.lists.refuse(now)
+            recovery.send_singly(alive, batch.failures, batch.isolation)
+        else:
+            self._begin_search(parked, now)
+
+    def _begin_search(self, parked: Parked, now: float) -> None:
+        batch = parked.event.batch
+        isolation = batch.isolation
+        if isolation is None:
+            batch.isolation = isolation = Isolation(size=len(parked.requests))
+        isolation.blind = True
+        batch.failures += 1
+        self._search(parked.event, parked.requests, parked.endpoint, now)
+
+    def _search(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
+        batch = event.batch
+        if event.failure.while_sending:
+            endpoint.can(batch.shape.kind).shorten_lists(len(batch.requests), None, now)
+        self._recovery.charge(alive, batch, endpoint, now)
+        self._recovery.search(alive, batch)
+
+
+def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
+    """Whether a list was refused on a route for lists that its server may not have."""
+    failure = event.failure
+    refused = failure.kind is FailureKind.REFUSED and failure.status is not None
+    return refused and event.batch.to_list_route and not abilities.lists_proven

@@ -1,0 +1,117 @@
+"""Lists that fail in ways that nobody foresaw: only the culprit fails, and a server that takes no lists is spoken to singly."""
+
+import asyncio
+import json
+
+import pytest
+
+from batchclient import AuthenticationFailed, ServerFault
+from tests.faults.faultserver import FaultServer, make, whole
+from tests.transport.rawserver import response
+
+JSON = [("content-type", "application/json")]
+
+
+def error(status, message="no"):
+    return response(json.dumps({"error": {"message": message, "code": int(status[:3])}}).encode(), status, JSON)
+
+
+INSIDE_200 = response(json.dumps({"error": "Unexpected endpoint or method. (POST)"}).encode(), headers=JSON)
+A_PAGE = response(b"<html><body>Welcome</body></html>", headers=[("content-type", "text/html")])
+A_500 = error("500 Internal Server Error", "Internal Server Error")
+
+
+def answer(heard):
+    """The right answer, to completions and to chats."""
+    if "messages" not in heard.json:
+        return whole(heard)
+    said = heard.json["messages"][-1]["content"]
+    choice = {"index": 0, "message": {"role": "assistant", "content": f"<{said}>"}, "finish_reason": "stop"}
+    body = {"id": "1", "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+    return response(json.dumps(body).encode(), headers=JSON)
+
+
+def serves(fails):
+    """A script: say what ``fails`` says of a request, and answer where it says nothing."""
+
+    async def script(connection):
+        while heard := await connection.request():
+            await connection.write(fails(heard) or answer(heard))
+
+    return script
+
+
+def is_list(heard):
+    return heard.path.endswith("/batch") or isinstance(heard.json.get("prompt"), list)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [INSIDE_200, error("403 Forbidden"), A_500, A_PAGE, error("404 Not Found"), error("405 Method Not Allowed")],
+    ids=["an error in 200", "403", "500", "a page", "404", "405"],
+)
+async def test_chats_are_answered_whatever_a_server_says_to_the_route_for_lists_of_them(says):
+    async with (
+        FaultServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
+        make(server, dialect="vllm") as client,
+    ):
+        chats = [[{"role": "user", "content": name}] for name in "abcd"]
+        answers = await asyncio.gather(*(client.chat(chat, max_tokens=4) for chat in chats))
+        assert [each.text for each in answers] == ["<a>", "<b>", "<c>", "<d>"]
+        asked = len(server.heard)
+        more = await asyncio.gather(*(client.chat(chat, max_tokens=4) for chat in chats))
+        assert [each.text for each in more] == ["<a>", "<b>", "<c>", "<d>"]
+        assert len(server.heard) == asked + 4
+
+
+@pytest.mark.parametrize("says", [A_500, A_PAGE, INSIDE_200], ids=["500", "a page", "an error in 200"])
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_a_server_that_takes_no_lists_answers_all_prompts(says, max_tokens):
+    async with (
+        FaultServer(then=serves(lambda heard: says if is_list(heard) else None)) as server,
+        make(server) as client,
+    ):
+        answers = await asyncio.gather(*(client.complete(f"p{i}", max_tokens=max_tokens) for i in range(8)))
+        assert [each.text for each in answers] == [f"<p{i}>" for i in range(8)]
+        # The list, again, one member, the rest without our fields, and the rest one by one.
+        assert len(server.heard) == 11
+        assert client.statistics().endpoints[0].lists_refused
+
+
+@pytest.mark.parametrize("calls", [1, 8])
+async def test_a_server_that_fails_over_our_fields_answers_all_prompts(calls):
+    def fails(heard):
+        ours = {"stream_interval", "stream_options", "return_token_ids"} & set(heard.json)
+        return A_500 if ours else None
+
+    async with FaultServer(then=serves(fails)) as server, make(server) as client:
+        answers = await asyncio.gather(*(client.complete(f"p{i}", max_tokens=16) for i in range(calls)))
+        assert [each.text for each in answers] == [f"<p{i}>" for i in range(calls)]
+        assert len(server.heard) == (3 if calls == 1 else 4)
+        # From now on they are left out.
+        await asyncio.gather(*(client.complete(f"q{i}", max_tokens=16) for i in range(calls)))
+        assert len(server.heard) == (4 if calls == 1 else 5)
+
+
+async def test_only_the_prompt_that_a_server_chokes_on_fails():
+    def fails(heard):
+        return A_500 if "p5" in heard.prompts else None
+
+    async with FaultServer(then=serves(fails)) as server, make(server) as client:
+        await asyncio.gather(*(client.complete(f"w{i}", max_tokens=16) for i in range(8)))
+        answers = await asyncio.gather(
+            *(client.complete(f"p{i}", max_tokens=16) for i in range(16)), return_exceptions=True
+        )
+        assert isinstance(answers[5], ServerFault)
+        assert [each.text for each in answers if each is not answers[5]] == [f"<p{i}>" for i in range(16) if i != 5]
+
+
+async def test_a_refused_key_is_still_found_out_by_a_list_and_one_call():
+    async with (
+        FaultServer(then=serves(lambda heard: error("401 Unauthorized"))) as server,
+        make(server, dialect="vllm") as client,
+    ):
+        chats = [[{"role": "user", "content": name}] for name in "abcd"]
+        ends = await asyncio.gather(*(client.chat(chat, max_tokens=4) for chat in chats), return_exceptions=True)
+        assert {type(each) for each in ends} == {AuthenticationFailed}
+        assert len(server.heard) == 2
