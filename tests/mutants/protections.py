@@ -233,9 +233,9 @@ PROTECTIONS = (
     ),
     Protection(
         "calls of a server that is removed at once cost no attempt",
-        "src/batchclient/_core/scheduler.py",
-        "        if alive and batch.moving:\n            self._recovery.move(alive, batch)\n        elif is_refusal",
-        "        if is_refusal",
+        "src/batchclient/_core/resending.py",
+        "        if batch.moving:\n            if alive:\n                self._recovery.move(alive, batch)\n        elif not member",
+        "        if not member",
         "tests/playbook/test_endpoints_come_and_go.py::"
         "test_without_drain_what_is_in_flight_goes_elsewhere_and_it_is_no_failure",
     ),
@@ -791,6 +791,44 @@ PROTECTIONS = (
         "iter(dict.fromkeys(request for request in self._arrivals if request.group is self))",
         "(request for request in self._arrivals if request.group is self)",
         "tests/playbook/test_prefixes.py::test_who_came_back_is_there_once",
+    ),
+    Protection(
+        "a dead server is asked three times more for a list, not for ever",
+        "src/batchclient/_core/member_first.py",
+        "_MOST_TRIALS = 3\n",
+        "_MOST_TRIALS = 99\n",
+        "tests/playbook/test_member_first.py::test_a_dead_server_is_asked_three_times_more_for_a_list_of_64",
+    ),
+    Protection(
+        "a list is taken apart only where one member was answered",
+        "src/batchclient/_core/member_first.py",
+        "            if alive or not self._try_one(parked, now, paused=paused):\n"
+        "                self._as_ever(parked.event, parked.requests, parked.endpoint)\n",
+        "            self._take_apart(parked, now)\n",
+        "tests/playbook/test_member_first.py::test_a_dead_server_is_asked_three_times_more_for_a_list_of_64",
+    ),
+    Protection(
+        "the parts of a list that is taken apart do not eject their server",
+        "src/batchclient/_core/fleet.py",
+        "if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:\n",
+        "if False:\n",
+        "tests/playbook/test_member_first.py::"
+        "test_the_parts_of_a_list_that_is_taken_apart_say_nothing_of_their_servers_health",
+    ),
+    Protection(
+        "what was refused is tried again by one batch, not by all",
+        "src/batchclient/_core/withheld.py",
+        "(now >= self._until and self._trial is None)",
+        "now >= self._until",
+        "tests/playbook/test_member_first.py::"
+        "test_one_that_takes_no_lists_is_asked_again_by_one_list_after_5_then_10_minutes",
+    ),
+    Protection(
+        "a reply that came whole is no broken connection",
+        "src/batchclient/_core/health.py",
+        "    if issubclass(failure.error, RemoteError):\n",
+        "    if False:\n",
+        "tests/unit/test_health.py::test_what_a_failure_says_of_the_endpoint",
     ),
 )
 """In no order that matters."""

@@ -1,6 +1,6 @@
 """Lists that fail and name no culprit: one member goes first, alone. See ``member_first``.
 
-``Server`` plays a whole server: it answers every open batch in the order sent, fails what its rule fails, and lets time pass when nothing is open.
+``Server`` plays a whole server: it replies to every open batch, first to those that its rule fails, and lets time pass when nothing is open.
 """
 
 from itertools import count
@@ -27,8 +27,8 @@ class Server:
         attempts: of the retry policy, which waits a second after each.
     """
 
-    def __init__(self, rule, *, attempts=5, limit=64, **settings):
-        self.play = Playbook(limit=limit, max_list=64, **settings)
+    def __init__(self, rule, *, attempts=5, limit=64, max_list=64, **settings):
+        self.play = Playbook(limit=limit, max_list=max_list, **settings)
         self.rule = rule
         self.attempts = attempts
         self.answered = []
@@ -38,11 +38,14 @@ class Server:
         """Make these calls; return the sizes of the requests that this took, ``"bare"`` or ``""`` beside each."""
         play, first = self.play, len(self.play.sent)
         play.submit(*requests) >> Woke()
-        done = first
+        seen, still_open = first, []
         while True:
-            while done < len(play.sent):
-                self._reply(play.sent[done])
-                done += 1
+            while seen < len(play.sent) or still_open:
+                still_open += play.sent[seen:]
+                seen = len(play.sent)
+                # A failure comes sooner than an answer.
+                still_open.sort(key=lambda batch: self.rule(batch) is None)
+                self._reply(still_open.pop(0))
             if play.wakes_at is None or (until is not None and play.wakes_at > until):
                 break
             play.at(max(play.now, play.wakes_at)) >> Woke()
@@ -244,9 +247,9 @@ def test_one_poisoned_prompt_fails_alone_with_the_servers_words(failure):
 
 
 def test_the_parts_of_a_list_that_is_taken_apart_say_nothing_of_their_servers_health():
-    server = Server(lambda batch: A_500 if has("c7")(batch) else None, limit=[16, 16])
+    server = Server(lambda batch: A_500 if has("c7")(batch) else None, limit=[512, 512], max_list=512)
     server.serve(*more(16))
-    server.serve(*calls(16))
+    server.serve(*calls(512))
     assert server.play.failed == 1
     assert [endpoint.state for endpoint in server.play.endpoints] == ["healthy", "healthy"]
 
@@ -335,3 +338,18 @@ def test_a_list_waits_no_longer_than_its_trial():
     play.at(2.0) >> Woke() << ["send b c d a"]
     play >> answered(b, c, d, a) << ["resolve b c d a"]
     assert BadRequest not in {type(error) for error in play.errors.values()}
+
+
+# Several servers -------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_servers_the_one_that_takes_no_lists_is_spoken_to_singly_and_stays_in_use():
+    server = Server(lambda batch: A_500 if is_list(batch) and batch.endpoint == 1 else None, limit=[8, 8], max_list=8)
+    for _ in range(4):
+        server.serve(*more(16))
+    assert [endpoint.lists_refused for endpoint in server.play.endpoints] == [False, True]
+    assert [endpoint.state for endpoint in server.play.endpoints] == ["healthy", "healthy"]
+    first = len(server.play.sent)
+    server.serve(*more(32))
+    assert {(batch.endpoint, is_list(batch)) for batch in server.play.sent[first:]} == {(0, True), (1, False)}
+    assert (server.play.failed, server.play.succeeded) == (0, 96)
