@@ -303,21 +303,34 @@ class Granting:
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
 
-    def grant_alone(self, request: Request, endpoint: Endpoint, isolation: Isolation, now: float) -> Batch | None:
-        """Send one member of a failed list bare and by itself, past the queue; return ``None`` if the endpoint has no room for it now."""
-        shape = request.shape
+    def grant_bare(
+        self, requests: list[Request], endpoint: Endpoint, failures: int, isolation: Isolation, now: float
+    ) -> Batch | None:
+        """Send members of a failed list bare, where it failed and past the queue.
+
+        Args:
+            requests: some or all of them.
+            endpoint: where.
+            failures: failed attempts before this one.
+            isolation: the list's.
+            now: the time.
+
+        Returns:
+            ``None`` if the endpoint has no room for them now.
+        """
+        weight, rates = len(requests) * requests[0].shape.weight, endpoint.rates
         if endpoint.leaving or not endpoint.health.in_use or not self._is_open(endpoint, now):
             return None
-        if endpoint.in_flight and endpoint.free < shape.weight:
+        if endpoint.free < weight and (endpoint.in_flight or len(requests) > 1):
             return None
-        rates = endpoint.rates
+        tokens = self._tokens(requests[0])
         if rates is not None and (
-            rates.ready_at(now) is not None or not rates.affordable(1, self._tokens(request), now)[0]
+            rates.ready_at(now) is not None or rates.affordable(len(requests), tokens, now)[0] < len(requests)
         ):
             return None
-        group = Group(shape, sealed=True, isolation=isolation, bare=True)
-        group.lane = self._queue.lane_of(shape)
-        return self._make_batch(group, [request], endpoint, now)
+        group = Group(requests[0].shape, sealed=True, failures=failures, isolation=isolation, bare=True)
+        group.lane = self._queue.lane_of(group.shape)
+        return self._make_batch(group, requests, endpoint, now)
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
         # Of what it may have in flight now: while it recovers that is less than its limit.

@@ -117,19 +117,25 @@ class MemberFirst:
                 batch.isolation = isolation = Isolation(size=len(parked.requests))
             if paused or isolation.trials >= _MOST_TRIALS:
                 return False
-            member = parked.requests[0]
-            sent = self._granting.grant_alone(member, endpoint, isolation, now)
+            sent = self._send(parked.requests[:1], parked, now)
             if sent is None:
                 return False
             isolation.trials += 1
             parked.requests = parked.requests[1:]
             self._under_way[key] = trial = sent.id
-            self._batches[trial] = sent
-            self._command(SendBatch(sent))
             full = endpoint.can(batch.shape.kind)
             full.full_failed = full.full_failed or not batch.bare
         recovery.park(parked, trial)
         return True
+
+    def _send(self, requests: list[Request], parked: Parked, now: float) -> Batch | None:
+        batch = parked.event.batch
+        assert batch.isolation is not None, "a list of which a member goes first has one"
+        sent = self._granting.grant_bare(requests, parked.endpoint, batch.failures, batch.isolation, now)
+        if sent is not None:
+            self._batches[sent.id] = sent
+            self._command(SendBatch(sent))
+        return sent
 
     def answered(self, batch: Batch, now: float) -> None:
         """The member was answered: the lists that wait for it are not what their server cannot do at all."""
@@ -164,7 +170,11 @@ class MemberFirst:
         if event.failure.while_sending:
             self._begin_search(parked, now)
         elif not (batch.bare or batch.to_list_route or abilities.proves_form(batch)):
-            recovery.send_bare(alive, batch)
+            if batch.isolation is None:
+                batch.isolation = Isolation(size=len(alive))
+            # Where it failed: another server's answer would say nothing of this one.
+            if self._send(alive, parked, now) is None:
+                recovery.send_bare(alive, batch)
         elif not abilities.lists_proven or not abilities.lists.allows(now):
             abilities.lists.refuse(now)
             recovery.send_singly(alive, batch.failures, batch.isolation)
