@@ -28,6 +28,7 @@ _PATIENCE_S = 30.0
 _IN_TIME_S = 0.05
 """How late a caller may hear of its deadline."""
 _COSTS_NO_ATTEMPT = frozenset({Fault.REFUSED, Fault.NO_STREAMS, Fault.SLOW})
+_NAMES_NO_CULPRIT = frozenset({Fault.BROKEN, Fault.LISTS_FAIL, Fault.ERROR_EVENT, Fault.CUT_BODY, Fault.CUT_STREAM})
 
 
 def check_nothing_is_left(world):
@@ -61,6 +62,8 @@ def check_call(world, call):
     free = call.moves + sum(call.hits[fault] for fault in _COSTS_NO_ATTEMPT)
     # The first list of a server is a probe: a reply that does not fit costs nothing, on as many servers as there are.
     free += min(call.hits[Fault.WRONG_INDEX] + call.hits[Fault.INDEX_TWICE] + call.hits[Fault.CUT_STREAM], 4)
+    # Of a list that names no culprit a member goes alone, up to three times, and what is left of it once without our fields.
+    free += 4 * (sum(call.hits[fault] for fault in _NAMES_NO_CULPRIT) > 1)
     splits = math.ceil(math.log2(call.longest_list))
     assert call.sends <= world.plan.max_attempts + splits + free, f"{name} was sent too often"
     if plan.timeout_s is not None:

@@ -23,6 +23,7 @@ class Fault(Enum):
     SILENT_IN_STREAM = "silent in mid-stream"
     BAD_PROMPT = "400 for one prompt"
     NO_LISTS = "400: no lists"
+    LISTS_FAIL = "500: no lists"
     NO_STREAMS = "400: no streams"
     TOO_LARGE = "413"
     LIST_TOO_LONG = "422: list too long"
@@ -84,7 +85,7 @@ STREAMED_ONLY = frozenset(
     {Fault.RESET_IN_STREAM, Fault.CUT_STREAM, Fault.SILENT_IN_STREAM, Fault.NO_STREAMS, Fault.ERROR_EVENT}
 )
 PLAIN_ONLY = frozenset({Fault.RESET_IN_BODY, Fault.CUT_BODY})
-LISTS_ONLY = frozenset({Fault.NO_LISTS, Fault.LIST_TOO_LONG})
+LISTS_ONLY = frozenset({Fault.NO_LISTS, Fault.LISTS_FAIL, Fault.LIST_TOO_LONG})
 
 
 def cannot_be(fault: Fault, state: State) -> str | None:

@@ -26,7 +26,7 @@ _RARE = frozenset(State) - {
 _OF_SOME = STREAMED_ONLY | PLAIN_ONLY | LISTS_ONLY
 _INSTEAD_OF_ANSWERS = frozenset(
     {
-        Fault.NO_LISTS, Fault.NO_STREAMS, Fault.TOO_LARGE, Fault.LIST_TOO_LONG,
+        Fault.NO_LISTS, Fault.LISTS_FAIL, Fault.NO_STREAMS, Fault.TOO_LARGE, Fault.LIST_TOO_LONG,
         Fault.LIMITED, Fault.LIMITED_FOR, Fault.BROKEN, Fault.UNAVAILABLE, Fault.UNAVAILABLE_FOR,
     }
 )  # fmt: skip
@@ -115,7 +115,7 @@ class Server:
         if not _RARE & self.world.states_of(batch):
             return None
         if len(sent.prompts) > 1 and self.rng.random() < 0.5:
-            return self.rng.choice([Fault.LIST_TOO_LONG, Fault.NO_LISTS])
+            return self.rng.choice([Fault.LIST_TOO_LONG, Fault.NO_LISTS, Fault.LISTS_FAIL])
         return self.one_of(plan.faults, sent)
 
     def one_of(self, faults, sent):
@@ -203,7 +203,7 @@ def _refusal(fault, plan, rng):
             return error(429)
         case Fault.LIMITED_FOR:
             return error(429, headers=wish)
-        case Fault.BROKEN:
+        case Fault.BROKEN | Fault.LISTS_FAIL:
             return error(500)
         case Fault.UNAVAILABLE:
             return error(503)
