@@ -78,6 +78,19 @@ async def test_row_10_error_or_page_with_200(max_tokens):
             await client.complete("p", max_tokens=max_tokens)
 
 
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "text/event-stream", None])
+async def test_row_10_answer_in_another_form(kind):
+    """JSON where a stream was asked for, a stream where JSON was, under any content type: read for what it is, in one request."""
+    headers = [] if kind is None else [("content-type", kind)]
+    body = json.dumps({"choices": [{"index": 0, "text": "ab", "finish_reason": "stop"}]}).encode()
+    stream = event(0, "a") + event(0, "b", "stop") + b"data: [DONE]\n\n"
+    for content in (body, stream):
+        for max_tokens in (1, 16):
+            async with FaultServer(says(response(content, headers=headers))) as server, make(server) as client:
+                assert (await client.complete("p", max_tokens=max_tokens)).text == "ab"
+                assert len(server.heard) == 1
+
+
 async def test_row_11_error_event_in_mid_stream():
     """Half an answer is no answer; what had finished before is kept."""
 
@@ -134,6 +147,22 @@ async def test_row_14_no_choices(choices):
         with pytest.raises((DialectError, DemuxError)):
             await client.complete("p", max_tokens=1)
         assert (await client.complete("q", max_tokens=1)).text == "<q>"
+
+
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_row_14_one_choice_that_cannot_be_read(max_tokens):
+    """It fails alone, in the one request that there is; half a surrogate pair is no reason to."""
+    choices = [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(["<a>", 5, "<c>\ud83d"])]
+    body = json.dumps({"choices": choices}).encode()
+    events = [b"data: " + json.dumps({"choices": [each]}).encode() + b"\n\n" for each in choices]
+    reply = response(body, headers=JSON) if max_tokens == 1 else chunked([*events, b"data: [DONE]\n\n"])
+    async with FaultServer(says(reply)) as server, make(server) as client:
+        first, spoilt, last = await asyncio.gather(
+            *(client.complete(p, max_tokens=max_tokens) for p in "abc"), return_exceptions=True
+        )
+        assert (first.text, last.text) == ("<a>", "<c>\ufffd")
+        assert (type(spoilt), spoilt.retryable, spoilt.attempt) == (DialectError, False, 1)
+        assert len(server.heard) == 1
 
 
 @pytest.mark.parametrize("indices", [[0], [0, 1, 2], [0, 0], [1, 1], [0, 1, 1], [1, 2], [-1, 0], [True, 0]], ids=str)

@@ -6,7 +6,7 @@ What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wi
   and has no ``usage`` rather than a wrong one.
 - Asked to stream, a list gives each answer's last token alone, with status 200; ``tools`` it drops silently. Neither is ever sent there.
 - A stream opens with an event per choice that has the role and an empty content, which stands for no token.
-- A tool call comes in fragments: one with ``index``, ``id``, ``type`` and ``function.name``, then pieces of ``function.arguments``.
+- A tool call comes in fragments: one with ``index``, ``id``, ``type`` and ``function.name``, then pieces of ``function.arguments`` (``_deltas``).
 - Reasoning is called ``reasoning``; older servers and others say ``reasoning_content``. It is kept under its server's name.
 """
 
@@ -16,19 +16,20 @@ from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._completions import stream_fields
-from batchclient.dialects._decoder import join_logprobs
+from batchclient.dialects._decoder import join_fields, join_logprobs, reason_of
+from batchclient.dialects._deltas import join_deltas
 from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._stream_decoder import StreamDecoder
+from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
-from batchclient.types import Choice, Delta
+from batchclient.types import Choice, Completion, Delta
 
 __all__ = ["Chat", "ChatPlainDecoder", "ChatStreamDecoder"]
 
 _PATH = "/chat/completions"
 _COUNT_FIELDS = b'"return_token_ids":true,'
-_JOINED = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
-"""Texts that come in pieces."""
+_TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
+"""Fields of a message that are texts and nothing else."""
 
 
 class Chat:
@@ -65,13 +66,13 @@ class Chat:
         parts.append(shape.body[1:])
         return WireRequest("POST", path, body=b"".join(parts))
 
-    def decoder(
-        self, batch: Batch, secrets: tuple[str, ...], content_type: str
-    ) -> ChatPlainDecoder | ChatStreamDecoder:
+    def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
         """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
-        if batch.streamed and not content_type.startswith("application/json"):
-            return ChatStreamDecoder(batch, secrets, content_type)
-        return ChatPlainDecoder(batch, secrets, content_type)
+        decoder = decoder_of(batch, secrets, content_type, forms=(ChatPlainDecoder, ChatStreamDecoder))
+        if len(batch.requests) > 1:
+            # A list that is streamed holds each answer's last token alone.
+            decoder.other = None
+        return decoder
 
 
 _OWN_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "logprobs", "token_ids"})
@@ -86,9 +87,7 @@ class ChatPlainDecoder(PlainDecoder):
         ids = piece.get("token_ids") if self._keep_ids else None
         extra = {name: value for name, value in piece.items() if value is not None and name not in _OWN_FIELDS}
         token_ids = None if ids is None else tuple(ids)
-        return Choice(
-            index, _text(message), piece.get("finish_reason"), piece.get("logprobs"), token_ids, extra, message
-        )
+        return Choice(index, _text(message), reason_of(piece), piece.get("logprobs"), token_ids, extra, message)
 
 
 class ChatStreamDecoder(StreamDecoder):
@@ -99,13 +98,29 @@ class ChatStreamDecoder(StreamDecoder):
         ids: tuple[int, ...] | None = None
         if self._keep_ids:
             ids = tuple([i for piece in pieces for i in piece.get("token_ids") or ()])
-        extra = {n: v for piece in pieces for n, v in piece.items() if v is not None and n not in _OWN_FIELDS}
+        extra = join_fields(pieces, _OWN_FIELDS)
         logprobs = join_logprobs(pieces)
-        return Choice(index, _text(message), pieces[-1].get("finish_reason"), logprobs, ids, extra, message)
+        return Choice(index, _text(message), reason_of(pieces[-1]), logprobs, ids, extra, message)
 
     @staticmethod
     def _text_in(piece: dict[str, Any]) -> Any:
         return (piece.get("delta") or {}).get("content")
+
+    @staticmethod
+    def _brings(piece: dict[str, Any]) -> dict[str, Any]:
+        brings = {name: value for name, value in (piece.get("delta") or {}).items() if value and name != "role"}
+        return brings | {"token_ids": piece["token_ids"]} if piece.get("token_ids") else brings
+
+    @staticmethod
+    def _verbatim_choice(pieces: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
+        fields = join_fields(pieces, _OWN_FIELDS)
+        return {"message": choice.message, "finish_reason": choice.finish_reason, "logprobs": choice.logprobs, **fields}
+
+    def _completion(self, position: int) -> Completion:
+        made = super()._completion(position)
+        if made.reply is not None:
+            made.reply.body["object"] = "chat.completion"
+        return made
 
     def _delta(self, piece: dict[str, Any], index: int) -> Delta:
         message = {name: value for name, value in (piece.get("delta") or {}).items() if value is not None}
@@ -139,49 +154,15 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join the pieces of one message."""
-    message: dict[str, Any] = {"role": "assistant", "content": None}
-    texts: dict[str, list[str]] = {}
-    calls: dict[int, dict[str, Any]] = {}
-    for delta in deltas:
-        for name, value in delta.items():
-            if value is None:
-                continue
-            if name in _JOINED:
-                if type(value) is not str:
-                    raise TypeError("a piece of a message is no string")
-                texts.setdefault(name, []).append(value)
-            elif name == "tool_calls":
-                for fragment in value:
-                    _add_fragment(calls, fragment)
-            else:
-                message[name] = value
-    joined = {name: "".join(pieces) for name, pieces in texts.items()}
-    if calls or joined.get("reasoning") or joined.get("reasoning_content"):
+    """Join the pieces of one message to what a plain reply would have held."""
+    message = {"role": "assistant", "content": None, **join_deltas(deltas, _TEXTS)}
+    calls = message.get("tool_calls")
+    if calls or message.get("reasoning") or message.get("reasoning_content"):
         # The opening event's empty content says nothing: where no other came, a plain reply has null.
-        joined = {name: text for name, text in joined.items() if text}
-    message.update(joined)
-    if calls:
-        message["tool_calls"] = [calls[place] for place in sorted(calls)]
+        message = {name: value for name, value in message.items() if value != "" or name not in _TEXTS}
+        message.setdefault("content", None)
+    if calls == []:
+        del message["tool_calls"]
+    for call in calls or ():
+        call.pop("index", None)
     return message
-
-
-def _add_fragment(calls: dict[int, dict[str, Any]], fragment: dict[str, Any]) -> None:
-    place = fragment.get("index")
-    # Some servers number nothing, and send each call whole.
-    place = len(calls) if place is None else place
-    if type(place) is not int:
-        raise TypeError("a tool call's index is no number")
-    call = calls.setdefault(place, {})
-    for name, value in fragment.items():
-        if name == "index" or value is None:
-            continue
-        if name != "function":
-            call[name] = value
-            continue
-        function = call.setdefault("function", {})
-        for part, text in value.items():
-            if part == "arguments" and isinstance(function.get(part), str):
-                function[part] += text or ""
-            elif text is not None:
-                function[part] = text

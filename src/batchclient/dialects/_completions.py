@@ -19,10 +19,10 @@ from batchclient._core.messages import Batch, Failure, Shape
 from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import OpenAIReader, Reader
-from batchclient.dialects._stream_decoder import StreamDecoder
+from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
 from batchclient.transport import WireRequest
 
-__all__ = ["Completions", "events_per_choice", "stream_fields", "stream_interval"]
+__all__ = ["ANY_NUMBER", "Completions", "events_per_choice", "stream_fields", "stream_interval"]
 
 _PATH = "/completions"
 _STREAM = b'"stream":true,'
@@ -31,7 +31,8 @@ _OPTIONS = b'"stream_options":{"include_usage":true},'
 _OPTIONS_EACH = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 _TWO_EVENTS = 100_000
 _TOKENS_PER_EVENT = 256
-"""Of longer answers: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
+"""Of longer answers, and of those without a bound: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
+ANY_NUMBER = 1 << 30
 _COUNT_FIELDS = b'"return_token_ids":true,'
 
 
@@ -78,9 +79,7 @@ class Completions:
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
         """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
-        if batch.streamed and not content_type.startswith("application/json"):
-            return StreamDecoder(batch, secrets, content_type, self._reader(batch))
-        return PlainDecoder(batch, secrets, content_type, self._reader(batch))
+        return decoder_of(batch, secrets, content_type, self._reader(batch))
 
 
 def stream_fields(batch: Batch) -> bytes:
@@ -99,5 +98,6 @@ def stream_interval(shape: Shape) -> int:
 
 
 def events_per_choice(shape: Shape) -> int:
-    """Two where the answer is short; one more for every 256 tokens of a longer one, so that silence means something."""
-    return 2 + (shape.max_output_tokens or 0) // (_TOKENS_PER_EVENT + 1)
+    """Two where the answer is short; one more for every 256 tokens of a longer one, so that silence means something; any number without a bound."""
+    most = shape.max_output_tokens
+    return ANY_NUMBER if most is None else 2 + most // (_TOKENS_PER_EVENT + 1)

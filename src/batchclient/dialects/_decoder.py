@@ -5,11 +5,12 @@ Rules:
 - ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
 - What a server says in its errors is shown without the prompts and the keys that it quotes.
 - A usage is believed only if it is one: two whole numbers. A prompt's choices count their prompt once.
+- A choice that cannot be read fails its own call, and is not asked for again. If none of a reply can be read, the reply is what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from batchclient._core.demux import Demux
@@ -18,15 +19,20 @@ from batchclient.dialects._reader import OpenAIReader, Reader
 from batchclient.dialects._replies import redact
 from batchclient.dialects._status import failure_of
 from batchclient.errors import DemuxError, DialectError, ServerFault
-from batchclient.types import Choice, Usage
+from batchclient.types import Choice, Completion, Usage
 
 __all__ = [
     "ABORTED",
     "ReplyDecoder",
     "about_reply",
+    "error_of",
+    "is_aborted",
+    "join_fields",
     "join_logprobs",
     "malformed",
     "mismatch",
+    "reason_of",
+    "spoilt",
     "usage_in",
     "usage_together",
 ]
@@ -37,8 +43,15 @@ ABORTED = frozenset({"abort", "error"})
 """Reasons to finish that are none."""
 
 
+_JOINED = frozenset({"reasoning", "reasoning_content"})
+"""Other fields of a choice that are texts in pieces (LiteLLM's completions); of all others each event has the whole."""
+
+
 class ReplyDecoder:
-    """What is known of a reply while it is read; each decoder has its own ``feed`` and ``end``."""
+    """What is known of a reply while it is read."""
+
+    other: type[ReplyDecoder] | None = None
+    """Reads a reply of the form that was not expected, streamed or plain, where its first bytes show that it is one."""
 
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
@@ -47,6 +60,7 @@ class ReplyDecoder:
         self._reader = reader or OpenAIReader(batch)
         self._content_type = content_type.partition(";")[0][:60]
         self._n = batch.shape.weight
+        self._size = len(batch.requests) * self._n
         self._demux = Demux(len(batch.requests), self._n)
         self._secrets = secrets
         self._keep_ids = batch.shape.wants_token_ids
@@ -56,22 +70,35 @@ class ReplyDecoder:
         self.begun = False
         self.failed = False
 
+    def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        """Take in some bytes; return the answers that they completed, by position."""
+        raise NotImplementedError
+
+    def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """The reply is over: return the last answers, and why the unanswered requests have none."""
+        raise NotImplementedError
+
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         """Join one choice's events."""
         last = pieces[-1]
         keep_ids = self._keep_ids
         if len(pieces) == 1:
-            text, logprobs, ids = last["text"], last.get("logprobs"), last.get("token_ids")
-            if type(text) is not str:
-                raise TypeError("a choice's text is no string")
+            text, logprobs, ids = last.get("text"), last.get("logprobs"), last.get("token_ids")
         else:
-            text = "".join([piece["text"] for piece in pieces])
+            texts = [text for piece in pieces if (text := piece.get("text")) is not None]
+            text = "".join(texts) if texts else None
             logprobs = join_logprobs(pieces)
             ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
-        own = self._own_fields
-        extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
+        if type(text) is not str:
+            if text is not None or not self._may_be_empty(pieces):
+                raise TypeError("a choice's text is no string")
+            text = ""
         token_ids = tuple(ids) if keep_ids and ids is not None else None
-        return Choice(index, text, last.get("finish_reason"), logprobs, token_ids, extra)
+        return Choice(index, text, reason_of(last), logprobs, token_ids, join_fields(pieces, self._own_fields))
+
+    def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
+        """Whether a choice without any text has an empty one."""
+        return False
 
     def _clean(self, message: str) -> str:
         return redact(message, (request.prompt for request in self._batch.requests), self._secrets)
@@ -96,12 +123,45 @@ class ReplyDecoder:
         return failure_of(status, message, clean, streamed=False, retry_after_s=None)
 
 
+def is_aborted(piece: Mapping[str, Any]) -> bool:
+    """Whether the server gave a choice up."""
+    reason = piece.get("finish_reason")
+    return type(reason) is str and reason in ABORTED
+
+
+def reason_of(piece: Mapping[str, Any]) -> str | None:
+    """Why a choice ended.
+
+    Raises:
+        TypeError: what stands there is no text.
+    """
+    reason = piece.get("finish_reason")
+    if reason is not None and type(reason) is not str:
+        raise TypeError("a reason to finish is no string")
+    return reason
+
+
+def join_fields(pieces: Sequence[dict[str, Any]], but: Collection[str]) -> dict[str, Any]:
+    """Join the other fields of a choice's events, without nulls: the last word on each counts, and ``""`` is none."""
+    joined: dict[str, Any] = {}
+    for piece in pieces:
+        for name, value in piece.items():
+            if value is None or name in but:
+                continue
+            before = joined.get(name)
+            if before is None or (value != "" and name not in _JOINED):
+                joined[name] = value
+            elif isinstance(value, str) and isinstance(before, str) and name in _JOINED:
+                joined[name] = before + value
+    return joined
+
+
 def join_logprobs(pieces: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Join logprobs objects: every member is a list with one entry per token."""
     joined: dict[str, Any] | None = None
     for piece in pieces:
         logprobs = piece.get("logprobs")
-        if logprobs is None:
+        if not logprobs:
             continue
         if joined is None:
             joined = {name: list(value) if isinstance(value, list) else value for name, value in logprobs.items()}
@@ -124,6 +184,22 @@ def mismatch(error: DemuxError) -> Failure:
 
 def malformed(what: str, cause: BaseException | None = None, *, once: bool = False) -> Failure:
     return Failure(FailureKind.MAYBE_PROCESSED, DialectError, what, cause=cause, once=once)
+
+
+def error_of(reply: Mapping[str, Any]) -> object:
+    """What a reply, or an event of one, says is wrong; ``None``: it is no error. Some servers say beside an answer that there is none."""
+    error = reply.get("error")
+    if error is not None and (error or not reply.get("choices")):
+        return error
+    if reply.get("choices") is None and "error" in (reply.get("object"), reply.get("type")):
+        return reply
+    return None
+
+
+def spoilt(cause: BaseException) -> Failure:
+    """A choice that cannot be read, in a reply that can."""
+    message = "what the server sent for this call cannot be read; what it sent for others with it can"
+    return Failure(FailureKind.REFUSED, DialectError, message, cause=cause)
 
 
 _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted the generation (finish_reason: abort)")

@@ -4,7 +4,8 @@ Rules:
 - Every input has exactly one item, by ``index``; with one missing, doubled or unknown nothing is handed out.
 - A list's usage is a total. A caller gets tokens of its own where it went alone, or where its token ids' number can be checked against
   that total; else none.
-- A number that is no number (NaN, infinity) is that input's failure alone.
+- A number that is no number (NaN, infinity) is that input's failure alone, and tried once more: it may come of the others computed with it. An
+  item that is not what servers send is that input's failure, too, and is not asked for again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._decoder import malformed
 from batchclient.dialects._plain_decoder import PlainDecoder
+from batchclient.dialects._reader import UNREADABLE, index_of
 from batchclient.errors import DemuxError
 from batchclient.types import Usage
 
@@ -78,14 +80,18 @@ class ItemsDecoder(PlainDecoder):
         usages = _usages(self._batch, about.get("usage"))
         answers: Answers = []
         failure: Failure | None = None
+        unreadable: Exception | None = None
         for position, request in enumerate(self._batch.requests):
             try:
                 answer = self._answer(items[position], usages[position], request.attempts, self._extra.copy())
             except ValueError as error:
                 failure = malformed(f"an item of the reply cannot be read: {_reason(error)}", once=True)
                 continue
+            except UNREADABLE as error:
+                unreadable = error
+                continue
             answers.append((position, answer))
-        return answers, failure
+        return answers, failure or self._why_unread(unreadable, answers)
 
     def _items_of(self, reply: Any) -> list[Any]:
         items = next((reply[name] for name in self._holders if name in reply), None)
@@ -101,7 +107,7 @@ class ItemsDecoder(PlainDecoder):
         """
         placed: list[Any] = [None] * len(self._batch.requests)
         for item in items:
-            index = self._demux.check(item["index"])
+            index = self._demux.check(index_of(item.get("index"), self._size))
             self._demux.finish(index)
             placed[index] = item
         if not self._demux.complete:

@@ -2,7 +2,8 @@
 
 Rules:
 - Every choice has to be there, once. A list's usage is one sum, which belongs to nobody: each prompt's is counted from its token ids, if they were sent.
-- What was finished is answered; a prompt the server gave up on is a failure of its own.
+- What was finished is answered; a prompt the server gave up on, and one whose choice cannot be read, is a failure of its own.
+- A stream where none was asked for is read as one: some gateways know nothing else.
 - A lone call that hands the reply on gets it as it came.
 """
 
@@ -17,13 +18,17 @@ from batchclient.dialects._decoder import (
     ABORTED,
     ReplyDecoder,
     about_reply,
+    error_of,
+    is_aborted,
     malformed,
     mismatch,
+    spoilt,
     usage_in,
     usage_together,
 )
-from batchclient.dialects._reader import Reader
+from batchclient.dialects._reader import UNREADABLE, Reader, index_of
 from batchclient.dialects._replies import error_in
+from batchclient.dialects._surrogates import mend, read_odd
 from batchclient.dialects._verbatim import own_body, prompt_shares
 from batchclient.errors import DemuxError
 from batchclient.types import Completion, Reply, Usage
@@ -31,6 +36,9 @@ from batchclient.types import Completion, Reply, Usage
 __all__ = ["PlainDecoder"]
 
 _SHOWN_BYTES = 512
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+_NONE: dict[str, Any] = {}
+_OF_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class PlainDecoder(ReplyDecoder):
@@ -57,13 +65,37 @@ class PlainDecoder(ReplyDecoder):
         try:
             reply = from_json(body)
         except ValueError as error:
-            shown = self._clean(self._content_type)
-            kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
-            begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
-            # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
-            return [], malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
-        if isinstance(reply, dict) and reply.get("error") is not None:
-            return [], self._error_reply(reply["error"])
+            if self.other is not None and body[:_SHOWN_BYTES].lstrip(_BLANK).startswith(_OF_EVENTS):
+                return self._as_stream(self.other, body, now)
+            try:
+                reply = mend(read_odd(body))
+            except ValueError:
+                return [], self._no_json(body, error)
+        return self._read(reply)
+
+    def _no_json(self, body: bytes, error: ValueError) -> Failure:
+        shown = self._clean(self._content_type)
+        kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
+        begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
+        # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
+        return malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
+
+    def _as_stream(
+        self, form: type[ReplyDecoder], body: bytes, now: float
+    ) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        """A stream that was read as a whole: nobody knows when its first token came."""
+        decoder = form(self._batch, self._secrets, self._content_type, self._reader)
+        answers = decoder.feed(body, now)
+        more, failure = decoder.end(now)
+        answers += more
+        for _, answer in answers:
+            answer.time_to_first_token_s = None
+        return answers, failure
+
+    def _read(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
+        refusal = error_of(reply) if isinstance(reply, dict) else None
+        if refusal is not None:
+            return [], self._error_reply(refusal)
         if (
             self._batch.shape.verbatim
             and len(self._batch.requests) == 1
@@ -78,7 +110,7 @@ class PlainDecoder(ReplyDecoder):
             return self._answers(reply)
         except DemuxError as error:
             return [], mismatch(error)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except UNREADABLE as error:
             return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
 
     def _as_it_came(self, reply: dict[str, Any]) -> Completion:
@@ -87,29 +119,39 @@ class PlainDecoder(ReplyDecoder):
         return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1)))
 
     def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        choices: list[dict[str, Any] | None] = [None] * (len(self._batch.requests) * self._n)
+        n, requests = self._n, self._batch.requests
+        size = len(requests) * n
+        choices: list[dict[str, Any]] = [_NONE] * size
         for choice in reply["choices"]:
-            index = self._demux.check(choice["index"])
+            index = choice.get("index")
+            if type(index) is not int:
+                index = index_of(index, size)
+            index = self._demux.check(index)
             self._demux.finish(index)
             choices[index] = choice
         if not self._demux.complete:
             raise DemuxError(self._demux.missing())
         self._extra = about_reply(reply)
         answers: list[tuple[int, Completion]] = []
-        failure: Failure | None = None
-        n, requests = self._n, self._batch.requests
+        aborted: Failure | None = None
+        unreadable: Exception | None = None
         verbatim = self._batch.shape.verbatim
         shares = prompt_shares(self._batch, reply) if verbatim and len(requests) > 1 else None
-        some_aborted = not ABORTED.isdisjoint([choice.get("finish_reason") for choice in choices])  # type: ignore[union-attr]
+        reasons = [choice.get("finish_reason") for choice in choices]
+        some_aborted = any(reason in reasons for reason in ABORTED)
         for position, request in enumerate(requests):
-            own: list[dict[str, Any]] = choices[position * n : position * n + n]  # type: ignore[assignment]
+            own = choices[position * n : position * n + n]
             if some_aborted:
-                given_up = next((choice for choice in own if choice.get("finish_reason") in ABORTED), None)
+                given_up = next((choice for choice in own if is_aborted(choice)), None)
                 if given_up is not None:
-                    failure = self._aborted_by(given_up)
+                    aborted = self._aborted_by(given_up)
                     continue
-            usage = self._usage_of(own, reply)
-            made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
+            try:
+                usage = self._usage_of(own, reply)
+                made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
+            except UNREADABLE as error:
+                unreadable = error
+                continue
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
             if usage is None and len(requests) > 1:
                 completion.counted_tokens = _count_made(own)
@@ -118,7 +160,16 @@ class PlainDecoder(ReplyDecoder):
                 body = own_body(self._batch, reply, "choices", own, usage, share, completion.counted_tokens)
                 completion.reply = Reply(body, source=(self._batch.id, len(requests)))
             answers.append((position, completion))
-        return answers, failure
+        return answers, aborted or self._why_unread(unreadable, answers)
+
+    def _why_unread(self, error: Exception | None, answers: list[Any]) -> Failure | None:
+        """Why some of the calls have no answer though they have a place in the reply; if none has one, the reply is at fault."""
+        if error is None:
+            return None
+        if answers:
+            return spoilt(error)
+        once = len(self._batch.requests) == 1
+        return malformed(f"the reply's {self._called} are not what such a server sends", error, once=once)
 
     def _usage_of(self, own: list[dict[str, Any]], reply: dict[str, Any]) -> Usage | None:
         """What one call took."""
@@ -132,7 +183,7 @@ class PlainDecoder(ReplyDecoder):
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
     prompt = choices[0].get("prompt_token_ids")
     completion = _count_made(choices)
-    return None if prompt is None or completion is None else Usage(len(prompt), completion)
+    return None if type(prompt) is not list or completion is None else Usage(len(prompt), completion)
 
 
 def _count_made(choices: list[dict[str, Any]]) -> int | None:
@@ -140,7 +191,7 @@ def _count_made(choices: list[dict[str, Any]]) -> int | None:
     completion = 0
     for choice in choices:
         ids = choice.get("token_ids")
-        if ids is None:
+        if type(ids) is not list:
             return None
         completion += len(ids)
     return completion

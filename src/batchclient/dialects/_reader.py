@@ -1,7 +1,8 @@
 """Other servers' replies in the form of OpenAI's, and whom a usage belongs to.
 
 A reader stands between a reply and its decoder, one per reply: what the decoders see has ``choices``, each with ``index``, ``text`` and
-``finish_reason``. What cannot be read raises one of the errors that the decoders take for a malformed reply.
+``finish_reason``. A choice that cannot be read becomes ``unreadable``, which fails alone. A reply of which nothing can be read raises one of the
+errors that the decoders take for a malformed one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,42 @@ from batchclient._core.messages import Batch
 from batchclient.dialects._bodies import Bodies
 from batchclient.types import Usage
 
-__all__ = ["OpenAIReader", "Reader", "StopReader", "UsageWatch", "legacy_logprobs"]
+__all__ = [
+    "UNREADABLE",
+    "OpenAIReader",
+    "Reader",
+    "StopReader",
+    "UsageWatch",
+    "index_of",
+    "legacy_logprobs",
+    "unreadable",
+]
+
+UNREADABLE = (LookupError, TypeError, AttributeError, ValueError)
+"""What reading something that is not what servers send raises."""
+
+
+def index_of(given: Any, size: int | None = None) -> Any:
+    """Return the number that an ``index`` stands for: ``"0"`` (protobuf's JSON) and ``0.0`` (Lua's) are 0; whatever is no number, as it is.
+
+    Args:
+        given: what the server sent; ``None``: nothing.
+        size: how many there are; where it is one alone, it needs no number.
+    """
+    if type(given) is int:
+        return given
+    if given is None:
+        return 0 if size == 1 else None
+    if type(given) is float and given.is_integer():
+        return int(given)
+    if type(given) is str and given.isascii() and given.isdecimal() and len(given) < 10:
+        return int(given)
+    return given
+
+
+def unreadable(index: Any) -> dict[str, Any]:
+    """A choice that no decoder takes: its text is none, and nothing more comes of it."""
+    return {"index": index, "text": False, "finish_reason": "unreadable"}
 
 
 class Reader(Protocol):
@@ -60,6 +96,7 @@ class StopReader:
 
     def __init__(self, batch: Batch) -> None:
         self._stops = _STOPS.of(batch.shape)
+        self._size = len(batch.requests) * batch.shape.weight
         self._held: dict[int, str] = {}
 
     def reply(self, reply: Any) -> Any:
@@ -70,22 +107,25 @@ class StopReader:
 
     def event(self, event: Any) -> Any:
         """One event."""
-        for choice in event["choices"]:
-            index = choice["index"]
-            if self._stops and type(index) is int:
-                choice["text"] = self._held.pop(index, "") + choice["text"]
+        for choice in event.get("choices") or ():
+            index = index_of(choice.get("index"), self._size)
+            if not self._stops or type(index) is not int:
                 self._translate(choice)
-                if not choice["finish_reason"]:
-                    self._hold(index, choice)
-            else:
-                self._translate(choice)
+                continue
+            text = choice.get("text")
+            if index in self._held and (text is None or isinstance(text, str)):
+                choice["text"] = self._held.pop(index) + (text or "")
+            self._translate(choice)
+            if not choice.get("finish_reason") and isinstance(choice.get("text"), str):
+                self._hold(index, choice)
         return event
 
     def _translate(self, choice: dict[str, Any]) -> None:
-        reason = choice.get("finish_reason")
-        choice["finish_reason"] = self.reasons.get(str(reason), reason) or None
-        if choice["finish_reason"] == "stop":
-            choice["text"] = choice["text"][: self._stop_at(choice["text"])]
+        reason, text = choice.get("finish_reason"), choice.get("text")
+        if isinstance(reason, str):
+            choice["finish_reason"] = reason = self.reasons.get(reason, reason) or None
+        if reason == "stop" and isinstance(text, str):
+            choice["text"] = text[: self._stop_at(text)]
 
     def _stop_at(self, text: str) -> int | None:
         """Where the first stop string begins in a text; ``None``: nowhere."""

@@ -16,7 +16,7 @@ from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient._core.rates import RateWindow
 from batchclient._core.requests import Learnt, Shape
 from batchclient.dialects import Decoder, OwnFields
-from batchclient.dialects._completions import events_per_choice
+from batchclient.dialects._completions import ANY_NUMBER, events_per_choice
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
@@ -26,7 +26,6 @@ from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
 
-_ANY = 1 << 30
 _NO_ROUTE = (404, 405)
 
 
@@ -93,7 +92,7 @@ class ServerDialect:
 
     def events_per_choice(self, shape: Shape) -> int:
         """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
-        return _ANY if "stream_interval" in self._without else events_per_choice(shape)
+        return ANY_NUMBER if "stream_interval" in self._without else events_per_choice(shape)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
         """Say what an error reply means."""

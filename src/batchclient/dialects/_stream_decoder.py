@@ -2,7 +2,11 @@
 
 Rules:
 - Two events per choice or one per token: both are read. An event that comes twice is known by its count of tokens, which has not grown, or, if it was the
-  last, by what it repeats being over.
+  last, by what it repeats being over. What repeats a choice that is over without a text, or with its last text and a usage for the first time (LiteLLM's
+  usage chunk), is no such event.
+- An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's event no ``text``.
+- A choice that cannot be read is over; the others are read to their ends.
+- One JSON value where a stream was asked for is read as that, whatever its content type.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``. What had finished before it is answered.
 - Without ``continuous_usage_stats`` a list's usage is one sum, which belongs to nobody. A lone call's comes after its last choice, and is waited for.
 - A usage beside a choice is believed where it is known to be that choice's. Else it has to be seen: a running sum never has fewer tokens
@@ -20,19 +24,25 @@ from batchclient.dialects._decoder import (
     ABORTED,
     ReplyDecoder,
     about_reply,
+    error_of,
+    is_aborted,
     malformed,
     mismatch,
+    spoilt,
     usage_in,
     usage_together,
 )
-from batchclient.dialects._reader import Reader, UsageWatch
+from batchclient.dialects._plain_decoder import PlainDecoder
+from batchclient.dialects._reader import UNREADABLE, Reader, UsageWatch, index_of
 from batchclient.dialects._sse import EventStream
+from batchclient.dialects._surrogates import Halves, mend, read_odd
 from batchclient.dialects._verbatim import join_pieces, own_body
 from batchclient.errors import DemuxError
 from batchclient.types import Choice, Completion, Delta, Reply, Usage
 
-__all__ = ["StreamDecoder"]
+__all__ = ["StreamDecoder", "decoder_of"]
 
+_BLANK = b"\xef\xbb\xbf \t\r\n"
 _EVENTS_PER_TOKEN = 4
 _FEWEST_EVENTS = 4096
 """A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
@@ -46,6 +56,11 @@ class StreamDecoder(ReplyDecoder):
     ) -> None:
         super().__init__(batch, secrets, content_type, reader)
         self._events = EventStream()
+        self._opening = True
+        """Whether nothing but blanks came yet, or what came is no stream."""
+        self._whole: ReplyDecoder | None = None
+        """Reads what is no stream."""
+        self._halves: Halves | None = None
         self._watch = UsageWatch(batch, self._reader)
         self._held: Completion | None = None
         """A lone call's answer that waits for its usage."""
@@ -58,7 +73,12 @@ class StreamDecoder(ReplyDecoder):
         self._first_at: dict[int, float] = {}
         self._tokens: dict[int, int] = {}
         """Of each choice, as the last event said."""
+        self._over: dict[int, tuple[dict[str, Any], Any] | None] = {}
+        """The last event of each choice that has ended, and its usage; ``None``: the choice cannot be read."""
+        self._at: object = None
+        """The choice that is being read."""
         self._aborted: dict[int, Failure] = {}
+        self._unreadable: dict[int, Exception] = {}
         self._failure: Failure | None = None
         self.deltas: list[Delta] = []
         """What came since they were taken away, where a caller waits for each."""
@@ -67,44 +87,72 @@ class StreamDecoder(ReplyDecoder):
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Return the answers that some bytes completed."""
+        if self._opening:
+            return self._open(chunk, now)
         return self._take(self._events.feed(chunk), now)
+
+    def _open(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
+        if self._whole is None:
+            first = chunk.lstrip(_BLANK)[:1]
+            if self.other is None or first not in (b"{", b"["):
+                self._opening = not first
+                return self._take(self._events.feed(chunk), now)
+            self._whole = self.other(self._batch, self._secrets, self._content_type, self._reader)
+        return self._whole.feed(chunk, now)
 
     def _take(self, payloads: list[bytes], now: float) -> list[tuple[int, Completion]]:
         answers: list[tuple[int, Completion]] = []
-        index: object = None
         for payload in payloads:
             if self._failure is not None:
                 break
-            if payload == b"[DONE]":
+            if payload[:6] == b"[DONE]":
                 self._release(answers)
                 continue
             try:
-                event = from_json(payload)
+                try:
+                    event = from_json(payload)
+                except ValueError:
+                    event = self._parse_odd(payload)
                 if event is None:
                     # llama.cpp opens its streams with ``data: null``.
                     continue
-                if event.get("error") is not None:
-                    self._failure = self._error_reply(event["error"])
-                    break
+                if "choices" not in event or event.get("error") is not None:
+                    error = error_of(event)
+                    if error is not None:
+                        self._failure = self._error_reply(error if self._halves is None else mend(error))
+                        break
                 event = self._reader.event(event)
-                pieces = event["choices"]
-                for piece in pieces:
-                    index = piece["index"]
+                if self._halves is not None:
+                    event = self._halves.event(event)
+                waits = self._held is not None
+                for piece in event.get("choices") or ():
                     self._on_piece(piece, event, now, answers)
-                if not pieces and self._held is not None:
-                    self._release(answers, usage_in(event.get("usage")))
+                if waits and usage_in(event.get("usage")) is not None:
+                    self._release(answers, event["usage"])
             except DemuxError as error:
                 self._failure = mismatch(error)
-                self._take_back(index, answers)
-            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                self._take_back(answers)
+            except UNREADABLE as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
         return answers
 
+    def _parse_odd(self, payload: bytes) -> Any:
+        event = read_odd(payload)
+        if self._halves is None:
+            self._halves = Halves()
+        return event
+
     def _on_piece(
         self, piece: dict[str, Any], event: dict[str, Any], now: float, answers: list[tuple[int, Completion]]
     ) -> None:
-        index = self._demux.check(piece["index"])
+        self._at = index = piece.get("index")
+        if type(index) is not int:
+            index = index_of(index, self._size if len(event["choices"]) == 1 else None)
+            self._at = index = index if type(index) is int else self._demux.check(index)
+        if index in self._over and self._says_nothing_new(index, piece, event):
+            return
+        index = self._demux.check(index)
         self.events += 1
         pieces = self._pieces.get(index)
         if pieces is None:
@@ -114,32 +162,79 @@ class StreamDecoder(ReplyDecoder):
             if not self._extra:
                 self._extra = about_reply(event)
         pieces.append(piece)
-        if self._batch.shape.to_caller and piece.get("finish_reason") not in ABORTED:
-            self.deltas.append(self._delta(piece, index % self._n))
-        if len(pieces) > self._most_events:
-            raise ValueError("more events than tokens")
-        usage = self._watch.usage(index, usage_in(event.get("usage")))
-        # TGI says "" until it has finished.
-        if not piece.get("finish_reason"):
-            if usage is not None:
-                self._check_growth(index, pieces, usage)
+        told = event.get("usage")
+        try:
+            reason = piece.get("finish_reason")
+            aborted = reason in ABORTED
+            if self._batch.shape.to_caller and not aborted:
+                self.deltas.append(self._delta(piece, index % self._n))
+            if len(pieces) > self._most_events:
+                raise ValueError("more events than tokens")
+            usage = self._watch.usage(index, usage_in(told))
+            # TGI says "" until it has finished.
+            if not reason:
+                if usage is not None:
+                    self._check_growth(index, pieces, usage)
+                return
+            if aborted:
+                self._aborted[index // self._n] = self._aborted_by(piece)
+            choice = self._choice(pieces, index % self._n)
+            if self._batch.shape.verbatim:
+                self._verbatim[index] = self._verbatim_choice(pieces, choice)
+        except UNREADABLE as error:
+            self._give_up(index, error)
             return
         if usage is not None:
             self._usage[index] = usage
-        if piece["finish_reason"] in ABORTED:
-            self._aborted[index // self._n] = self._aborted_by(piece)
-        whole = self._pieces.pop(index)
-        self._finished[index] = choice = self._choice(whole, index % self._n)
+        del self._pieces[index]
+        self._over[index] = piece, told
+        self._finished[index] = choice
         if self._batch.shape.verbatim:
-            self._verbatim[index] = join_pieces(whole, choice.logprobs)
             self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
         position = self._demux.finish(index)
-        if position is not None and position not in self._aborted:
+        if position is not None and position not in self._aborted and position not in self._unreadable:
             made = self._completion(position)
             if made.usage is None and self._watch.comes_last:
                 self._held = made
             else:
                 answers.append((position, made))
+
+    def _give_up(self, index: int, error: Exception) -> None:
+        """A choice that cannot be read is over, whatever comes of it."""
+        self._pieces.pop(index, None)
+        self._over[index] = None
+        self._demux.finish(index)
+        self._unreadable[index // self._n] = error
+        if len(self._unreadable) == len(self._batch.requests):
+            once = len(self._batch.requests) == 1
+            self._failure = malformed("an event is not what such a server sends", error, once=once)
+
+    def _says_nothing_new(self, index: int, piece: dict[str, Any], event: dict[str, Any]) -> bool:
+        """Whether an event of a choice that is over leaves it as it was."""
+        over = self._over[index]
+        if over is None:
+            return True
+        if is_aborted(piece):
+            return False
+        brings = self._brings(piece)
+        if not brings:
+            return True
+        last, told = over
+        return told is None and event.get("usage") is not None and brings == self._brings(last)
+
+    @staticmethod
+    def _brings(piece: dict[str, Any]) -> dict[str, Any]:
+        """What an event adds to its choice."""
+        return {name: piece[name] for name in ("text", "token_ids") if piece.get(name)}
+
+    @staticmethod
+    def _verbatim_choice(pieces: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
+        """The choice as a plain reply would have it."""
+        return join_pieces(pieces, choice.text, choice.logprobs)
+
+    def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
+        # LiteLLM leaves out a text that is empty. What has another form is not empty.
+        return not any(name in piece for piece in pieces for name in ("text", "delta", "message"))
 
     def _check_growth(self, index: int, pieces: list[dict[str, Any]], usage: Usage) -> None:
         """Refuse an event that brings the text of the one before it, and no token: it is the same. A last one may bring text that was held back."""
@@ -153,27 +248,35 @@ class StreamDecoder(ReplyDecoder):
         """The text that an event brings."""
         return piece.get("text")
 
-    def _take_back(self, index: object, answers: list[tuple[int, Completion]]) -> None:
+    def _take_back(self, answers: list[tuple[int, Completion]]) -> None:
         """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
-        if type(index) is int:
+        if type(self._at) is int:
+            position = self._at // self._n
             self._held = None
-            answers[:] = [answer for answer in answers if answer[0] != index // self._n]
+            answers[:] = [answer for answer in answers if answer[0] != position]
 
-    def _release(self, answers: list[tuple[int, Completion]], usage: Usage | None = None) -> None:
+    def _release(self, answers: list[tuple[int, Completion]], told: Any = None) -> None:
         """Hand out what waited for its usage."""
-        if self._held is not None:
-            self._held.usage = usage
-            answers.append((0, self._held))
+        held = self._held
+        if held is not None:
+            held.usage = usage_in(told)
+            if held.reply is not None and told is not None:
+                held.reply.body["usage"] = told
+            answers.append((0, held))
             self._held = None
 
     def _delta(self, piece: dict[str, Any], index: int) -> Delta:
         """One event for the caller who waits for each."""
         ids = piece.get("token_ids") if self._keep_ids else None
-        text = piece["text"]
-        if type(text) is not str:
+        text = piece.get("text")
+        if text is not None and type(text) is not str:
             raise TypeError("a choice's text is no string")
         return Delta(
-            text, index, piece.get("finish_reason"), piece.get("logprobs"), None if ids is None else tuple(ids)
+            text or "",
+            index,
+            piece.get("finish_reason"),
+            piece.get("logprobs"),
+            None if ids is None else tuple(ids),
         )
 
     def _completion(self, position: int) -> Completion:
@@ -195,6 +298,8 @@ class StreamDecoder(ReplyDecoder):
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
         """The stream is over: whatever has no ``finish_reason`` was cut off."""
+        if self._whole is not None:
+            return self._whole.end(now)
         answers = self._take(self._events.end(), now)
         self._release(answers)
         if self._failure is not None:
@@ -209,4 +314,23 @@ class StreamDecoder(ReplyDecoder):
                     f"server-sent events were expected, and {self._clean(self._content_type)} came"
                 )
             return answers, malformed("the stream ended before every choice had finished")
-        return answers, None
+        return answers, next(map(spoilt, self._unreadable.values()), None)
+
+
+def decoder_of(
+    batch: Batch,
+    secrets: tuple[str, ...],
+    content_type: str,
+    reader: Reader | None = None,
+    forms: tuple[type[PlainDecoder], type[StreamDecoder]] = (PlainDecoder, StreamDecoder),
+) -> PlainDecoder | StreamDecoder:
+    """Return a fresh decoder for a batch's reply, in the form that was asked for if nothing says otherwise; its first bytes have the last word."""
+    plain, streamed = forms
+    decoder: PlainDecoder | StreamDecoder
+    if batch.streamed and not content_type.lower().startswith("application/json"):
+        decoder = streamed(batch, secrets, content_type, reader)
+        decoder.other = plain
+    else:
+        decoder = plain(batch, secrets, content_type, reader)
+        decoder.other = streamed
+    return decoder

@@ -19,6 +19,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._items import Answers, input_of
 from batchclient.dialects._plain_decoder import PlainDecoder
+from batchclient.dialects._reader import UNREADABLE
 from batchclient.errors import DemuxError
 from batchclient.transport import WireRequest
 from batchclient.types import Tokens
@@ -84,17 +85,29 @@ class _TokensDecoder(PlainDecoder):
             raise DemuxError(f"the server sent the tokens of {len(lists)} texts for {len(requests)}")
         extra = self._about(reply)
         answers: Answers = []
-        for position, (request, ids) in enumerate(zip(requests, lists, strict=True)):
-            if any(type(each) is not int for each in ids):
-                raise TypeError("a token id is no number")
+        unreadable: Exception | None = None
+        for position, (request, given) in enumerate(zip(requests, lists, strict=True)):
+            try:
+                ids = self._ids(given)
+            except UNREADABLE as error:
+                unreadable = error
+                continue
             answers.append((position, Tokens(ids, None, request.attempts, extra.copy())))
-        return answers, None
+        return answers, self._why_unread(unreadable, answers)
 
-    def _lists(self, reply: Any) -> list[list[Any]]:
+    def _lists(self, reply: Any) -> list[Any]:
+        """What came for each text."""
         tokens = reply["tokens"]
         if not isinstance(tokens, list):
             raise TypeError("tokens are no list")
         return tokens if len(self._batch.requests) > 1 else [tokens]
+
+    @staticmethod
+    def _ids(given: Any) -> list[int]:
+        """One text's ids."""
+        if not isinstance(given, list) or any(type(each) is not int for each in given):
+            raise TypeError("a token id is no number")
+        return given
 
     @staticmethod
     def _about(reply: Any) -> dict[str, Any]:
@@ -107,12 +120,16 @@ class _ObjectsDecoder(_TokensDecoder):
 
     _reply_type = list
 
-    def _lists(self, reply: Any) -> list[list[Any]]:
-        return [[each["id"] for each in reply]]
+    def _lists(self, reply: Any) -> list[Any]:
+        return [reply]
+
+    @staticmethod
+    def _ids(given: Any) -> list[int]:
+        return _TokensDecoder._ids([each["id"] for each in given])
 
 
 class _NestedDecoder(_ObjectsDecoder):
     """``[[{"id": …}, …], …]``."""
 
-    def _lists(self, reply: Any) -> list[list[Any]]:
-        return [[each["id"] for each in one] for one in reply]
+    def _lists(self, reply: Any) -> list[Any]:
+        return list(reply)

@@ -17,12 +17,14 @@ from itertools import accumulate
 from typing import Any
 
 from batchclient._core.messages import Batch
+from batchclient.dialects._decoder import join_fields
 from batchclient.types import Usage
 
 __all__ = ["ESTIMATED", "join_pieces", "own_body", "prompt_shares"]
 
 ESTIMATED = "prompt_tokens_estimated"
 _PER_CALL = frozenset({"choices", "data", "usage"})
+_IN_PIECES = frozenset({"text", "logprobs", "token_ids"})
 _IDS = ("token_ids", "prompt_token_ids")
 _PLAIN_ONLY = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _PLAIN_ONLY_OF_ITEMS = ("prompt_logprobs", "routed_experts")
@@ -105,15 +107,11 @@ def prompt_shares(batch: Batch, reply: Mapping[str, Any]) -> list[int] | None:
     return shares
 
 
-def join_pieces(pieces: Sequence[Mapping[str, Any]], logprobs: Any) -> dict[str, Any]:
-    """Join a streamed choice's events to what a plain reply would have held; the last word on each field counts, nulls only where nothing else came."""
-    joined: dict[str, Any] = {}
-    for piece in pieces:
-        for name, value in piece.items():
-            if value is not None or name not in joined:
-                joined[name] = value
-    joined["text"] = "".join([piece["text"] for piece in pieces])
-    joined["logprobs"] = logprobs
+def join_pieces(pieces: Sequence[dict[str, Any]], text: str, logprobs: Any) -> dict[str, Any]:
+    """Join a streamed choice's events to what a plain reply would have held; nulls only where nothing else came."""
+    joined: dict[str, Any] = {name: None for piece in pieces for name in piece}
+    joined.update(join_fields(pieces, _IN_PIECES))
+    joined["text"], joined["logprobs"] = text, logprobs
     if any(piece.get("token_ids") for piece in pieces):
         joined["token_ids"] = [i for piece in pieces for i in piece.get("token_ids") or ()]
     return joined

@@ -29,11 +29,10 @@ from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import legacy_logprobs
+from batchclient.dialects._reader import UNREADABLE, index_of, legacy_logprobs, unreadable
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
-from batchclient.dialects._stream_decoder import StreamDecoder
+from batchclient.dialects._stream_decoder import decoder_of
 from batchclient.dialects._tokens import LlamaCppTokens
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.errors import BadRequest
@@ -124,10 +123,7 @@ class _Completion:
         """Return a fresh decoder for the batch's reply."""
         if self._body_of(batch) is None:
             return self._openai.decoder(batch, secrets, content_type)
-        reader = _NativeReader(batch)
-        if batch.streamed and not content_type.startswith("application/json"):
-            return StreamDecoder(batch, secrets, content_type, reader)
-        return PlainDecoder(batch, secrets, content_type, reader)
+        return decoder_of(batch, secrets, content_type, _NativeReader(batch))
 
     def _body_of(self, batch: Batch) -> bytes | None:
         """The shared body for ``/completion``; ``None``: it goes to ``/v1/completions``, with the labels that a lone call may bring."""
@@ -151,18 +147,25 @@ class _NativeReader:
         """An object for one prompt, an array for several."""
         items = reply if isinstance(reply, list) else [reply]
         return {
-            "choices": [self._choice(item) | {"usage": _usage_in(item)} for item in items],
-            "model": items[0].get("model") if items else None,
+            "choices": [self._of_item(item) for item in items],
+            "model": next((item.get("model") for item in items if isinstance(item, dict)), None),
         }
 
     def event(self, event: Any) -> Any:
         """One prompt's event; the last has no text."""
         if "content" not in event:
             return event
-        return {"choices": [self._choice(event)], "usage": _usage_in(event)}
+        choice = self._of_item(event)
+        return {"choices": [choice], "usage": choice.pop("usage", None)}
 
-    def _choice(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        index = item.get("index", 0 if self._size == 1 else None)
+    def _of_item(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        index = index_of(item.get("index"), self._size)
+        try:
+            return self._choice(index, item) | {"usage": _usage_in(item)}
+        except UNREADABLE:
+            return unreadable(index)
+
+    def _choice(self, index: Any, item: Mapping[str, Any]) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "text": item["content"], "finish_reason": None}
         choice["token_ids"] = item.get("tokens")
         if item["stop"]:
@@ -206,10 +209,13 @@ class _OpenAIReader:
 
     def event(self, event: Any) -> Any:
         """One event, or the whole reply."""
-        for choice in event["choices"]:
+        for choice in event.get("choices") or ():
             logprobs = choice.get("logprobs")
             if self._logprobs is not None and isinstance(logprobs, dict) and "content" in logprobs:
-                choice["logprobs"] = self._legacy(choice["index"], logprobs["content"] or [])
+                try:
+                    choice["logprobs"] = self._legacy(choice.get("index"), logprobs["content"] or [])
+                except UNREADABLE:
+                    choice.update(unreadable(choice.get("index")))
         if not self._usage_is_whole:
             event["usage"] = None
         return event

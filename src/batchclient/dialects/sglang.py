@@ -28,11 +28,10 @@ from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions, stream_interval
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import legacy_logprobs
+from batchclient.dialects._reader import UNREADABLE, index_of, legacy_logprobs, unreadable
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
-from batchclient.dialects._stream_decoder import StreamDecoder
+from batchclient.dialects._stream_decoder import decoder_of
 from batchclient.dialects._tokens import SglangTokens
 from batchclient.transport import WireRequest
 
@@ -179,10 +178,7 @@ class _Generate:
         """Return a fresh decoder for the batch's reply."""
         if self._params_of(batch) is None:
             return self._openai.decoder(batch, secrets, content_type)
-        reader = _GenerateReader(batch)
-        if batch.streamed and not content_type.startswith("application/json"):
-            return StreamDecoder(batch, secrets, content_type, reader)
-        return PlainDecoder(batch, secrets, content_type, reader)
+        return decoder_of(batch, secrets, content_type, _GenerateReader(batch))
 
 
 _ASKED: Bodies[dict[str, Any]] = Bodies(lambda fields: {name: fields.get(name) for name in ("seed", "logprobs")})
@@ -205,29 +201,35 @@ class _GenerateReader:
     def reply(self, reply: Any) -> Any:
         """An object for one prompt, an array for several."""
         items = reply if isinstance(reply, list) else [reply]
-        choices = []
-        for index, item in enumerate(items):
+        return {"choices": [self._of_item(index, item) for index, item in enumerate(items)]}
+
+    def _of_item(self, index: int, item: Any) -> dict[str, Any]:
+        try:
             meta = item["meta_info"]
-            choices.append(
-                self._choice(index, item["text"], meta)
-                | {
-                    "token_ids": item.get("output_ids"),
-                    "logprobs": self._logprobs(meta, 0, 0),
-                    "usage": _usage_in(meta),
-                }
-            )
-        return {"choices": choices}
+            return self._choice(index, item["text"], meta) | {
+                "token_ids": item.get("output_ids"),
+                "logprobs": self._logprobs(meta, 0, 0),
+                "usage": _usage_in(meta),
+            }
+        except UNREADABLE:
+            return unreadable(index)
 
     def event(self, event: Any) -> Any:
         """One prompt's event: what is new in it."""
         if "meta_info" not in event:
             return event
+        index = index_of(event.get("index"), self._size)
+        try:
+            return self._of_event(index, event)
+        except UNREADABLE:
+            return {"choices": [unreadable(index)]}
+
+    def _of_event(self, index: Any, event: Any) -> dict[str, Any]:
         meta, text, ids = event["meta_info"], event["text"], event.get("output_ids")
-        index = event.get("index", 0 if self._size == 1 else None)
         before = self._whole.setdefault(index, _Progress()) if type(index) is int else _Progress()
-        tokens = meta["completion_tokens"]
+        tokens = _tokens_in(meta)
         # Ids tell whether an event holds the whole answer so far; without them its text does.
-        whole = len(ids) >= tokens if isinstance(ids, list) else text.startswith(before.text)
+        whole = len(ids) >= tokens if isinstance(ids, list) and tokens else text.startswith(before.text)
         new_text = text[len(before.text) :] if whole else text
         choice = self._choice(index, new_text, meta)
         if isinstance(ids, list):
@@ -258,7 +260,7 @@ class _GenerateReader:
             return None
         own = meta["output_token_logprobs"]
         tops = meta.get("output_top_logprobs") or [None] * len(own)
-        if len(own) >= meta["completion_tokens"]:
+        if len(own) >= _tokens_in(meta):
             own, tops = own[known:], tops[known:]
         tokens = []
         for (logprob, _, text), top in zip(own, tops, strict=True):
@@ -276,6 +278,12 @@ class _Progress:
         self.text = ""
         self.ids = 0
         self.logprobs = 0
+
+
+def _tokens_in(meta: Mapping[str, Any]) -> int:
+    """How many tokens the answer has so far; 0 where that is not told."""
+    tokens = meta.get("completion_tokens")
+    return tokens if type(tokens) is int else 0
 
 
 def _usage_in(meta: Mapping[str, Any]) -> dict[str, Any]:

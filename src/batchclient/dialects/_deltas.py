@@ -1,0 +1,171 @@
+"""A message put together from its pieces, on every field, known or not.
+
+The reference is openai-python's accumulation (``openai.lib.streaming._deltas``, 2.x): texts are joined, numbers added, objects merged field by
+field, entries of lists merged by ``index``, other lists joined; ``index`` and ``type`` are the last one's; nulls say nothing; where two pieces are of
+different types the first counts. Where we differ, it would spoil the answer or raise:
+- ``""``, or the same again, changes no ``id``, ``name``, ``role`` or ``type``: many servers send them with every piece. A name may come in pieces.
+- A numbered entry with a name and another ``id`` than the one before is another: some servers number every tool call 0. An other id alone is none:
+  older vLLM made a new one for every piece.
+- Numbers may have gaps, and begin anywhere. What has none goes on with the entry of its ``id``; with neither an ``id`` nor a name with the last entry.
+- A truth value is the last one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batchclient.dialects._reader import index_of
+
+__all__ = ["join_deltas"]
+
+_LABELS = frozenset({"id", "name", "role", "type"})
+"""Texts that are sent whole, perhaps with every piece; but a name."""
+
+
+class _Text(list[str]):
+    """A text's pieces: joined once."""
+
+
+def join_deltas(deltas: Iterable[Mapping[str, Any]], texts: frozenset[str]) -> dict[str, Any]:
+    """Join the pieces of one message; nulls are left out.
+
+    Args:
+        deltas: in order.
+        texts: the fields that are texts and nothing else.
+
+    Raises:
+        TypeError: one of those is something else, or a tool call is none.
+    """
+    message: dict[str, Any] = {}
+    for delta in deltas:
+        if len(delta) == 1:
+            # Most have a piece of one text.
+            ((name, value),) = delta.items()
+            before = message.get(name)
+            if type(before) is _Text and type(value) is str:
+                before.append(value)
+                continue
+        _add(message, delta)
+    for name in texts.intersection(message):
+        if type(message[name]) is not _Text:
+            raise TypeError("a piece of a message is no string")
+    return {name: _finished(value) for name, value in message.items()}
+
+
+def _add(whole: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    for name, value in piece.items():
+        if value is None:
+            continue
+        before = whole.get(name)
+        kind = type(value)
+        if kind is str:
+            if name in _LABELS:
+                whole[name] = _label(name, before, value)
+            elif type(before) is _Text:
+                before.append(value)
+            elif before is None:
+                whole[name] = _Text((value,))
+            else:
+                _must_be_text(name)
+        elif type(before) is _Text:
+            _must_be_text(name)
+        elif name == "index" or kind is bool:
+            whole[name] = value
+        elif kind is dict:
+            if before is None:
+                before = whole[name] = {}
+            if type(before) is dict:
+                _add(before, value)
+        elif name == "tool_calls" or kind is list:
+            if before is None:
+                before = whole[name] = _Entries(strict=name == "tool_calls")
+            if type(before) is _Entries:
+                before.add(value)
+        elif before is None:
+            whole[name] = value
+        elif type(before) in (int, float):
+            whole[name] = before + value
+
+
+def _must_be_text(name: str) -> None:
+    if name in ("content", "arguments"):
+        raise TypeError("a piece of a message is no string")
+
+
+def _label(name: str, before: Any, value: str) -> Any:
+    if not before or not value:
+        return before or value
+    if name == "name":
+        return before if before == value or type(before) is not str else before + value
+    return before if name == "id" else value
+
+
+class _Entries:
+    """A list's entries, numbered or not.
+
+    Args:
+        strict: every one has to be an object.
+    """
+
+    __slots__ = ("_found", "_latest", "_strict")
+
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self._found: list[tuple[int, Any]] = []
+        """Each with its number; of equal ones the first to come is the first."""
+        self._latest: dict[int, dict[str, Any]] = {}
+
+    def add(self, pieces: Any) -> None:
+        """Take in what one piece has."""
+        for piece in pieces:
+            if not isinstance(piece, dict):
+                if self._strict:
+                    raise TypeError("a tool call is no object")
+                self._found.append((len(self._found), piece))
+                continue
+            _add(self._entry(piece), piece)
+
+    def _entry(self, piece: dict[str, Any]) -> dict[str, Any]:
+        """What a piece goes on with."""
+        place, label, is_named = index_of(piece.get("index")), piece.get("id"), bool(_name_of(piece))
+        is_numbered = type(place) is int
+        if is_numbered:
+            entry = self._latest.get(place)
+            known = entry and entry.get("id")
+            if is_named and label and known and label != known:
+                entry = None
+        elif not self._strict:
+            entry = None
+        elif place is not None:
+            raise TypeError("a tool call's index is no number")
+        elif label:
+            entry = next((each for _, each in self._found if each.get("id") == label), None)
+        else:
+            entry = self._found[-1][1] if self._found and not is_named else None
+        if entry is None:
+            entry = {}
+            self._found.append((place if is_numbered else len(self._found), entry))
+            if is_numbered:
+                self._latest[place] = entry
+        return entry
+
+    def finished(self) -> list[Any]:
+        """Return them in order."""
+        return [_finished(entry) for _, entry in sorted(self._found, key=lambda numbered: numbered[0])]
+
+
+def _name_of(piece: Mapping[str, Any]) -> Any:
+    function = piece.get("function")
+    return piece.get("name") or (function.get("name") if isinstance(function, dict) else None)
+
+
+def _finished(value: Any) -> Any:
+    kind = type(value)
+    if kind is _Text:
+        return value[0] if len(value) == 1 else "".join(value)
+    if kind is _Entries:
+        return value.finished()
+    if kind is dict:
+        return {name: _finished(each) for name, each in value.items()}
+    return value
