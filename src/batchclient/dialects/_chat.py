@@ -93,6 +93,9 @@ class ChatPlainDecoder(PlainDecoder):
 class ChatStreamDecoder(StreamDecoder):
     """A reply that is a stream of events, those of all choices mixed."""
 
+    # Tokens may have been a parser's, of tool calls or of reasoning.
+    _needs_text = False
+
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         message = _join([piece.get("delta") or {} for piece in pieces])
         ids: tuple[int, ...] | None = None

@@ -33,6 +33,7 @@ __all__ = [
     "mismatch",
     "reason_of",
     "spoilt",
+    "text_of",
     "usage_in",
     "usage_together",
 ]
@@ -85,16 +86,26 @@ class ReplyDecoder:
         if len(pieces) == 1:
             text, logprobs, ids = last.get("text"), last.get("logprobs"), last.get("token_ids")
         else:
-            texts = [text for piece in pieces if (text := piece.get("text")) is not None]
-            text = "".join(texts) if texts else None
+            try:
+                text = "".join([piece["text"] for piece in pieces])
+            except (KeyError, TypeError):
+                texts = [text for piece in pieces if (text := text_of(piece)) is not None]
+                text = "".join(texts) if texts else None
             logprobs = join_logprobs(pieces)
             ids = [i for piece in pieces for i in piece.get("token_ids") or ()] if keep_ids else None
         if type(text) is not str:
             if text is not None or not self._may_be_empty(pieces):
                 raise TypeError("a choice's text is no string")
             text = ""
+        own = self._own_fields
+        extra = {name: v for piece in pieces for name, v in piece.items() if v is not None and name not in own}
+        if extra and len(pieces) > 1:
+            extra = join_fields(pieces, own)
         token_ids = tuple(ids) if keep_ids and ids is not None else None
-        return Choice(index, text, reason_of(last), logprobs, token_ids, join_fields(pieces, self._own_fields))
+        reason = last.get("finish_reason")
+        if type(reason) is not str and reason is not None:
+            raise TypeError("a reason to finish is no string")
+        return Choice(index, text, reason, logprobs, token_ids, extra)
 
     def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
         """Whether a choice without any text has an empty one."""
@@ -127,6 +138,20 @@ def is_aborted(piece: Mapping[str, Any]) -> bool:
     """Whether the server gave a choice up."""
     reason = piece.get("finish_reason")
     return type(reason) is str and reason in ABORTED
+
+
+def text_of(piece: Mapping[str, Any]) -> str | None:
+    """The text of a choice's event; the last may have none (LiteLLM leaves out what is empty), and one that brings reasoning.
+
+    Raises:
+        TypeError: it is no text, or is missing elsewhere.
+    """
+    text = piece.get("text")
+    if type(text) is str:
+        return text
+    if text is not None or not (piece.get("finish_reason") or any(piece.get(name) for name in _JOINED)):
+        raise TypeError("a choice's text is no string")
+    return None
 
 
 def reason_of(piece: Mapping[str, Any]) -> str | None:

@@ -113,7 +113,7 @@ class StopReader:
                 self._translate(choice)
                 continue
             text = choice.get("text")
-            if index in self._held and (text is None or isinstance(text, str)):
+            if index in self._held and (isinstance(text, str) or (text is None and choice.get("finish_reason"))):
                 choice["text"] = self._held.pop(index) + (text or "")
             self._translate(choice)
             if not choice.get("finish_reason") and isinstance(choice.get("text"), str):

@@ -1,40 +1,28 @@
 """Server-sent events: bytes in, ``data`` payloads out, whatever the split points.
 
 Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream". Lines end with LF, CRLF or CR; lines of one event join
-with LF; a byte-order mark before the first line, comments (keep-alive pings) and other fields are skipped. Where we differ:
-- A last event without its blank line is delivered, because some servers leave it out; a half one is then no JSON and fails there.
-- An event whose data is blank is not: gateways send ``data:`` alone as a ping, and none of our servers means anything by it.
+with LF; comments (keep-alive pings) and other fields are skipped. Where we differ: a last event without its blank line is
+delivered, because some servers leave it out; a half one is then no JSON and fails there. A byte-order mark is not looked for.
 """
 
 from __future__ import annotations
 
 __all__ = ["EventStream"]
 
-_BOM = b"\xef\xbb\xbf"
-
 
 class EventStream:
     """An incremental parser."""
 
-    __slots__ = ("_begin", "_data", "_rest", "_skip_lf")
+    __slots__ = ("_data", "_rest", "_skip_lf")
 
     def __init__(self) -> None:
         # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its square.
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
         self._skip_lf = False
-        self._begin: bytes | None = b""
-        """What came while it may still be half a byte-order mark; ``None``: more came than that."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the payloads that are complete now."""
-        if self._begin is not None:
-            chunk = self._begin + chunk
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-                self._begin = chunk
-                return []
-            self._begin = None
-            chunk = chunk.removeprefix(_BOM)
         if self._skip_lf and chunk:
             # The CR that ended the last chunk may have been half of a CRLF.
             chunk = chunk[1:] if chunk[:1] == b"\n" else chunk
@@ -57,10 +45,8 @@ class EventStream:
         for line in lines:
             if not line:
                 if data:
-                    payload = data[0] if len(data) == 1 else b"\n".join(data)
+                    payloads.append(data[0] if len(data) == 1 else b"\n".join(data))
                     data.clear()
-                    if payload and not payload.isspace():
-                        payloads.append(payload)
             elif line.startswith(b"data:"):
                 data.append(line[6:] if line[5:6] == b" " else line[5:])
         return payloads

@@ -4,7 +4,8 @@ Rules:
 - Two events per choice or one per token: both are read. An event that comes twice is known by its count of tokens, which has not grown, or, if it was the
   last, by what it repeats being over. What repeats a choice that is over without a text, or with its last text and a usage for the first time (LiteLLM's
   usage chunk), is no such event.
-- An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's event no ``text``.
+- An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's last event no ``text``,
+  if no tokens are told that would be in it.
 - A choice that cannot be read is over; the others are read to their ends.
 - One JSON value where a stream was asked for is read as that, whatever its content type.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``. What had finished before it is answered.
@@ -29,20 +30,22 @@ from batchclient.dialects._decoder import (
     malformed,
     mismatch,
     spoilt,
+    text_of,
     usage_in,
     usage_together,
 )
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import UNREADABLE, Reader, UsageWatch, index_of
 from batchclient.dialects._sse import EventStream
-from batchclient.dialects._surrogates import Halves, mend, read_odd
+from batchclient.dialects._surrogates import MendingReader, mend, read_odd
 from batchclient.dialects._verbatim import join_pieces, own_body
 from batchclient.errors import DemuxError
 from batchclient.types import Choice, Completion, Delta, Reply, Usage
 
 __all__ = ["StreamDecoder", "decoder_of"]
 
-_BLANK = b"\xef\xbb\xbf \t\r\n"
+_BOM = b"\xef\xbb\xbf"
+_NO_EVENT: dict[str, Any] = {}
 _EVENTS_PER_TOKEN = 4
 _FEWEST_EVENTS = 4096
 """A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
@@ -51,6 +54,9 @@ _FEWEST_EVENTS = 4096
 class StreamDecoder(ReplyDecoder):
     """A reply that is a stream of events, those of all prompts mixed."""
 
+    _needs_text = True
+    """Whether an event that tells of tokens has a ``text``."""
+
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
     ) -> None:
@@ -58,9 +64,10 @@ class StreamDecoder(ReplyDecoder):
         self._events = EventStream()
         self._opening = True
         """Whether nothing but blanks came yet, or what came is no stream."""
+        self._begin = b""
+        """What may be half a byte-order mark."""
         self._whole: ReplyDecoder | None = None
         """Reads what is no stream."""
-        self._halves: Halves | None = None
         self._watch = UsageWatch(batch, self._reader)
         self._held: Completion | None = None
         """A lone call's answer that waits for its usage."""
@@ -73,12 +80,10 @@ class StreamDecoder(ReplyDecoder):
         self._first_at: dict[int, float] = {}
         self._tokens: dict[int, int] = {}
         """Of each choice, as the last event said."""
-        self._over: dict[int, tuple[dict[str, Any], Any] | None] = {}
-        """The last event of each choice that has ended, and its usage; ``None``: the choice cannot be read."""
-        self._at: object = None
-        """The choice that is being read."""
-        self._aborted: dict[int, Failure] = {}
-        self._unreadable: dict[int, Exception] = {}
+        self._over: dict[int, dict[str, Any] | None] = {}
+        """The last event of each choice that has ended, if it had no usage; ``None``: the choice cannot be read."""
+        self._lost: dict[int, Failure] = {}
+        """Why calls have no answer though all of it came: the server gave up, or it cannot be read."""
         self._failure: Failure | None = None
         self.deltas: list[Delta] = []
         """What came since they were taken away, where a caller waits for each."""
@@ -93,7 +98,12 @@ class StreamDecoder(ReplyDecoder):
 
     def _open(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         if self._whole is None:
-            first = chunk.lstrip(_BLANK)[:1]
+            chunk = self._begin + chunk
+            if _BOM.startswith(chunk):
+                self._begin = chunk
+                return []
+            chunk, self._begin = chunk.removeprefix(_BOM), b""
+            first = chunk.lstrip()[:1]
             if self.other is None or first not in (b"{", b"["):
                 self._opening = not first
                 return self._take(self._events.feed(chunk), now)
@@ -105,54 +115,61 @@ class StreamDecoder(ReplyDecoder):
         for payload in payloads:
             if self._failure is not None:
                 break
-            if payload[:6] == b"[DONE]":
+            if payload == b"[DONE]":
                 self._release(answers)
                 continue
             try:
                 try:
                     event = from_json(payload)
                 except ValueError:
-                    event = self._parse_odd(payload)
+                    event = self._parse_odd(payload, answers)
                 if event is None:
                     # llama.cpp opens its streams with ``data: null``.
                     continue
-                if "choices" not in event or event.get("error") is not None:
+                if event.get("error") is not None or "choices" not in event:
                     error = error_of(event)
                     if error is not None:
-                        self._failure = self._error_reply(error if self._halves is None else mend(error))
+                        self._failure = self._error_reply(mend(error))
                         break
                 event = self._reader.event(event)
-                if self._halves is not None:
-                    event = self._halves.event(event)
-                waits = self._held is not None
+                held = self._held
                 for piece in event.get("choices") or ():
                     self._on_piece(piece, event, now, answers)
-                if waits and usage_in(event.get("usage")) is not None:
+                if held is not None and usage_in(event.get("usage")) is not None:
                     self._release(answers, event["usage"])
             except DemuxError as error:
                 self._failure = mismatch(error)
-                self._take_back(answers)
             except UNREADABLE as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
         return answers
 
-    def _parse_odd(self, payload: bytes) -> Any:
+    def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:
+        """Read what is no JSON to pydantic: a ping without data, the end with blanks, half a surrogate pair."""
+        said = payload.strip()
+        if said == b"[DONE]":
+            self._release(answers)
+        if said in (b"", b"[DONE]"):
+            return None
         event = read_odd(payload)
-        if self._halves is None:
-            self._halves = Halves()
+        if not isinstance(self._reader, MendingReader):
+            self._reader = MendingReader(self._reader)
         return event
 
     def _on_piece(
         self, piece: dict[str, Any], event: dict[str, Any], now: float, answers: list[tuple[int, Completion]]
     ) -> None:
-        self._at = index = piece.get("index")
+        index = piece.get("index")
         if type(index) is not int:
             index = index_of(index, self._size if len(event["choices"]) == 1 else None)
-            self._at = index = index if type(index) is int else self._demux.check(index)
-        if index in self._over and self._says_nothing_new(index, piece, event):
-            return
-        index = self._demux.check(index)
+        try:
+            self._demux.check(index)
+        except DemuxError:
+            if type(index) is int and index in self._over:
+                if self._says_nothing_new(index, piece, event):
+                    return
+                self._take_back(index // self._n, answers)
+            raise
         self.events += 1
         pieces = self._pieces.get(index)
         if pieces is None:
@@ -165,34 +182,36 @@ class StreamDecoder(ReplyDecoder):
         told = event.get("usage")
         try:
             reason = piece.get("finish_reason")
-            aborted = reason in ABORTED
-            if self._batch.shape.to_caller and not aborted:
+            if self._batch.shape.to_caller and reason not in ABORTED:
                 self.deltas.append(self._delta(piece, index % self._n))
             if len(pieces) > self._most_events:
                 raise ValueError("more events than tokens")
             usage = self._watch.usage(index, usage_in(told))
             # TGI says "" until it has finished.
             if not reason:
+                if reason is not None and reason != "":
+                    raise TypeError("a reason to finish is no string")
                 if usage is not None:
                     self._check_growth(index, pieces, usage)
                 return
-            if aborted:
-                self._aborted[index // self._n] = self._aborted_by(piece)
+            if reason in ABORTED:
+                self._lost[index // self._n] = self._aborted_by(piece)
+            if usage is not None and self._needs_text and piece.get("text") is None:
+                self._check_silence(index, usage)
             choice = self._choice(pieces, index % self._n)
             if self._batch.shape.verbatim:
                 self._verbatim[index] = self._verbatim_choice(pieces, choice)
+                self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
         except UNREADABLE as error:
             self._give_up(index, error)
             return
         if usage is not None:
             self._usage[index] = usage
         del self._pieces[index]
-        self._over[index] = piece, told
+        self._over[index] = event if told is None else _NO_EVENT
         self._finished[index] = choice
-        if self._batch.shape.verbatim:
-            self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
         position = self._demux.finish(index)
-        if position is not None and position not in self._aborted and position not in self._unreadable:
+        if position is not None and position not in self._lost:
             made = self._completion(position)
             if made.usage is None and self._watch.comes_last:
                 self._held = made
@@ -204,8 +223,8 @@ class StreamDecoder(ReplyDecoder):
         self._pieces.pop(index, None)
         self._over[index] = None
         self._demux.finish(index)
-        self._unreadable[index // self._n] = error
-        if len(self._unreadable) == len(self._batch.requests):
+        self._lost.setdefault(index // self._n, spoilt(error))
+        if len(self._lost) == len(self._batch.requests) and all(lost.final for lost in self._lost.values()):
             once = len(self._batch.requests) == 1
             self._failure = malformed("an event is not what such a server sends", error, once=once)
 
@@ -219,8 +238,8 @@ class StreamDecoder(ReplyDecoder):
         brings = self._brings(piece)
         if not brings:
             return True
-        last, told = over
-        return told is None and event.get("usage") is not None and brings == self._brings(last)
+        lasts = over.get("choices", ()) if event.get("usage") is not None else ()
+        return any(brings == self._brings(last) for last in lasts if index_of(last.get("index"), self._size) == index)
 
     @staticmethod
     def _brings(piece: dict[str, Any]) -> dict[str, Any]:
@@ -243,17 +262,20 @@ class StreamDecoder(ReplyDecoder):
             raise DemuxError(f"the server sent a piece of choice {index} twice")
         self._tokens[index] = usage.completion_tokens
 
+    def _check_silence(self, index: int, usage: Usage) -> None:
+        """Refuse a last event without a text that had one: one token may be the end's own, more are of a text that was lost on its way."""
+        if usage.completion_tokens > self._tokens.get(index, 0) + 1:
+            raise TypeError("an event has tokens and no text")
+
     @staticmethod
     def _text_in(piece: dict[str, Any]) -> Any:
         """The text that an event brings."""
         return piece.get("text")
 
-    def _take_back(self, answers: list[tuple[int, Completion]]) -> None:
+    def _take_back(self, position: int, answers: list[tuple[int, Completion]]) -> None:
         """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
-        if type(self._at) is int:
-            position = self._at // self._n
-            self._held = None
-            answers[:] = [answer for answer in answers if answer[0] != position]
+        self._held = None
+        answers[:] = [answer for answer in answers if answer[0] != position]
 
     def _release(self, answers: list[tuple[int, Completion]], told: Any = None) -> None:
         """Hand out what waited for its usage."""
@@ -268,11 +290,8 @@ class StreamDecoder(ReplyDecoder):
     def _delta(self, piece: dict[str, Any], index: int) -> Delta:
         """One event for the caller who waits for each."""
         ids = piece.get("token_ids") if self._keep_ids else None
-        text = piece.get("text")
-        if text is not None and type(text) is not str:
-            raise TypeError("a choice's text is no string")
         return Delta(
-            text or "",
+            text_of(piece) or "",
             index,
             piece.get("finish_reason"),
             piece.get("logprobs"),
@@ -304,8 +323,9 @@ class StreamDecoder(ReplyDecoder):
         self._release(answers)
         if self._failure is not None:
             return answers, self._failure
-        if self._aborted:
-            return answers, next(iter(self._aborted.values()))
+        again = next((lost for lost in self._lost.values() if not lost.final), None)
+        if again is not None:
+            return answers, again
         if not self._demux.complete:
             if self.events and not self._pieces:
                 return answers, mismatch(DemuxError(self._demux.missing()))
@@ -314,7 +334,7 @@ class StreamDecoder(ReplyDecoder):
                     f"server-sent events were expected, and {self._clean(self._content_type)} came"
                 )
             return answers, malformed("the stream ended before every choice had finished")
-        return answers, next(map(spoilt, self._unreadable.values()), None)
+        return answers, next(iter(self._lost.values()), None)
 
 
 def decoder_of(

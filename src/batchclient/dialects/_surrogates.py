@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["Halves", "mend", "read_odd"]
+from batchclient.dialects._reader import Reader
+
+__all__ = ["MendingReader", "mend", "read_odd"]
 
 _ALONE = "\ufffd"
 _Path = tuple[Any, ...]
@@ -53,19 +55,30 @@ def _joined(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-class Halves:
-    """Those of one stream: the first half of a pair is held back until the same text's next piece."""
+class MendingReader:
+    """A stream's reader whose events can be written: the first half of a pair is held back until the same text's next piece.
 
-    def __init__(self) -> None:
+    Args:
+        reader: the server's.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.counts_each = reader.counts_each
         self._held: dict[_Path, str] = {}
         """By choice and place within it."""
 
-    def event(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event, in OpenAI's form, whose texts can be written.
+    def reply(self, reply: Any) -> Any:
+        """A plain reply."""
+        return mend(self._reader.reply(reply))
+
+    def event(self, event: Any) -> Any:
+        """One event of a stream.
 
         Raises:
             ValueError: it is nested too deeply.
         """
+        event = self._reader.event(event)
         pieces = event.get("choices")
         mended = {name: mend(value) for name, value in event.items() if name != "choices"}
         try:
