@@ -234,6 +234,9 @@ def test_two_choices_need_numbers(index):
     one, other = (choice(index, text) for text in "ab")
     if index == "left out":
         del one["index"], other["index"]
+    if index in (None, "left out"):
+        begun = events({"choices": [each | {"finish_reason": None} for each in (one, other)]}, done=False)
+        assert texts(batch_of("p"), begun + events({"choices": [one]})) == ({}, FailureKind.MISMATCH)
     for batch in (batch_of("p"), batch_of("p", "q")):
         assert texts(batch, events({"choices": [one, other]})) == ({}, FailureKind.MISMATCH)
         assert texts(batch_of(*"pq"[: len(batch.requests)], streamed=False), plain(one, other)) == (
