@@ -110,6 +110,25 @@ def test_pings_between_the_events_of_servers_own_routes_are_skipped():
         assert texts(batch_of("p"), stream, name="sglang") == ({0: "ab"}, None)
 
 
+def test_the_pieces_of_a_list_under_one_number_are_nobodys_answer():
+    """LiteLLM's proxy, 1.108: a streamed list's pieces are all numbered 0. None of it is handed out, and the prompts go one by one."""
+    stream = events(
+        piece("a"),
+        piece("x"),
+        piece("b"),
+        piece("y"),
+        without(piece(None, "stop"), "text"),
+        without(piece(None, usage=TOLD), "text"),
+    )
+    for lines in ([stream], stream.splitlines(keepends=True)):
+        assert texts(batch_of("p", "q"), *lines) == ({}, FailureKind.MISMATCH)
+    # A server that answers one prompt after the other numbers the next.
+    decoder = make_dialect("vllm", ()).decoder(batch_of("p", "q"))
+    assert decoder.feed(events(piece("a", "stop"), done=False), 11.0) == []
+    ((place, answer),) = decoder.feed(events(piece("x", index=1), done=False), 13.0)
+    assert (place, answer.text, answer.time_to_first_token_s) == (0, "a", 1.0)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 99])
 def test_a_byte_order_mark_costs_no_piece(size):
     body = b"\xef\xbb\xbf" + events(piece("a"), piece("b", "stop"))

@@ -171,7 +171,7 @@ def test_usage_that_tells_choices_apart_is_believed_from_then_on():
     assert [answer.usage for _, answer in pairs] == [None, Usage(4, 1)]
     again = batch_of("a", "b", streamed=True, max_tokens=50)
     dialect.encode(again)
-    pairs = dialect.decoder(again).feed(events(piece(0, "t", "stop", **tokens(3, 7))), 1.0)
+    pairs = dialect.decoder(again).feed(events(piece(1, "t", "stop", **tokens(3, 7))), 1.0)
     assert [answer.usage for _, answer in pairs] == [Usage(3, 7)]
 
 

@@ -327,18 +327,18 @@ def test_a_stream_that_leaves_out_a_prompt_is_a_mismatch():
 
 
 def test_nothing_is_believed_after_a_wrong_index():
-    answers, _ = decode(batch_of("a", "b", "c"), shuffled(0, 9, 1, 2, streamed=True))
-    assert sorted(answers) == [0]
+    answers, _ = decode(batch_of("a", "b", "c"), shuffled(1, 9, 0, 2, streamed=True))
+    assert sorted(answers) == [1]
 
 
 def test_a_choice_that_goes_on_after_its_end_is_a_mismatch():
-    body = events(event(choice(0)), event(choice(0, finish_reason=None)), event(choice(1)))
+    body = events(event(choice(1)), event(choice(1, finish_reason=None)), event(choice(0)))
     answers, failure = decode(batch_of("a", "b"), body)
     assert sorted(answers) == []
     assert failure.kind is FailureKind.MISMATCH
     # In another read it is too late: it was handed out.
     answers, failure = decode(batch_of("a", "b"), *body.splitlines(keepends=True))
-    assert sorted(answers) == [0]
+    assert sorted(answers) == [1]
     assert failure.kind is FailureKind.MISMATCH
 
 

@@ -4,6 +4,7 @@ Rules:
 - Two events per choice or one per token: both are read. An event that comes twice is known by its count of tokens, which has not grown, or, if it was the
   last, by what it repeats being over. What repeats a choice that is over without a text, or with its last text and a usage for the first time (LiteLLM's
   usage chunk), is no such event.
+- A list's first prompt has no answer before another has begun: LiteLLM's proxy numbers the pieces of all prompts 0, and its answer would be theirs.
 - An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's last event no ``text``,
   if no tokens are told that would be in it.
 - A choice that cannot be read is over; the others are read to their ends.
@@ -71,6 +72,8 @@ class StreamDecoder(ReplyDecoder):
         self._watch = UsageWatch(batch, self._reader)
         self._held: Completion | None = None
         """A lone call's answer that waits for its usage."""
+        self._first: tuple[int, Completion] | None = None
+        """The first prompt's answer, which waits until another has begun."""
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
@@ -176,6 +179,9 @@ class StreamDecoder(ReplyDecoder):
             self._pieces[index] = pieces = []
             self._first_at.setdefault(index // self._n, now)
             self.begun = len(self._first_at) == len(self._batch.requests)
+            if self._first is not None:
+                answers.append(self._first)
+                self._first = None
             if not self._extra:
                 self._extra = about_reply(event)
         pieces.append(piece)
@@ -215,6 +221,8 @@ class StreamDecoder(ReplyDecoder):
             made = self._completion(position)
             if made.usage is None and self._watch.comes_last:
                 self._held = made
+            elif position == 0 and len(self._first_at) == 1 < len(self._batch.requests):
+                self._first = position, made
             else:
                 answers.append((position, made))
 
@@ -274,7 +282,7 @@ class StreamDecoder(ReplyDecoder):
 
     def _take_back(self, position: int, answers: list[tuple[int, Completion]]) -> None:
         """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
-        self._held = None
+        self._held = self._first = None
         answers[:] = [answer for answer in answers if answer[0] != position]
 
     def _release(self, answers: list[tuple[int, Completion]], told: Any = None) -> None:

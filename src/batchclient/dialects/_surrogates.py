@@ -21,12 +21,13 @@ def read_odd(text: bytes) -> Any:
     """Parse JSON with what pydantic's parser refuses: lone surrogates, a byte-order mark.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: it is no JSON, or nested too deeply. Not ``json``'s own error, which holds the whole text.
     """
     try:
         return json.loads(text)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+    except (ValueError, RecursionError):
+        pass
+    raise ValueError("no JSON, or nested too deeply")
 
 
 def mend(value: Any) -> Any:
