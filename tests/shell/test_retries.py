@@ -137,7 +137,7 @@ async def test_a_stream_without_its_end_is_no_answer():
 async def test_answers_come_before_the_stream_is_over():
     rest = anyio.Event()
     server = ScriptedTransport(
-        lambda sent: Reply(chunks=[*stream(sent, positions=[0]), rest, *stream(sent, positions=[1])])
+        lambda sent: Reply(chunks=[*stream(sent, positions=[1]), rest, *stream(sent, positions=[0])])
     )
     outcomes = {}
     async with make_client(server) as client, anyio.create_task_group() as group:
@@ -149,7 +149,7 @@ async def test_answers_come_before_the_stream_is_over():
         group.start_soon(call, "b")
         await server.arrived(1)
         await settle()
-        assert outcomes == {server.prompts[0][0]: answer_to(server.prompts[0][0])}
+        assert outcomes == {server.prompts[0][1]: answer_to(server.prompts[0][1])}
         rest.set()
     assert outcomes == {p: answer_to(p) for p in "ab"}
 

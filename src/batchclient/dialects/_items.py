@@ -16,7 +16,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._decoder import malformed
 from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import UNREADABLE, index_of
+from batchclient.dialects._reader import BAD_FORM, index_of
 from batchclient.errors import DemuxError
 from batchclient.types import Usage
 
@@ -87,7 +87,7 @@ class ItemsDecoder(PlainDecoder):
             except ValueError as error:
                 failure = malformed(f"an item of the reply cannot be read: {_reason(error)}", once=True)
                 continue
-            except UNREADABLE as error:
+            except BAD_FORM as error:
                 unreadable = error
                 continue
             answers.append((position, answer))

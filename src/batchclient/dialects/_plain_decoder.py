@@ -26,7 +26,7 @@ from batchclient.dialects._decoder import (
     usage_in,
     usage_together,
 )
-from batchclient.dialects._reader import UNREADABLE, Reader, index_of
+from batchclient.dialects._reader import BAD_FORM, Reader, index_of
 from batchclient.dialects._replies import error_in
 from batchclient.dialects._surrogates import mend, read_odd
 from batchclient.dialects._verbatim import own_body, prompt_shares
@@ -110,7 +110,7 @@ class PlainDecoder(ReplyDecoder):
             return self._answers(reply)
         except DemuxError as error:
             return [], mismatch(error)
-        except UNREADABLE as error:
+        except BAD_FORM as error:
             return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
 
     def _as_it_came(self, reply: dict[str, Any]) -> Completion:
@@ -149,7 +149,7 @@ class PlainDecoder(ReplyDecoder):
             try:
                 usage = self._usage_of(own, reply)
                 made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
-            except UNREADABLE as error:
+            except BAD_FORM as error:
                 unreadable = error
                 continue
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())

@@ -15,7 +15,7 @@ from batchclient.dialects._bodies import Bodies
 from batchclient.types import Usage
 
 __all__ = [
-    "UNREADABLE",
+    "BAD_FORM",
     "OpenAIReader",
     "Reader",
     "StopReader",
@@ -25,7 +25,7 @@ __all__ = [
     "unreadable",
 ]
 
-UNREADABLE = (LookupError, TypeError, AttributeError, ValueError)
+BAD_FORM = (LookupError, TypeError, AttributeError, ValueError)
 """What reading something that is not what servers send raises."""
 
 

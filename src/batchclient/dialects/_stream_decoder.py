@@ -36,7 +36,7 @@ from batchclient.dialects._decoder import (
     usage_together,
 )
 from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import UNREADABLE, Reader, UsageWatch, index_of
+from batchclient.dialects._reader import BAD_FORM, Reader, UsageWatch, index_of
 from batchclient.dialects._sse import EventStream
 from batchclient.dialects._surrogates import MendingReader, mend, read_odd
 from batchclient.dialects._verbatim import join_pieces, own_body
@@ -142,7 +142,7 @@ class StreamDecoder(ReplyDecoder):
                     self._release(answers, event["usage"])
             except DemuxError as error:
                 self._failure = mismatch(error)
-            except UNREADABLE as error:
+            except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
         return answers
@@ -208,7 +208,7 @@ class StreamDecoder(ReplyDecoder):
             if self._batch.shape.verbatim:
                 self._verbatim[index] = self._verbatim_choice(pieces, choice)
                 self._about.update({name: v for name, v in event.items() if v is not None or name not in self._about})
-        except UNREADABLE as error:
+        except BAD_FORM as error:
             self._give_up(index, error)
             return
         if usage is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._items import Answers, input_of
 from batchclient.dialects._plain_decoder import PlainDecoder
-from batchclient.dialects._reader import UNREADABLE
+from batchclient.dialects._reader import BAD_FORM
 from batchclient.errors import DemuxError
 from batchclient.transport import WireRequest
 from batchclient.types import Tokens
@@ -89,7 +89,7 @@ class _TokensDecoder(PlainDecoder):
         for position, (request, given) in enumerate(zip(requests, lists, strict=True)):
             try:
                 ids = self._ids(given)
-            except UNREADABLE as error:
+            except BAD_FORM as error:
                 unreadable = error
                 continue
             answers.append((position, Tokens(ids, None, request.attempts, extra.copy())))

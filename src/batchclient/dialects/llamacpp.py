@@ -29,7 +29,7 @@ from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._reader import UNREADABLE, index_of, legacy_logprobs, unreadable
+from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._stream_decoder import decoder_of
@@ -162,7 +162,7 @@ class _NativeReader:
         index = index_of(item.get("index"), self._size)
         try:
             return self._choice(index, item) | {"usage": _usage_in(item)}
-        except UNREADABLE:
+        except BAD_FORM:
             return unreadable(index)
 
     def _choice(self, index: Any, item: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class _OpenAIReader:
             if self._logprobs is not None and isinstance(logprobs, dict) and "content" in logprobs:
                 try:
                     choice["logprobs"] = self._legacy(choice.get("index"), logprobs["content"] or [])
-                except UNREADABLE:
+                except BAD_FORM:
                     choice.update(unreadable(choice.get("index")))
         if not self._usage_is_whole:
             event["usage"] = None

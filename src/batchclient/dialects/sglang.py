@@ -28,7 +28,7 @@ from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions, stream_interval
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
-from batchclient.dialects._reader import UNREADABLE, index_of, legacy_logprobs, unreadable
+from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._stream_decoder import decoder_of
@@ -211,7 +211,7 @@ class _GenerateReader:
                 "logprobs": self._logprobs(meta, 0, 0),
                 "usage": _usage_in(meta),
             }
-        except UNREADABLE:
+        except BAD_FORM:
             return unreadable(index)
 
     def event(self, event: Any) -> Any:
@@ -221,7 +221,7 @@ class _GenerateReader:
         index = index_of(event.get("index"), self._size)
         try:
             return self._of_event(index, event)
-        except UNREADABLE:
+        except BAD_FORM:
             return {"choices": [unreadable(index)]}
 
     def _of_event(self, index: Any, event: Any) -> dict[str, Any]:
