@@ -119,8 +119,8 @@ class CallMethods:
             params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands before ``max_tokens``.
 
         Returns:
-            An answer whose ``message`` is what the server sent; ``text`` is its content. One that came in a list has ``output_tokens`` and no ``usage``:
-            the server tells the prompt tokens of a whole list only.
+            An answer whose ``message`` is what the server sent; ``text`` is its content. The prompt tokens of one
+            that came in a list are a share of the list's, and ``usage.prompt_tokens_estimated`` says so.
 
         Raises:
             ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as ``complete``.

@@ -159,11 +159,12 @@ def _join(replies: Sequence[Reply], holder: str) -> Reply:
     items = [item for reply in replies for item in reply.body[holder]]
     body = {**first.body, holder: [{**item, "index": index} for index, item in enumerate(items)]}
     body["usage"] = usage = _sum([reply.body.get("usage") for reply in replies])
-    if usage is not None and ESTIMATED in usage:
+    if usage is not None and not usage.keys().isdisjoint(ESTIMATED):
         met = Counter(reply.source for reply in replies)
         if all(count == size for (_, size), count in met.items()):
             # Nobody else's calls were in those requests: the shares add up to what the server counted.
-            del usage[ESTIMATED]
+            for mark in ESTIMATED:
+                usage.pop(mark, None)
     return Reply(body, first.headers, first.status, attempts=max(reply.attempts for reply in replies))
 
 

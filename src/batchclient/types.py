@@ -27,10 +27,27 @@ __all__ = [
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens of one call, not of the batch it travelled in."""
+    """Tokens of one call, not of the batch it travelled in.
+
+    Where the server told a list's together, a call has its share, which is marked as an estimate. The shares of a plain list add up to
+    what the server told.
+
+    Args:
+        prompt_tokens: of the prompt, counted once however many choices it has.
+        completion_tokens: of all choices.
+        prompt_tokens_estimated: whether ``prompt_tokens`` is a share or an estimate.
+        completion_tokens_estimated: the same of ``completion_tokens``.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    prompt_tokens_estimated: bool = False
+    completion_tokens_estimated: bool = False
+
+    @property
+    def estimated(self) -> bool:
+        """Whether any of the numbers is an estimate."""
+        return self.prompt_tokens_estimated or self.completion_tokens_estimated
 
     @property
     def total_tokens(self) -> int:
@@ -47,7 +64,7 @@ class Reply:
         headers: of the HTTP response, by lower-case name; shared with the calls of the same request.
         status: the HTTP status.
         attempts: requests sent that contained this call.
-        source: the number of the request it came with, and how many calls shared that.
+        source: the number of the request it came with, and among how many calls that request's usage was shared out; 0: it was not.
     """
 
     body: Any = field(repr=False)
@@ -89,11 +106,11 @@ class Completion:
 
     Args:
         choices: ``n`` choices in index order.
-        usage: this call's tokens; ``None`` if the server did not say.
+        usage: this call's tokens, or an estimate of them (``Usage.estimated``); ``None`` if the server told none, nor a list's sum.
         attempts: requests sent that contained this call; 1 when all went well.
         time_to_first_token_s: from sending the answering request to its first token; ``None`` for plain replies.
         extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of a batch.
-        counted_tokens: output tokens, where the server told those and not the prompt's (lists of chats); see ``output_tokens``.
+        counted_tokens: output tokens, where the server told those and nothing of the prompt's; see ``output_tokens``.
         reply: the server's own reply, for calls made through a drop-in.
     """
 
@@ -127,7 +144,7 @@ class Completion:
 
     @property
     def output_tokens(self) -> int | None:
-        """Output tokens of all choices: known for every answer with a ``usage``, and for those of lists of chats, which have none."""
+        """Output tokens of all choices; known without a ``usage`` where the server told token ids."""
         return self.counted_tokens if self.usage is None else self.usage.completion_tokens
 
 
@@ -167,7 +184,7 @@ class Embedding(_Computed):
 
     Args:
         vector: 32-bit floats; ``numpy.asarray`` takes it without a copy.
-        usage: this call's tokens; ``None`` where the server counted a whole list together and nothing tells them apart.
+        usage: this call's tokens, or its share of a list's (``Usage.estimated``); ``None`` if the server told none.
         attempts: requests sent that contained this call.
         extra: the reply's other fields, equal for all calls of a batch.
         reply: the server's own reply, for calls made through a drop-in.

@@ -110,6 +110,12 @@ def test_an_empty_id_is_none(own):
     assert json.loads(to_line(result(Row({"id": own}, 1), completion=completion())))["id"] == "made-id"
 
 
+def test_a_usage_that_is_estimated_says_so():
+    share = completion(usage=Usage(4, 2, prompt_tokens_estimated=True))
+    usage = json.loads(to_line(result(Row({}, 1), completion=share)))["usage"]
+    assert usage == {"prompt_tokens": 4, "completion_tokens": 2, "prompt_tokens_estimated": True}
+
+
 def test_a_server_that_counts_no_tokens_leaves_usage_null():
     assert json.loads(to_line(result(Row({}, 1), completion=completion(usage=None))))["usage"] is None
 

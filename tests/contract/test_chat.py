@@ -41,6 +41,8 @@ def test_a_list_of_chats_answers_as_singles_do(server: Server) -> None:
     assert max(statistics.list_sizes) > 8, "the calls did not share requests"
     assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
     assert [answer.output_tokens for answer in answers] == [answer.output_tokens for answer in alone] == [12] * 16
+    shares = [answer.usage.prompt_tokens for answer in answers]
+    assert sum(shares) == sum(answer.usage.prompt_tokens for answer in alone)
     assert all(answer.usage.prompt_tokens > 5 for answer in alone)
 
 

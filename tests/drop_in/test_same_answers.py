@@ -7,6 +7,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from batchclient.openai import AsyncOpenAI
+from batchclient.simulator import EmbeddedServer
+
 HELLO = [{"role": "user", "content": "hello you"}]
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
 OF_THE_REQUEST = frozenset({"id", "created"})
@@ -149,6 +152,28 @@ async def test_the_shares_of_a_lists_prompt_tokens_add_up(pair, server):
     assert all(answer.usage.prompt_tokens_estimated for answer in ours)
     assert all(answer.usage.completion_tokens == 2 for answer in ours)
     assert sum(each.usage.prompt_tokens for each in ours) == sum(each.usage.prompt_tokens for each in theirs)
+
+
+@pytest.mark.parametrize("max_tokens", [3, 12], ids=["plain", "streamed"])
+async def test_every_answer_tells_its_tokens_where_the_server_tells_a_sum(max_tokens):
+    with EmbeddedServer(guise="openai") as server:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="k", dialect="openai", preset="throughput") as client:
+            asked = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
+            made = [client.completions.create(prompt=f"{'word ' * n}end", **asked) for n in range(1, 9)]
+            answers = await asyncio.gather(*made)
+            several = await client.completions.create(prompt=["one", "two words"], **asked)
+        assert server.statistics()["list_sizes"] == {8: 1, 2: 1}
+    usages = [answer.usage for answer in answers]
+    assert [usage.completion_tokens for usage in usages] == [max_tokens] * 8
+    assert all(usage.prompt_tokens_estimated and usage.prompt_tokens > 0 for usage in usages)
+    if max_tokens == 3:
+        # Exact: each has as many as it asked for. The prompts' shares add up to the server's sum.
+        assert not hasattr(usages[0], "completion_tokens_estimated")
+        assert sum(usage.prompt_tokens for usage in usages) == 80
+        assert several.usage.to_dict() == {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10}
+    else:
+        assert usages[0].completion_tokens_estimated
+        assert several.usage.completion_tokens_estimated
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)

@@ -457,6 +457,20 @@ async def post_all(library, made, server, prompts, client=None, **settings):
         return await asyncio.gather(*posts, return_exceptions=True)
 
 
+def test_every_response_tells_its_tokens_where_the_server_tells_a_sum(library, made):
+    async def ask():
+        async with library.AsyncClient(transport=made(dialect="openai", preset="throughput")) as http:
+            posts = [http.post(f"{server.base_url}/completions", json=body(f"p {i}")) for i in range(6)]
+            return [response.json()["usage"] for response in await asyncio.gather(*posts)]
+
+    with EmbeddedServer("instant", model="m", guise="openai") as server:
+        usages = run(ask)
+        assert server.requests == 1
+        alone = httpx.post(f"{server.base_url}/completions", json=body("p 0")).json()["usage"]
+    assert usages == [alone | {"prompt_tokens_estimated": True}] * 6
+    assert alone["completion_tokens"] > 0
+
+
 def test_one_bad_prompt_fails_with_the_servers_own_words_and_alone(library, made):
     prompts = [f"p{i}" for i in range(20)] + ["poison"]
     with EmbeddedServer("instant", model="m", faults=["bad_prompt=poison"]) as server:

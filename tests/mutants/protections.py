@@ -689,9 +689,9 @@ PROTECTIONS = (
     ),
     Protection(
         "shares of a list's prompt tokens add up",
-        "src/batchclient/dialects/_verbatim.py",
-        "shares.append(until - before)",
-        "shares.append(until)",
+        "src/batchclient/dialects/_shares.py",
+        "shares[i] = until - before",
+        "shares[i] = until",
         "tests/drop_in/test_same_answers.py::test_the_shares_of_a_lists_prompt_tokens_add_up",
     ),
     Protection(

@@ -74,7 +74,11 @@ async def test_chats_made_together_share_a_list_and_each_has_its_own_answer():
         assert client.statistics().list_sizes == {20: 1}
     for i, answer in enumerate(answers):
         assert answer.text == answer.message["content"] == answer_to(f"hi {i}", 6)
-        assert (answer.usage, answer.output_tokens) == (None, 6)
+        assert (answer.usage.completion_tokens, answer.usage.prompt_tokens_estimated, answer.output_tokens) == (
+            6,
+            True,
+            6,
+        )
         assert answer.message["role"] == "assistant"
 
 

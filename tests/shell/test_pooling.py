@@ -75,13 +75,14 @@ async def test_each_of_200_texts_gets_its_own_vector():
     assert client.statistics().in_flight == 0
 
 
-async def test_a_lists_usage_is_nobodys():
+async def test_a_lists_usage_is_shared_out():
     server = Recorder()
     async with make_client(server) as client:
         both = await outcomes([client.embed("one two"), client.embed("three")])
         alone = await client.embed("one two")
         ids = await outcomes([client.embed([5, 6, 7]), client.embed([5])])
-    assert [answer.usage for answer in both] == [None, None]
+    assert [answer.usage.prompt_tokens for answer in both] == [2, 2]
+    assert all(answer.usage.prompt_tokens_estimated for answer in both)
     assert alone.usage == Usage(2, 0)
     # Token ids are counted, and add up to what the server counted.
     assert sorted(answer.usage.prompt_tokens for answer in ids) == [1, 3]

@@ -242,20 +242,23 @@ def test_a_joined_stream_is_the_plain_reply(streamed, plain):
         assert joined[0].usage == whole[0].usage
 
 
-def test_a_lone_chat_has_its_usage_and_one_of_a_list_its_output_tokens():
+def test_a_lone_chat_has_its_usage_and_one_of_a_list_its_output_tokens_and_a_share_of_the_prompts():
     record = golden("chat_plain")
     alone, _ = decode(record.batch(), record.body)
     assert (alone[0].usage, alone[0].output_tokens) == (Usage(9, 6), 6)
     record = golden("chat_batch")
     # The recorded call asked for token ids itself; ours do not, and are counted all the same.
     ours, _ = decode(batch_of(*record.prompts, max_tokens=6), record.body)
-    assert [(each.usage, each.output_tokens) for each in ours.values()] == [(None, 6), (None, 6)]
+    assert [(each.usage, each.output_tokens) for each in ours.values()] == [
+        (Usage(9, 6, True), 6),
+        (Usage(8, 6, True), 6),
+    ]
     assert ours[0].choices[0].token_ids is None
 
 
-def test_a_list_without_token_ids_counts_nothing_rather_than_wrong():
+def test_a_list_without_token_ids_has_shares_that_say_so():
     answers, _ = decode(golden("chat_batch_choice").batch(), golden("chat_batch_choice").body)
-    assert [(each.usage, each.output_tokens) for each in answers.values()] == [(None, None), (None, None)]
+    assert [each.usage for each in answers.values()] == [Usage(9, 2, True, True), Usage(8, 4, True, True)]
 
 
 def test_a_stream_has_one_event_more_than_tokens():

@@ -89,6 +89,14 @@ def test_what_was_counted_is_expected_of_the_like():
     assert estimate(lengths, text("é" + "x" * 3996)) == 1001, "another script has another ratio"
 
 
+def test_an_estimate_teaches_nothing():
+    lengths, asked = PromptLengths(OutputLengths()), text("x" * 398)
+    batch, _ = counted(asked, None)
+    for _ in range(100):
+        lengths.learn(batch, [(0, Completion((Choice(0, "x", "stop"),), Usage(200, 1, prompt_tokens_estimated=True)))])
+    assert estimate(lengths, asked) == 101
+
+
 def test_a_change_of_texts_is_followed_within_some_tens_of_thousands_of_tokens():
     lengths = PromptLengths(OutputLengths())
     for _ in range(10_000):

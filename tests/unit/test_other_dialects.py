@@ -159,7 +159,7 @@ def test_a_running_sum_beside_the_choices_is_given_to_nobody():
         piece(1, "u", "stop", **tokens(9, 8)),
     )
     answers, _ = read(None, batch, stream)
-    assert [answers[place].usage for place in (0, 1)] == [None, None]
+    assert [answers[place].usage for place in (0, 1)] == [Usage(1, 2, True, True)] * 2
 
 
 def test_usage_that_tells_choices_apart_is_believed_from_then_on():
@@ -168,7 +168,7 @@ def test_usage_that_tells_choices_apart_is_believed_from_then_on():
     dialect.encode(batch)
     first = dialect.decoder(batch)
     pairs = first.feed(events(piece(0, "t", "stop", **tokens(3, 1)), piece(1, "t", "stop", **tokens(4, 1))), 1.0)
-    assert [answer.usage for _, answer in pairs] == [None, Usage(4, 1)]
+    assert [answer.usage for _, answer in pairs] == [Usage(1, 1, True, True), Usage(4, 1)]
     again = batch_of("a", "b", streamed=True, max_tokens=50)
     dialect.encode(again)
     pairs = dialect.decoder(again).feed(events(piece(1, "t", "stop", **tokens(3, 7))), 1.0)
@@ -180,16 +180,17 @@ def test_more_tokens_than_were_asked_for_are_no_usage_of_one_choice():
     answers, _ = read(
         "vllm", batch, events(piece(0, "t", "stop", **tokens(3, 6)), piece(1, "t", "stop", **tokens(3, 5)))
     )
-    assert [answers[place].usage for place in (0, 1)] == [None, Usage(3, 5)]
+    assert [answers[place].usage for place in (0, 1)] == [Usage(1, 1, True, True), Usage(3, 5)]
 
 
 @pytest.mark.parametrize("ending", ["usage", "done", "end"])
-def test_a_lone_calls_answer_waits_for_its_usage(ending):
+@pytest.mark.parametrize("name", ["openai", None])
+def test_a_lone_calls_answer_waits_for_its_usage(name, ending):
     batch = batch_of("a", streamed=True, max_tokens=20)
-    dialect = make_dialect("openai", ())
+    dialect = make_dialect(name, ())
     dialect.encode(batch)
     decoder = dialect.decoder(batch)
-    assert decoder.feed(events(piece(0, "t", "stop"), done=False), 1.0) == []
+    assert decoder.feed(events(piece(0, "t", "stop"), {"choices": []}, done=False), 1.0) == []
     if ending == "usage":
         ((_, answer),) = decoder.feed(events({"choices": [], "usage": tokens(3, 4)}, done=False), 2.0)
         assert answer.usage == Usage(3, 4)
@@ -201,24 +202,40 @@ def test_a_lone_calls_answer_waits_for_its_usage(ending):
     assert len(answers) == (ending == "end")
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", ["openai", "trtllm"])
-def test_the_sum_of_a_list_is_nobodys_usage(name, streamed):
-    batch = batch_of("a", "b", streamed=streamed, max_tokens=20)
-    if streamed:
-        body = events(
-            piece(0, "t", "stop", **tokens(9, 2)),
-            piece(1, "t", "stop"),
-            {"choices": [], "usage": tokens(3, 1)},
-            {"choices": [], "usage": tokens(4, 1)},
-        )
-    else:
-        body = json.dumps(
-            {"choices": [piece(i, "t", "stop")["choices"][0] for i in (0, 1)], "usage": tokens(9, 9)}
-        ).encode()
-    answers, failure = read(name, batch, body)
+@pytest.mark.parametrize("name", ["openai", "trtllm", "tgi", None])
+def test_a_plain_lists_sum_is_shared_out(name):
+    batch = batch_of("a", "b", max_tokens=20)
+    choices = [piece(i, text, "stop")["choices"][0] for i, text in enumerate(("t", "three times as long"))]
+    answers, failure = read(name, batch, json.dumps({"choices": choices, "usage": tokens(9, 9)}).encode())
     assert failure is None
-    assert [answers[place].usage for place in (0, 1)] == [None, None]
+    assert [answers[place].usage for place in (0, 1)] == [Usage(5, 1, True, True), Usage(4, 8, True, True)]
+
+
+@pytest.mark.parametrize("name", ["openai", "trtllm"])
+def test_a_streamed_lists_sum_comes_too_late_for_its_answers(name):
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    first = events(piece(1, ""), piece(0, "t"), piece(0, " u", "stop", **tokens(9, 2)), done=False)
+    rest = events(
+        piece(1, "a longer text in one event", "stop"),
+        {"choices": [], "usage": tokens(3, 1)},
+        {"choices": [], "usage": tokens(4, 1)},
+    )
+    dialect = make_dialect(name, ())
+    dialect.encode(batch)
+    decoder = dialect.decoder(batch)
+    assert [answer.usage for _, answer in decoder.feed(first, 1.0)] == [Usage(1, 2, True, True)]
+    assert [answer.usage for _, answer in decoder.feed(rest, 2.0)] == [Usage(1, 7, True, True)]
+
+
+def test_where_no_usage_was_asked_for_a_streamed_list_has_none():
+    batch = batch_of("a", "b", streamed=True, max_tokens=20)
+    dialect = make_dialect(None, ())
+    dialect.encode(batch)
+    refusal = b'{"detail": "Unexpected fields in the request: stream_options"}'
+    dialect.failure(batch, 422, {}, refusal, 0.0)
+    dialect.encode(batch)
+    pairs = dialect.decoder(batch).feed(events(piece(0, "t", "stop"), piece(1, "t", "stop")), 1.0)
+    assert [answer.usage for _, answer in pairs] == [None, None]
 
 
 # SGLang -------------------------------------------------------------------------------------------------------------

@@ -174,10 +174,10 @@ def test_one_score_that_is_none_leaves_the_others():
     ("prompts", "tokens", "total", "usages"),
     [
         (["a"], 9, 5, [Usage(5, 0)]),
-        (["a", "b"], 3, 6, [None, None]),
+        (["a", "b"], 3, 7, [Usage(4, 0, True), Usage(3, 0, True)]),
         ([[1, 2, 3], [4, 5, 6]], 3, 6, [Usage(3, 0)] * 2),
         # The server cut or added some: whose is not known.
-        ([[1, 2, 3], [4, 5, 6]], 3, 8, [None, None]),
+        ([[1, 2, 3], [4, 5, 6]], 3, 8, [Usage(4, 0, True)] * 2),
         (["a"], 1, None, [None]),
         (["a"], 1, -1, [None]),
     ],

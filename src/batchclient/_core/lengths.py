@@ -147,7 +147,7 @@ class PromptLengths:
         position, completion = answers[batch.id % len(answers)]
         usage = completion.usage
         prompt = batch.requests[position].prompt
-        if usage is None or usage.prompt_tokens * _MOST_BYTES_PER_TOKEN < len(prompt):
+        if usage is None or usage.prompt_tokens_estimated or usage.prompt_tokens * _MOST_BYTES_PER_TOKEN < len(prompt):
             return
         key = shape.model, shape.kind, prompt.isascii()
         sums = self._sums.get(key)

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from batchclient.types import Classification, Completion, Embedding, MapResult
+from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
 __all__ = [
     "ADDED",
@@ -190,23 +190,28 @@ def _fields(result: MapResult, *, packed: bool) -> dict[str, Any]:
 
 def _of_answer(answer: Any, *, packed: bool) -> dict[str, Any]:
     """What the output adds for an answer."""
-    usage = answer.usage
+    usage = _of_usage(answer.usage, generates=isinstance(answer, Completion))
     if isinstance(answer, Embedding):
         vector = _pack(answer.vector) if packed else [float(f"{number:.9g}") for number in answer.vector]
-        return {"embedding": vector, "usage": usage and {"prompt_tokens": usage.prompt_tokens}}
+        return {"embedding": vector, "usage": usage}
     if isinstance(answer, Classification):
-        counted = usage and {"prompt_tokens": usage.prompt_tokens}
-        return {"label": answer.label, "probabilities": list(answer.probabilities), "usage": counted}
+        return {"label": answer.label, "probabilities": list(answer.probabilities), "usage": usage}
     assert isinstance(answer, Completion), "a map has no other answers"
     added: dict[str, Any] = {"completion": answer.text, "finish_reason": answer.finish_reason}
     message = answer.choices[0].message
     if message is not None and not message.keys() <= _PLAIN_MESSAGE:
         added["message"] = dict(message)
-    added["usage"] = usage and {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-    }
+    added["usage"] = usage
     return added
+
+
+def _of_usage(usage: Usage | None, *, generates: bool) -> dict[str, Any] | None:
+    """A row's usage; what is an estimate says so."""
+    if usage is None:
+        return None
+    names = ("prompt_tokens", "completion_tokens") if generates else ("prompt_tokens",)
+    marks = [f"{name}_estimated" for name in names]
+    return {name: getattr(usage, name) for name in names} | {mark: True for mark in marks if getattr(usage, mark)}
 
 
 def _pack(vector: array[float]) -> str:

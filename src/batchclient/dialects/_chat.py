@@ -2,8 +2,7 @@
 
 What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
 - A list, ``/v1/chat/completions/batch``, answers plainly with a choice per conversation, ``index`` in their order. Its one usage is the sum.
-  Asked for token ids it gives each answer's own, and nobody's prompt's: so a caller learns its output tokens (``Completion.output_tokens``),
-  and has no ``usage`` rather than a wrong one.
+  Asked for token ids it gives each answer's own, and nobody's prompt's: so a caller's output tokens are exact, and its prompt tokens a share.
 - Asked to stream, a list gives each answer's last token alone, with status 200; ``tools`` it drops silently. Neither is ever sent there.
 - A stream opens with an event per choice that has the role and an empty content, which stands for no token.
 - A tool call comes in fragments: one with ``index``, ``id``, ``type`` and ``function.name``, then pieces of ``function.arguments`` (``_deltas``).
@@ -19,6 +18,7 @@ from batchclient.dialects._completions import stream_fields
 from batchclient.dialects._decoder import join_fields, join_logprobs, reason_of
 from batchclient.dialects._deltas import join_deltas
 from batchclient.dialects._plain_decoder import PlainDecoder
+from batchclient.dialects._shares import size_of
 from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
@@ -88,6 +88,11 @@ class ChatPlainDecoder(PlainDecoder):
         extra = {name: value for name, value in piece.items() if value is not None and name not in _OWN_FIELDS}
         token_ids = None if ids is None else tuple(ids)
         return Choice(index, _text(message), reason_of(piece), piece.get("logprobs"), token_ids, extra, message)
+
+    @staticmethod
+    def _size_of(choice: dict[str, Any]) -> int:
+        message = choice.get("message")
+        return sum(size_of(message.get(name)) for name in _TEXTS) if isinstance(message, dict) else 0
 
 
 class ChatStreamDecoder(StreamDecoder):

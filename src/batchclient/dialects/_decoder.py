@@ -235,7 +235,14 @@ def usage_together(usages: list[Usage | None]) -> Usage | None:
     known = [usage for usage in usages if usage is not None]
     if len(known) < len(usages):
         return None
-    return Usage(known[0].prompt_tokens, sum(usage.completion_tokens for usage in known))
+    first = next((usage for usage in known if not usage.prompt_tokens_estimated), known[0])
+    completion_tokens = sum([usage.completion_tokens for usage in known])
+    return Usage(
+        first.prompt_tokens,
+        completion_tokens,
+        first.prompt_tokens_estimated,
+        any(usage.completion_tokens_estimated for usage in known),
+    )
 
 
 def usage_in(usage: object) -> Usage | None:

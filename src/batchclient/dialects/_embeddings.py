@@ -20,7 +20,7 @@ from typing import Any
 from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._decoder import malformed
 from batchclient.dialects._items import Answers, ItemsDecoder, input_of
-from batchclient.dialects._verbatim import own_body, prompt_shares
+from batchclient.dialects._verbatim import own_body
 from batchclient.transport import WireRequest
 from batchclient.types import Embedding, Reply, Usage
 
@@ -62,10 +62,8 @@ class _Vectors(ItemsDecoder):
             return [], malformed("the reply's vectors have different lengths", once=True)
         if self._batch.shape.verbatim and isinstance(reply, dict):
             items = self._placed
-            shares = prompt_shares(self._batch, reply)
             for position, embedding in answers:
-                share = shares[position] if shares is not None else None
-                body = own_body(self._batch, reply, "data", [items[position]], embedding.usage, share)
+                body = own_body(self._batch, reply, "data", [items[position]], embedding.usage)
                 embedding.reply = Reply(body, source=(self._batch.id, len(items)))
         return answers, failure
 

@@ -2,8 +2,8 @@
 
 Rules:
 - Every input has exactly one item, by ``index``; with one missing, doubled or unknown nothing is handed out.
-- A list's usage is a total. A caller gets tokens of its own where it went alone, or where its token ids' number can be checked against
-  that total; else none.
+- A list's usage is a total. A caller gets its own tokens where it went alone, or where its token ids' number can be checked against
+  that total; else a share of it (``_shares``).
 - A number that is no number (NaN, infinity) is that input's failure alone, and tried once more: it may come of the others computed with it. An
   item that is not what servers send is that input's failure, too, and is not asked for again.
 """
@@ -17,6 +17,7 @@ from batchclient._core.messages import Batch, Failure
 from batchclient.dialects._decoder import malformed
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import BAD_FORM, index_of
+from batchclient.dialects._shares import prompt_shares
 from batchclient.errors import DemuxError
 from batchclient.types import Usage
 
@@ -122,14 +123,8 @@ def _reason(error: ValueError) -> str:
 
 def _usages(batch: Batch, usage: Any) -> list[Usage | None]:
     """Each request's usage, as far as it is known."""
-    requests = batch.requests
-    total = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    if type(total) is not int or total < 0:
-        return [None] * len(requests)
-    if len(requests) == 1:
-        return [Usage(total, 0)]
-    # Token ids are counted exactly. If they add up to what the server counted, it neither cut nor added any.
-    ids = all(request.prompt[:1] == b"[" and request.prompt[1:2].isdigit() for request in requests)
-    if ids and sum(request.prompt_tokens for request in requests) == total:
-        return [Usage(request.prompt_tokens, 0) for request in requests]
-    return [None] * len(requests)
+    shares = prompt_shares(batch, usage.get("prompt_tokens") if isinstance(usage, dict) else None)
+    if shares is None:
+        return [None] * len(batch.requests)
+    tokens, estimated = shares
+    return [Usage(each, 0, estimated) for each in tokens]

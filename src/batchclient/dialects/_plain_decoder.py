@@ -1,7 +1,7 @@
 """A reply that is one JSON value: nothing of it is handed out before all of it was checked.
 
 Rules:
-- Every choice has to be there, once. A list's usage is one sum, which belongs to nobody: each prompt's is counted from its token ids, if they were sent.
+- Every choice has to be there, once. A list's usage is one sum: each prompt's is counted from its token ids, if they were sent, else it is a share.
 - What was finished is answered; a prompt the server gave up on, and one whose choice cannot be read, is a failure of its own.
 - A stream where none was asked for is read as one: some gateways know nothing else.
 - A lone call that hands the reply on gets it as it came.
@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import from_json
@@ -28,8 +29,9 @@ from batchclient.dialects._decoder import (
 )
 from batchclient.dialects._reader import BAD_FORM, Reader, index_of
 from batchclient.dialects._replies import error_in
+from batchclient.dialects._shares import shared_usages, size_of
 from batchclient.dialects._surrogates import mend, read_odd
-from batchclient.dialects._verbatim import own_body, prompt_shares
+from batchclient.dialects._verbatim import own_body
 from batchclient.errors import DemuxError
 from batchclient.types import Completion, Reply, Usage
 
@@ -136,7 +138,7 @@ class PlainDecoder(ReplyDecoder):
         aborted: Failure | None = None
         unreadable: Exception | None = None
         verbatim = self._batch.shape.verbatim
-        shares = prompt_shares(self._batch, reply) if verbatim and len(requests) > 1 else None
+        usages = self._usages(choices, reply)
         reasons = [choice.get("finish_reason") for choice in choices]
         some_aborted = any(reason in reasons for reason in ABORTED)
         for position, request in enumerate(requests):
@@ -147,17 +149,16 @@ class PlainDecoder(ReplyDecoder):
                     aborted = self._aborted_by(given_up)
                     continue
             try:
-                usage = self._usage_of(own, reply)
                 made = tuple([self._choice([choice], k) for k, choice in enumerate(own)])
             except BAD_FORM as error:
                 unreadable = error
                 continue
+            usage = usages[position]
             completion = Completion(made, usage, request.attempts, None, self._extra.copy())
             if usage is None and len(requests) > 1:
                 completion.counted_tokens = _count_made(own)
             if verbatim:
-                share = shares[position] if shares is not None else None
-                body = own_body(self._batch, reply, "choices", own, usage, share, completion.counted_tokens)
+                body = own_body(self._batch, reply, "choices", own, usage)
                 completion.reply = Reply(body, source=(self._batch.id, len(requests)))
             answers.append((position, completion))
         return answers, aborted or self._why_unread(unreadable, answers)
@@ -171,13 +172,30 @@ class PlainDecoder(ReplyDecoder):
         once = len(self._batch.requests) == 1
         return malformed(f"the reply's {self._called} are not what such a server sends", error, once=once)
 
-    def _usage_of(self, own: list[dict[str, Any]], reply: dict[str, Any]) -> Usage | None:
-        """What one call took."""
-        if self._reader.counts_each:
-            return usage_together([usage_in(choice.pop("usage", None)) for choice in own])
-        if len(self._batch.requests) == 1:
-            return usage_in(reply.get("usage"))
-        return _count_ids(own)
+    def _usages(self, choices: list[Any], reply: dict[str, Any]) -> Sequence[Usage | None]:
+        """What each call took."""
+        n, requests = self._n, self._batch.requests
+        if not self._reader.counts_each and len(requests) == 1:
+            return [usage_in(reply.get("usage"))]
+        usages: list[Usage | None] = []
+        for start in range(0, len(choices), n):
+            own = choices[start : start + n]
+            if self._reader.counts_each:
+                usages.append(usage_together([usage_in(choice.pop("usage", None)) for choice in own]))
+            else:
+                usages.append(_count_ids(own))
+        if self._reader.counts_each or None not in usages:
+            return usages
+        told = usage_in(reply.get("usage")) if self._reader.tells_sums else None
+        if told is None:
+            return usages
+        made = [(self._size_of(each), each.get("finish_reason"), _count_made([each])) for each in choices]
+        return shared_usages(self._batch, told, made) or usages
+
+    @staticmethod
+    def _size_of(choice: dict[str, Any]) -> int:
+        """How much a choice has written, bytes."""
+        return size_of(choice.get("text"))
 
 
 def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:

@@ -57,6 +57,8 @@ class Reader(Protocol):
 
     counts_each: bool
     """Whether each choice has a usage of its own: in a plain reply ``usage`` of the choice, in a stream that beside it."""
+    tells_sums: bool
+    """Whether the one usage of a list, else, is the sum over its prompts."""
 
     def reply(self, reply: Any) -> Any:
         """A plain reply."""
@@ -71,6 +73,7 @@ class OpenAIReader:
     """Of servers whose replies are OpenAI's."""
 
     counts_each = False
+    tells_sums = True
 
     def __init__(self, batch: Batch) -> None:
         pass
@@ -91,6 +94,7 @@ class StopReader:
     """
 
     counts_each = False
+    tells_sums = True
     reasons: Mapping[str, str] = {}
     """The server's words for why an answer ended, where they are not OpenAI's."""
 
@@ -162,21 +166,22 @@ class UsageWatch:
         reader: the reply's.
     """
 
-    __slots__ = ("_began", "_each", "_learnt", "_lone", "_most", "comes_last")
+    __slots__ = ("_began", "_each", "_learnt", "_most", "comes_last", "sum_comes_last")
 
     def __init__(self, batch: Batch, reader: Reader) -> None:
         asked = "stream_options" not in batch.without
-        asked_each = asked and "continuous_usage_stats" not in batch.without
-        self._lone = len(batch.requests) == 1
-        single = self._lone and batch.shape.weight == 1
-        self._each = single or reader.counts_each or asked_each
+        lone = len(batch.requests) == 1
+        single = lone and batch.shape.weight == 1
+        self._each = single or reader.counts_each or (asked and "continuous_usage_stats" not in batch.without)
         self._learnt = batch.learnt
         self._began: set[int] | None = None if single or reader.counts_each or batch.learnt.usage_is_own else set()
         most = batch.shape.max_output_tokens
         # With ``max_tokens`` 0 vLLM counts a token all the same.
         self._most = None if most is None else max(1, most)
-        self.comes_last = self._lone and asked and not asked_each and not reader.counts_each
-        """Whether the usage of a lone call follows its last choice."""
+        self.comes_last = lone and asked and not reader.counts_each
+        """Whether the usage of a lone call follows its last choice, where it does not stand beside that."""
+        self.sum_comes_last = not lone and asked and not reader.counts_each and reader.tells_sums
+        """Whether a list's usage comes as one sum after its last answer, where no choice has its own beside it."""
 
     def usage(self, index: int, usage: Usage | None) -> Usage | None:
         """What is believed of the usage beside a choice."""

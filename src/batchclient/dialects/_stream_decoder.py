@@ -10,7 +10,8 @@ Rules:
 - A choice that cannot be read is over; the others are read to their ends.
 - One JSON value where a stream was asked for is read as that, whatever its content type.
 - An error in mid-stream is an event of its own, followed by ``[DONE]``. What had finished before it is answered.
-- Without ``continuous_usage_stats`` a list's usage is one sum, which belongs to nobody. A lone call's comes after its last choice, and is waited for.
+- A usage that does not stand beside its choice comes after the last one. A lone call's is waited for. A list's is one sum, for which no answer
+  waits: what each has is estimated (``_shares``).
 - A usage beside a choice is believed where it is known to be that choice's. Else it has to be seen: a running sum never has fewer tokens
   than choices that began.
 """
@@ -37,6 +38,7 @@ from batchclient.dialects._decoder import (
 )
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._reader import BAD_FORM, Reader, UsageWatch, index_of
+from batchclient.dialects._shares import estimated_tokens, size_of
 from batchclient.dialects._sse import EventStream
 from batchclient.dialects._surrogates import MendingReader, mend, read_odd
 from batchclient.dialects._verbatim import join_pieces, own_body
@@ -211,6 +213,8 @@ class StreamDecoder(ReplyDecoder):
         except BAD_FORM as error:
             self._give_up(index, error)
             return
+        if usage is None and self._watch.sum_comes_last:
+            usage = self._estimate(index, pieces, choice)
         if usage is not None:
             self._usage[index] = usage
         del self._pieces[index]
@@ -280,6 +284,14 @@ class StreamDecoder(ReplyDecoder):
         """The text that an event brings."""
         return piece.get("text")
 
+    def _estimate(self, index: int, pieces: list[dict[str, Any]], choice: Choice) -> Usage:
+        """What a choice of a list probably took, where the server tells no more than a sum, later."""
+        shape, ids = self._batch.shape, choice.token_ids
+        events = sum(bool(self._text_in(piece)) for piece in pieces)
+        tokens = estimated_tokens(size_of(choice.text), events, choice.finish_reason, shape.max_output_tokens)
+        prompt_tokens = self._batch.requests[index // self._n].prompt_tokens
+        return Usage(prompt_tokens, tokens if ids is None else len(ids), True, ids is None)
+
     def _take_back(self, position: int, answers: list[tuple[int, Completion]]) -> None:
         """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
         self._held = self._first = None
@@ -320,7 +332,7 @@ class StreamDecoder(ReplyDecoder):
         if self._verbatim:
             choices = [self._verbatim.pop(index) for index in indices]
             body = own_body(self._batch, self._about, "choices", choices, completion.usage)
-            completion.reply = Reply(body, source=(self._batch.id, len(self._batch.requests)))
+            completion.reply = Reply(body, source=(self._batch.id, 0))
         return completion
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:

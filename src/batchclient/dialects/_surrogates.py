@@ -66,6 +66,7 @@ class MendingReader:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self.counts_each = reader.counts_each
+        self.tells_sums = reader.tells_sums
         self._held: dict[_Path, str] = {}
         """By choice and place within it."""
 

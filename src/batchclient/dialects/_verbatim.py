@@ -6,23 +6,23 @@ Rules:
 - What was asked for on our account alone (token ids) is null, as it would have been.
 - A streamed reply lacks fields that a plain one has. They are null here, as they are there unless something was asked for that keeps a call
   out of lists; only ``system_fingerprint`` is lost.
-- Some servers tell the prompt tokens of a whole list only. They are shared out by the prompts' lengths, so that the shares add up to what the
-  server counted; such a usage says ``"prompt_tokens_estimated": true``. A program that reads ``usage.total_tokens`` must find a number there.
+- Where the server told a list's tokens together, the usage is the call's share (``_shares``), and says ``"prompt_tokens_estimated": true`` or
+  ``"completion_tokens_estimated": true``. A program that reads ``usage.total_tokens`` must find a number there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 from batchclient._core.messages import Batch
 from batchclient.dialects._decoder import join_fields
 from batchclient.types import Usage
 
-__all__ = ["ESTIMATED", "join_pieces", "own_body", "prompt_shares"]
+__all__ = ["ESTIMATED", "join_pieces", "own_body"]
 
-ESTIMATED = "prompt_tokens_estimated"
+ESTIMATED = ("prompt_tokens_estimated", "completion_tokens_estimated")
+"""The marks of a usage that is not the server's own count."""
 _PER_CALL = frozenset({"choices", "data", "usage"})
 _IN_PIECES = frozenset({"text", "logprobs", "token_ids"})
 _IDS = ("token_ids", "prompt_token_ids")
@@ -38,8 +38,6 @@ def own_body(
     holder: str,
     items: Sequence[Mapping[str, Any]],
     usage: Usage | None,
-    prompt_share: int | None = None,
-    completion_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Return the body that one call's own reply would have had.
 
@@ -48,9 +46,7 @@ def own_body(
         reply: its reply.
         holder: what holds the items, ``"choices"`` or ``"data"``.
         items: the call's own.
-        usage: the call's, if it is known.
-        prompt_share: its share of the list's prompt tokens, where its own are not known.
-        completion_tokens: its output tokens, likewise.
+        usage: the call's, or its share; ``None``: the server told none.
     """
     body = {name: value for name, value in reply.items() if name not in _PER_CALL}
     if batch.streamed:
@@ -65,17 +61,10 @@ def own_body(
                     item[name] = None
     body[holder] = own
     told = reply.get("usage")
-    if batch.streamed:
-        body["usage"] = None if usage is None else _usage_fields(None, usage)
-    elif not listed or told is None:
-        body["usage"] = told if told is not None or usage is None else _usage_fields({}, usage)
-    elif usage is not None:
-        body["usage"] = _usage_fields(told, usage)
-    elif prompt_share is not None:
-        fields = _usage_fields(told, Usage(prompt_share, completion_tokens or 0))
-        body["usage"] = {**fields, ESTIMATED: True}
+    if listed or batch.streamed:
+        body["usage"] = None if usage is None else _usage_fields({} if batch.streamed else told, usage)
     else:
-        body["usage"] = None
+        body["usage"] = told if told is not None or usage is None else _usage_fields({}, usage)
     return body
 
 
@@ -86,25 +75,10 @@ def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
         "total_tokens": usage.total_tokens,
         "completion_tokens": usage.completion_tokens,
     }
+    marks = {name: True for name in ESTIMATED if getattr(usage, name)}
     if not isinstance(told, dict) or not told:
-        return {**dict.fromkeys(_PLAIN_ONLY_OF_USAGE), **known}
-    return {**dict.fromkeys(told), **{name: known[name] for name in known if name in told}}
-
-
-def prompt_shares(batch: Batch, reply: Mapping[str, Any]) -> list[int] | None:
-    """Share out the prompt tokens that a server told of a whole list, by the lengths that were expected; ``None`` if it told none."""
-    told = reply.get("usage")
-    total = told.get("prompt_tokens") if isinstance(told, dict) else None
-    if type(total) is not int or total < 0:
-        return None
-    sizes = [request.prompt_tokens for request in batch.requests]
-    whole, shares, before = sum(sizes), [], 0
-    for upto in accumulate(sizes):
-        # Cumulated, so that rounding loses and adds none.
-        until = round(total * upto / whole) if whole else 0
-        shares.append(until - before)
-        before = until
-    return shares
+        return {**dict.fromkeys(_PLAIN_ONLY_OF_USAGE), **known, **marks}
+    return {**dict.fromkeys(told), **{name: known[name] for name in known if name in told}, **marks}
 
 
 def join_pieces(pieces: Sequence[dict[str, Any]], text: str, logprobs: Any) -> dict[str, Any]:

@@ -136,6 +136,7 @@ class _NativeReader:
     """One reply of ``/completion``."""
 
     counts_each = True
+    tells_sums = False
 
     def __init__(self, batch: Batch) -> None:
         self._logprobs = _LOGPROBS.of(batch.shape)
@@ -197,6 +198,7 @@ class _OpenAIReader:
     """One reply of ``/v1/completions``."""
 
     counts_each = False
+    tells_sums = False
 
     def __init__(self, batch: Batch) -> None:
         self._logprobs = _LOGPROBS.of(batch.shape)

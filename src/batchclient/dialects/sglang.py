@@ -192,6 +192,7 @@ class _GenerateReader:
     """One reply of ``/generate``."""
 
     counts_each = True
+    tells_sums = False
 
     def __init__(self, batch: Batch) -> None:
         self._wants_logprobs = _asked(batch.shape)["logprobs"]

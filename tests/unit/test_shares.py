@@ -1,0 +1,111 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchclient._core.messages import Batch, Request, Shape
+from batchclient.dialects._shares import estimated_tokens, share_out, shared_usages, size_of
+from batchclient.types import Usage
+
+ANY = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "weights", "least", "most", "shares"),
+    [
+        (10, [1, 1, 2], [0] * 3, [ANY] * 3, [3, 2, 5]),
+        (7, [1, 1, 1], [0] * 3, [ANY] * 3, [2, 3, 2]),
+        # Proportion alone would leave the first without a token, and give the last more than it asked for.
+        (9, [1, 10, 400], [1] * 3, [ANY, ANY, 4], [1, 4, 4]),
+        (8, [1, 30], [1, 1], [4, 4], [4, 4]),
+        (5, [0, 0], [0, 0], [ANY] * 2, [3, 2]),
+        (0, [3, 4], [0, 0], [9, 9], [0, 0]),
+        (3, [0, 1], [0, 0], [ANY] * 2, [0, 3]),
+    ],
+)
+def test_shares_go_by_weight_within_their_bounds(total, weights, least, most, shares):
+    assert share_out(total, weights, least, most) == shares
+
+
+@given(st.data())
+def test_shares_add_up_and_keep_their_bounds(data):
+    small = st.integers(0, 9)
+    rows = data.draw(st.lists(st.tuples(small, small, small), min_size=1, max_size=9))
+    weights = [weight for weight, _, _ in rows]
+    least = [low for _, low, _ in rows]
+    most = [low + room for _, low, room in rows]
+    total = data.draw(st.integers(sum(least), sum(most)))
+    shares = share_out(total, weights, least, most)
+    assert sum(shares) == total
+    assert all(low <= share <= high for low, share, high in zip(least, shares, most, strict=True))
+
+
+def listed(*prompt_tokens, **shape):
+    requests = [Request(Shape(b"k", b"{}"), b'"p"', prompt_tokens=tokens) for tokens in prompt_tokens]
+    shape = Shape(b"k", b"{}", **{"max_output_tokens": 4, **shape})
+    return Batch(0, 0, shape, requests, streamed=False, failures=0, sent_at=0.0, oldest_at=0.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "made", "shape", "usages"),
+    [
+        ((30, 6), [(4, "stop", None), (8, "stop", None)], {}, [(10, 2, True, True), (20, 4, True, True)]),
+        ((30, 5), [(4, "stop", None), (8, "stop", None)], {}, [(10, 2, True, True), (20, 3, True, True)]),
+        # What ended by its limit has that many, and what is left is the other's.
+        ((30, 5), [(4, "length", None), (8, "stop", None)], {}, [(10, 4, True, False), (20, 1, True, False)]),
+        ((30, 8), [(4, "length", None), (8, "length", None)], {}, [(10, 4, True, False), (20, 4, True, False)]),
+        # Token ids are counted, whatever the texts' lengths.
+        ((30, 9), [(4, "stop", 3), (8, "stop", 1)], {}, [(10, 3, True, False), (20, 1, True, False)]),
+        ((30, 4), [(4, "stop", 3), (8, "stop", None)], {}, [(10, 3, True, False), (20, 1, True, False)]),
+        # The first prompt's usage alone, as llama.cpp tells it: no sum.
+        ((10, 1), [(4, "stop", None), (8, "stop", None)], {}, None),
+        ((10, 4), [(4, "length", None), (8, "length", None)], {}, None),
+        ((10, 3), [(4, "stop", 3), (8, "stop", 1)], {}, None),
+        # More than was asked for.
+        ((30, 90), [(4, "stop", None), (8, "stop", None)], {}, [(10, 30, True, True), (20, 60, True, True)]),
+        # An empty answer may have no token; a text has one.
+        ((30, 3), [(0, "stop", None), (8, "stop", None)], {}, [(10, 0, True, True), (20, 3, True, True)]),
+        ((30, 2), [(1, "stop", None), (4000, "stop", None)], {}, [(10, 1, True, False), (20, 1, True, False)]),
+        # Two choices each.
+        ((30, 12), [(4, "stop", None)] * 4, {"weight": 2}, [(10, 6, True, True), (20, 6, True, True)]),
+        # Without a limit.
+        (
+            (30, 90),
+            [(4, "stop", None), (8, "stop", None)],
+            {"max_output_tokens": None},
+            [(10, 30, True, True), (20, 60, True, True)],
+        ),
+        # Echoed prompts are texts without an output token of their own.
+        ((30, 2), [(900, "length", None), (8, "length", None)], {"max_output_tokens": 0, "echo": True}, [
+            (10, 1, True, False), (20, 1, True, False),
+        ]),
+    ],
+)  # fmt: skip
+def test_a_lists_usage_is_shared_out(told, made, shape, usages):
+    shared = shared_usages(listed(10, 20, **shape), Usage(*told), made)
+    assert shared == (usages and [Usage(*usage) for usage in usages])
+
+
+def test_no_prompt_is_left_without_a_token():
+    made = [(4, "length", None)] * 3
+    shared = shared_usages(listed(1, 5000, 1), Usage(12, 12), made)
+    assert [usage.prompt_tokens for usage in shared] == [1, 10, 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "events", "reason", "limit", "tokens"),
+    [
+        (0, 0, "stop", 20, 0),
+        (9, 3, "stop", 20, 3),
+        (40, 2, "stop", 20, 10),
+        (41, 2, "stop", 20, 11),
+        (400, 2, "stop", 20, 20),
+        (400, 2, "stop", None, 100),
+        (4, 1, "length", 20, 20),
+    ],
+)
+def test_what_a_streamed_choice_probably_has(size, events, reason, limit, tokens):
+    assert estimated_tokens(size, events, reason, limit) == tokens
+
+
+def test_sizes_are_utf8_bytes_and_whatever_is_no_text_has_none():
+    assert [size_of(text) for text in ("abc", "äß", "日", "\ud800", "", None, 5)] == [3, 4, 3, 3, 0, 0, 0]
