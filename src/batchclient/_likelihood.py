@@ -6,6 +6,7 @@ Rules:
 - With token ids the boundary is a count. With text it is counted in characters from the end, because some models put tokens of their own
   before a prompt and none after it; the last tokens' texts must spell the continuation. A token that lies across the boundary belongs to the
   continuation: it writes a part of it.
+- A prompt's first token alone may be null: nothing stands before it. Minus infinity counts where the server says so.
 - What does not fit is an error. A wrong likelihood is worse than none.
 
 Source of the fields: OpenAI's legacy completions; vLLM 0.32 ``entrypoints/openai/completion/serving.py``, observed on a running server:
@@ -36,6 +37,13 @@ _SET_HERE = (
     "suffix",
     "best_of",
 )
+_NO_ECHO = "the server did not echo the prompt with its log-probabilities; log_likelihood() needs echo and logprobs"
+_ROUNDED_UP = 1e-3
+"""A certain token's logarithm is 0, and a little more where it was computed in 16 bits."""
+
+
+class _Unlikely(ValueError):
+    """What the server says is no likelihood. Its words are ours."""
 
 
 class Split:
@@ -106,16 +114,14 @@ def read_likelihood(completion: Completion, split: Split, *, generated: bool) ->
             raise TypeError
         end = len(tokens) - _generated_tokens(completion, split, len(tokens)) if generated else len(tokens)
         start = _start(tokens[:end], split)
-        parts = tuple(
-            [_part(*entry) for entry in zip(tokens[start:end], numbers[start:end], tops[start:end], strict=True)]
-        )
-    except (KeyError, TypeError, AttributeError, ValueError):
-        # The error itself may hold the prompt.
-        message = (
-            "the server did not echo the prompt with its log-probabilities; log_likelihood() needs echo and logprobs"
-        )
+        parts = tuple([_part(place, tokens[place], numbers[place], tops[place]) for place in range(start, end)])
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        # The error itself may hold the prompt, unless it is ours.
+        message = error.args[0] if isinstance(error, _Unlikely) else _NO_ECHO
         raise DialectError(message) from None
-    usage = completion.usage or Usage(end, 0)
+    usage = completion.usage
+    if usage is None or usage.estimated:
+        usage = Usage(end, len(tokens) - end)
     total = sum(part.log_likelihood for part in parts if part.log_likelihood is not None)
     return LogLikelihood(total, parts, usage, completion.attempts, completion.extra)
 
@@ -124,9 +130,10 @@ def _generated_tokens(completion: Completion, split: Split, tokens: int) -> int:
     """How many of the tokens were generated."""
     if split.tokens is not None:
         return max(0, tokens - split.tokens[0])
-    if completion.usage is None:
+    usage = completion.usage
+    if usage is None or usage.completion_tokens_estimated:
         raise ValueError("nothing tells the prompt's tokens from the others")
-    return completion.usage.completion_tokens
+    return usage.completion_tokens
 
 
 def _start(tokens: list[str], split: Split) -> int:
@@ -150,9 +157,19 @@ def _start(tokens: list[str], split: Split) -> int:
     return start
 
 
-def _part(text: str, number: float | None, top: Mapping[str, float] | None) -> TokenLikelihood:
-    if number is None:
+def _part(place: int, text: Any, number: Any, top: Any) -> TokenLikelihood:
+    if type(text) is not str:
+        raise TypeError("a token is no text")
+    if number is None and place == 0:
         return TokenLikelihood(text, None, None)
+    if not _is_log(number):
+        raise _Unlikely("the server did not tell the log-probability of every token of the continuation")
+    if not isinstance(top, Mapping) or not top or not all(map(_is_log, top.values())):
+        raise _Unlikely("the server did not tell for every token of the continuation which one is the likeliest")
     # By value: two tokens may have the same text.
-    is_greedy = number >= max(top.values()) if top else None
-    return TokenLikelihood(text, float(number), is_greedy)
+    return TokenLikelihood(text, float(number), number >= max(top.values()))
+
+
+def _is_log(number: Any) -> bool:
+    """Whether it is the logarithm of a probability, as servers round it; NaN is none."""
+    return type(number) in (int, float) and number <= _ROUNDED_UP

@@ -9,6 +9,8 @@ import anyio
 import pytest
 
 from batchclient import (
+    Completion,
+    Choice,
     BadRequest,
     Classification,
     ConfigError,
@@ -20,6 +22,7 @@ from batchclient import (
     Usage,
 )
 from batchclient._core.kinds import Kind
+from batchclient._likelihood import make_split, read_likelihood
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport
@@ -503,6 +506,61 @@ async def test_what_does_not_fit_is_no_likelihood(reply):
             await client.log_likelihood("b", given="a")
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("numbers", "tops"),
+    [
+        ([None, -1.0, None, -0.5], [None, {"b": -1.0}, None, {"d": -0.5}]),
+        ([None, None, -1.0, -0.5], [None, None, {"c": -1.0}, {"d": -0.5}]),
+        ([None, -1.0, -2.0, None], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, float("nan"), -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, "-2.0", -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, True, -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, 2.0, -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, float("inf"), -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+        ([None, -1.0, -2.0, -0.5], [None, {"b": -1.0}, None, {"d": -0.5}]),
+        ([None, -1.0, -2.0, -0.5], [None, {"b": -1.0}, {}, {"d": -0.5}]),
+        ([None, -1.0, -2.0, -0.5], [None, {"b": -1.0}, {"c": None}, {"d": -0.5}]),
+        ([None, -1.0, -2.0, -0.5], [None, {"b": -1.0}, {"c": float("nan")}, {"d": -0.5}]),
+        ([None, -1.0, -2.0, -0.5], [None, {"b": -1.0}, ["c", -2.0], {"d": -0.5}]),
+        ([None, -1.0, -(10**400), -0.5], [None, {"b": -1.0}, {"c": -2.0}, {"d": -0.5}]),
+    ],
+)
+async def test_a_token_whose_likelihood_is_not_told_leaves_no_total(numbers, tops):
+    server = ScriptedTransport(*[echoed(["a", "b", "c", "d"], numbers, tops)] * 2)
+    async with make_client(server) as client:
+        with pytest.raises(DialectError) as caught:
+            await client.log_likelihood("bcd", given="a")
+        # What is not told of the part that was given does not matter.
+        if numbers[3] is not None:
+            assert (await client.log_likelihood("d", given="abc")).total == -0.5
+    assert "log_likelihood" not in caught.value.message or "echo" in caught.value.message
+
+
+async def test_an_impossible_token_is_minus_infinity_where_the_server_says_so():
+    tops = [None, {"b": -1.0}, {"x": -0.1}]
+    server = ScriptedTransport(echoed(["a", "b", "c"], [None, -1.0, float("-inf")], tops))
+    async with make_client(server) as client:
+        answer = await client.log_likelihood("bc", given="a")
+    assert answer.total == float("-inf")
+    assert not answer.is_greedy
+
+
+def test_an_estimate_tells_no_generated_token_from_the_prompts():
+    logprobs = {
+        "tokens": ["a", "b", "z"],
+        "token_logprobs": [None, -2.0, -9.0],
+        "top_logprobs": [None, {"b": -2.0}, {"z": -9.0}],
+    }
+    split = make_split("b", "a", {})
+    counted = Completion((Choice(0, "abz", "length", logprobs),), Usage(2, 1))
+    assert read_likelihood(counted, split, generated=True).total == -2.0
+    shared = Completion((Choice(0, "abz", "length", logprobs),), Usage(2, 1, completion_tokens_estimated=True))
+    with pytest.raises(DialectError):
+        read_likelihood(shared, split, generated=True)
+    # Without a generated token the echo's own count is exact.
+    assert read_likelihood(shared, make_split("bz", "a", {}), generated=False).usage == Usage(3, 0)
 
 
 # Maps ----------------------------------------------------------------------------------------------------------------
