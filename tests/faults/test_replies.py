@@ -258,7 +258,7 @@ WISHES = {
     ("retry-after", "soon"): (None, True),
     ("retry-after", ""): (None, True),
     ("retry-after", "Wed, 21 Oct 2015 07:28:00 GMT"): (None, True),
-    ("retry-after", "1e9"): (1e9, False),
+    ("retry-after", "1000000000"): (1e9, False),
     ("retry-after", "61"): (61.0, False),
     ("retry-after", "Fri, 31 Dec 2100 23:59:59 GMT"): (..., False),
 }

@@ -74,7 +74,19 @@ def test_lognormal_lengths_have_the_mean_and_end_by_themselves():
     assert "".join(one.pieces()) == one.text
 
 
-@pytest.mark.parametrize("text", ["", "lognormal", "lognormal:x:1", "lognormal:0:1", "lognormal:5:-1", "fixed:3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lognormal",
+        "lognormal:x:1",
+        "lognormal:0:1",
+        "lognormal:5:-1",
+        "lognormal:inf:1",
+        "lognormal:5:inf",
+        "fixed:3",
+    ],
+)
 def test_wrong_lengths(text):
     with pytest.raises(ValueError, match="lognormal:MEAN:SIGMA"):
         OutputLengths.parse(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC
@@ -15,12 +14,15 @@ from pydantic_core import from_json
 __all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
 
 _LENGTHS = (
-    re.compile(r"maximum context length is (\d+) tokens"),
-    re.compile(r"maximum context length of (\d+) tokens"),
-    re.compile(r"model's context length \((\d+) tokens\)"),
-    re.compile(r"available context size \((\d+) tokens\)"),
+    re.compile(r"maximum context length is ([1-9][0-9]{0,11}) tokens"),
+    re.compile(r"maximum context length of ([1-9][0-9]{0,11}) tokens"),
+    re.compile(r"model's context length \(([1-9][0-9]{0,11}) tokens\)"),
+    re.compile(r"available context size \(([1-9][0-9]{0,11}) tokens\)"),
 )
 """vLLM's words, SGLang's for what was asked for and for a prompt alone, and llama.cpp's."""
+_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
+_DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
+"""All three forms of HTTP's begin with a weekday. What reads them takes digits of any script, and underscores."""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _WORDS = frozenset({"role", "type"})
@@ -167,29 +169,24 @@ def _cut_runs(message: str, form: str, label: str) -> str:
 def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | None:
     """Return the server's wish to be left alone, in seconds, or ``None`` if it has none that makes sense.
 
-    Source: RFC 9110, section 10.2.3 (seconds or a date); ``retry-after-ms`` is openai's. Zero, the past and nonsense count
-    as no wish.
+    Source: RFC 9110, section 10.2.3 (seconds or a date); ``retry-after-ms`` is openai's. A number is digits with at most one
+    point among or before them. Zero, the past and nonsense count as no wish.
     """
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        value = headers.get(name)
-        if value is None:
-            continue
-        seconds = _number(value, scale)
-        if seconds is None and name == "retry-after":
+        value = headers.get(name, "").strip(" \t")
+        seconds = None
+        if _NUMBER.fullmatch(value):
+            seconds = float(value) * scale
+        elif name == "retry-after":
             seconds = _date(value, wall_time)
-        if seconds is not None and math.isfinite(seconds) and seconds > 0:
+        if seconds is not None and seconds > 0:
             return seconds
     return None
 
 
-def _number(value: str, scale: float) -> float | None:
-    try:
-        return float(value) * scale
-    except ValueError:
-        return None
-
-
 def _date(value: str, wall_time: float) -> float | None:
+    if not _DATE.fullmatch(value):
+        return None
     try:
         date = parsedate_to_datetime(value)
         # HTTP knows no other zone than GMT, and one of its three forms names none.

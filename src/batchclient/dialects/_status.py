@@ -25,7 +25,7 @@ _LIST_REFUSED = re.compile(
     re.IGNORECASE,
 )
 _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
-_STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) (\d+)", re.IGNORECASE)
+_STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) ([1-9][0-9]{0,8})\b", re.IGNORECASE)
 _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
 """A server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the list's others are well without it."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from batchclient.simulator.validation import CompletionCall
 
 __all__ = ["KINDS", "Fault", "FaultInjector"]
+
+_COUNT = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"-?(?:[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:e-[0-9]{1,2})?")
 
 KINDS: dict[str, str] = {
     "status": "=CODE: answer with this status; retry_after=SECONDS adds the header",
@@ -108,7 +112,9 @@ class Fault:
                 case "rate":
                     fields["rate"] = _number(spec, key, value)
                 case "count" | "after":
-                    fields[key] = int(_number(spec, key, value))
+                    if not _COUNT.fullmatch(value):
+                        raise ValueError(f"in fault {spec!r}: {key} takes a whole number, got {value!r}")
+                    fields[key] = int(value)
                 case "retry_after":
                     fields["retry_after_s"] = _number(spec, key, value)
                 case _:
@@ -131,10 +137,9 @@ class Fault:
 
 
 def _number(spec: str, key: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ValueError(f"in fault {spec!r}: {key} takes a number, got {value!r}") from None
+    if not _NUMBER.fullmatch(value):
+        raise ValueError(f"in fault {spec!r}: {key} takes a number, got {value!r}")
+    return float(value)
 
 
 class FaultInjector:

@@ -102,7 +102,7 @@ class OutputLengths:
                 except ValueError:
                     pass
                 else:
-                    if lengths.mean_tokens and lengths.mean_tokens > 0 and lengths.sigma >= 0:
+                    if lengths.mean_tokens and 0 < lengths.mean_tokens < math.inf and 0 <= lengths.sigma < math.inf:
                         return lengths
         raise ValueError(f"output lengths are 'fixed' or 'lognormal:MEAN:SIGMA' (as in lognormal:200:1), got {text!r}")
 
