@@ -59,6 +59,39 @@ def test_one_connection_serves_many_requests_and_large_bodies(server):
             assert len(reply.json()["choices"]) == size
 
 
+def over_a_socket(port, *pieces):
+    """What is answered to these bytes, until the server closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as raw:
+        for piece in pieces:
+            raw.sendall(piece)
+        answer = b""
+        while piece := raw.recv(65536):
+            answer += piece
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [("content-length: 1000000", b"x" * 101), ("transfer-encoding: chunked", b"65\r\n" + b"x" * 101 + b"\r\n")],
+    ids=["length", "chunks"],
+)
+def test_a_body_over_the_bound_is_not_read_to_its_end(header, body):
+    with EmbeddedServer("instant", max_body_bytes=100) as server:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\n{header}\r\n\r\n".encode()
+        answer = over_a_socket(server.port, head, body)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"connection: close" in answer.lower()
+        ok = httpx.post(f"{server.base_url}/completions", json={"prompt": "a", "max_tokens": 1})
+        assert ok.status_code == 200
+
+
+def test_a_body_nested_without_end_is_the_callers_fault(server):
+    for body in (b"[" * 100_000, b'{"prompt":' * 100_000, b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
+        reply = httpx.post(f"{server.base_url}/completions", content=body)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["code"] == 400
+
+
 def test_other_routes_and_statistics(server):
     assert httpx.get(f"{server.base_url}/models").json()["data"][0]["id"] == server.model
     assert httpx.get(f"{server.root_url}/health").status_code == 200

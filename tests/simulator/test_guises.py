@@ -200,3 +200,64 @@ def test_a_serial_server_serves_one_prompt_of_a_list_after_the_other():
         most = max(most, one.engine.running + one.engine.waiting)
     assert (most, parts[-1].last) == (1, True)
     assert len(json.loads(parts[-1].body)["choices"]) == 3
+
+
+@pytest.mark.parametrize("guise", GUISES)
+def test_the_bound_on_bodies_is_the_real_servers_where_it_has_one(guise):
+    assert server(guise).max_body_bytes == (2_000_000 if guise in ("tgi", "tei") else 64 << 20)
+    small = server(guise, max_body_bytes=9)
+    path = next(iter(small.guise.routes))
+    status, headers, words = ask(small, "POST", path, b" " * 10)
+    assert (status, headers["connection"]) == (413, "close")
+    assert json.loads(words)
+    assert ask(small, "POST", path, b" " * 9)[0] != 413
+
+
+UNREADABLE = [
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b'{"prompt":' + b"[" * 3000 + b"]" * 3000 + b"}",
+    b'{"prompt": "\\ud800"}',
+    b"\xff",
+    b"",
+]
+ODD = [
+    b'{"prompt": [true]}',
+    b'{"prompt": ["a", 1]}',
+    b'{"prompt": [{"a": 1}]}',
+    b'{"prompt": "a", "max_tokens": "x", "n_predict": "x"}',
+    b'{"prompt": "a", "max_tokens": true, "n_predict": true}',
+    b'{"prompt": "a", "temperature": {}}',
+    b'{"prompt": "a", "stop": NaN}',
+    b'{"prompt": "a", "stop": ["a", 1]}',
+    b'{"prompt": "a", "n": [1]}',
+    b'{"prompt": "a", "n": 99999999999999999999, "temperature": 1}',
+    b'{"prompt": "a", "stream": true, "stream_options": 2.5}',
+    b'{"prompt": "a", "stream": true, "stream_options": [1]}',
+    b'{"text": 5}',
+    b'{"input_ids": 5}',
+    b'{"input_ids": [[true]]}',
+    b'{"messages": [[{"role": "user", "content": "a"}]], "n": [1]}',
+    b'{"messages": "a", "max_tokens": null}',
+    b'{"input": [{}]}',
+]
+
+
+@pytest.mark.parametrize("guise", GUISES)
+def test_no_body_makes_a_server_fail(guise):
+    """What is no JSON, or is nested too deeply, is refused; so are odd fields, where the server looks at them."""
+    one = server(guise)
+    paths = [*one.guise.routes, *(path for method, path in one.guise.pages if method == "POST")]
+    for path in paths:
+        for body in (*UNREADABLE, *ODD):
+            status, _, words = ask(one, "POST", path, body)
+            # What llama-server cannot parse is a 500 there: its own words, not ours.
+            own = guise == "llamacpp" and b"json.exception" in words
+            assert own or 400 <= status < 500 or (status == 200 and body in ODD), (path, body[:60], words[:200])
+
+
+def test_a_request_for_more_sequences_than_memory_holds_is_refused():
+    body = {"prompt": ["a"] * 1024, "n": 129, "temperature": 1, "max_tokens": 1}
+    status, _, words = ask(server("vllm"), "POST", "/v1/completions", body)
+    assert status == 400
+    assert b"132096 sequences" in words

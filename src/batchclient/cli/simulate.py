@@ -26,6 +26,9 @@ def simulate(
     max_num_queued_reqs: Annotated[
         int | None, typer.Option(help="503 above this many sequences (default: none).")
     ] = None,
+    max_body_bytes: Annotated[
+        int | None, typer.Option(min=1, help="413 for a longer body (default: 64 MiB, or what the real server reads).")
+    ] = None,
     fault: Annotated[list[str] | None, typer.Option(help="A fault, as status=503,rate=0.05; repeatable.")] = None,
     api_key: Annotated[str | None, typer.Option(help="Demand this key.", envvar="BATCHCLIENT_SIMULATE_API_KEY")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
@@ -54,6 +57,7 @@ def simulate(
         "max_num_seqs": max_num_seqs,
         "kv_tokens": kv_tokens,
         "max_queued": max_num_queued_reqs,
+        "max_body_bytes": max_body_bytes,
         "faults": fault or [],
         "api_key": api_key,
         "seed": seed,

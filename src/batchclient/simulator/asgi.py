@@ -71,7 +71,7 @@ class SimulatorApp:
             raise NotImplementedError(f"the simulator speaks HTTP only, not {scope['type']}")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read_body(receive)
+        body = await _read_body(receive, self.server.max_body_bytes)
         if body is None:
             return
         self._requests += 1
@@ -138,19 +138,21 @@ class SimulatorApp:
         self._pump()
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """The whole body; ``None`` if the client left before its end."""
+async def _read_body(receive: Receive, most_bytes: int) -> bytes | None:
+    """The whole body, or more than ``most_bytes`` of it; ``None`` if the client left before its end."""
     message = await receive()
     if message["type"] != "http.request":
         return None
     if not message.get("more_body"):
         return bytes(message["body"])
     pieces = [message["body"]]
-    while message.get("more_body"):
+    size = len(pieces[0])
+    while message.get("more_body") and size <= most_bytes:
         message = await receive()
         if message["type"] != "http.request":
             return None
         pieces.append(message["body"])
+        size += len(message["body"])
     return b"".join(pieces)
 
 

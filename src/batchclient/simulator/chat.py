@@ -137,6 +137,7 @@ def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
             problems += _message_problems(each, loc)
     if problems:
         raise invalid(problems)
+    _check_chat_fields(fields)
     if (fields.get("n") or 1) > 1:
         message = "Batch chat completions do not support `n > 1`. Please set `n` to 1."
         raise bad_request(f"{message} (parameter=n, value={fields['n']})", "n")
@@ -146,7 +147,6 @@ def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
             " (parameter=use_beam_search)"
         )
         raise bad_request(message, "use_beam_search")
-    _check_chat_fields(fields)
     _check_model(fields, limits)
     call = ChatCall(fields, conversations)
     call.is_last_token_only, call.stream = call.stream, False

@@ -36,7 +36,7 @@ from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter, RankWriter
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
 
 __all__ = ["LLAMACPP"]
 
@@ -81,6 +81,8 @@ def _prompts(prompt: object) -> tuple[list[Prompt], bool]:
         raise _refusal(400, '"prompt" must not be empty')
     if all(type(each) is int for each in prompt):
         return [prompt], False
+    if not all(isinstance(each, str) or is_ids(each) for each in prompt):
+        raise _refusal(400, "a prompt is a text or token ids; mixed ones are not simulated")
     return prompt, True
 
 
@@ -92,16 +94,15 @@ def _parse_native(body: bytes, limits: Limits) -> CompletionCall:
     if named.get("seed") == -1:
         del named["seed"]
     call = _CompletionCall(named, prompts, is_list=is_list)
-    asked = fields.get("n_predict", -1)
-    _check_lengths(call, asked, limits)
+    _check_lengths(call, fields.get("n_predict"), limits)
     return call
 
 
-def _check_lengths(call: CompletionCall, asked: int, limits: Limits) -> None:
+def _check_lengths(call: CompletionCall, asked: int | None, limits: Limits) -> None:
     longest = limits.max_model_len_tokens
     check_prompts(
         call,
-        [asked] * len(call.prompts),
+        [-1 if asked is None else asked] * len(call.prompts),
         longest,
         lambda tokens: _refusal(
             400,
@@ -127,7 +128,7 @@ def _parse_openai(body: bytes, limits: Limits) -> CompletionCall:
     if all(prompts):
         restated(any_model, _words)(pydantic_core.to_json(checked), Limits("", 1 << 40))
     call = CompletionCall(heeded, prompts)
-    _check_lengths(call, heeded.get("max_tokens", -1), limits)
+    _check_lengths(call, heeded.get("max_tokens"), limits)
     return call
 
 

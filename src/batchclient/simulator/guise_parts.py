@@ -103,6 +103,17 @@ def openai_models(owned_by: str, **more: Callable[[SimulatedServer], object]) ->
 # Reading -----------------------------------------------------------------------------------------------------------
 
 
+_INTEGERS = "max_tokens max_completion_tokens n_predict n_probs n seed top_k min_tokens top_logprobs_num"
+_NUMBERS = "temperature top_p min_p presence_penalty frequency_penalty repetition_penalty repeat_penalty"
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_INTEGERS.split(), (int,)),
+    **dict.fromkeys(_NUMBERS.split(), (int, float)),
+    "logprobs": (int, bool),  # a number for completions, true or false for chats
+    "stop": (str, list),
+    "stream_options": (dict,),
+}
+
+
 def flat_error(status: int, message: str) -> HttpError:
     """As SGLang and trtllm-serve write errors: not nested."""
     body = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": status}
@@ -142,10 +153,10 @@ any_rerank = whatever_model(parse_rerank)
 
 
 def read_object(body: bytes, words: Words) -> dict[str, Any]:
-    """Read a body that must be a JSON object.
+    """Read a body that must be a JSON object, and check the types of what every server heeds.
 
     Raises:
-        HttpError: it is none.
+        HttpError: it is none, or a field has a wrong type.
     """
     try:
         fields = pydantic_core.from_json(body)
@@ -153,6 +164,13 @@ def read_object(body: bytes, words: Words) -> dict[str, Any]:
         raise words(400, "the body is not JSON") from None
     if not isinstance(fields, dict):
         raise words(400, "the body is not an object")
+    for name, value in fields.items():
+        kinds = _TYPES.get(name)
+        if kinds is not None and value is not None and type(value) not in kinds:
+            raise words(400, f"{name}: a {type(value).__name__} is of the wrong type")
+    stop = fields.get("stop")
+    if isinstance(stop, list) and not all(isinstance(each, str) for each in stop):
+        raise words(400, "stop: a stop string is a text")
     return fields
 
 

@@ -41,7 +41,7 @@ from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
 
 __all__ = ["SGLANG"]
 
@@ -133,6 +133,8 @@ def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
     item: Any = ids if text is None else text
     is_list = isinstance(item, list) and (text is not None or (bool(item) and isinstance(item[0], list)))
     prompts: list[Prompt] = item if is_list else [item]
+    if not all(is_ids(each) if text is None else isinstance(each, str) for each in prompts):
+        raise _refusal(400, "text is a text or a list of them, input_ids token ids or a list of those")
     given = fields.get("sampling_params") or {}
     each = given if isinstance(given, list) else [given] * len(prompts)
     if len(each) != len(prompts):

@@ -34,6 +34,7 @@ __all__ = ["MAX_CLIENT_BATCH_SIZE", "TEI"]
 _VERSION = "1.9.3"
 MAX_CLIENT_BATCH_SIZE = 32
 _MAX_CONCURRENT_REQUESTS = 512
+_PAYLOAD_LIMIT = 2_000_000
 
 
 def _info(server: SimulatedServer) -> dict[str, object]:
@@ -101,6 +102,8 @@ TEI = Guise(
         ("POST", "/tokenize"): _tokenize,
         ("GET", "/metrics"): metrics_page(_metrics),
     },
+    max_body_bytes=_PAYLOAD_LIMIT,
+    too_large=pydantic_core.to_json({"message": "length limit exceeded", "code": 413, "type": "payload too large"}),
     busy=HttpError(429, pydantic_core.to_json({"message": "Model is overloaded", "code": 429, "type": "overloaded"})),
     version=_VERSION,
     owned_by=None,

@@ -42,6 +42,7 @@ _VERSION = "3.3.6-dev0"
 _MAX_CLIENT_BATCH_SIZE = 4
 _MAX_CONCURRENT_REQUESTS = 128
 _MAX_STOP_SEQUENCES = 4
+_PAYLOAD_LIMIT = 2_000_000
 _DEFAULT_MAX_TOKENS = 100
 _HEEDED = ("max_tokens", "temperature", "top_p", "stream", "seed", "repetition_penalty", "frequency_penalty", "stop")
 
@@ -189,6 +190,8 @@ TGI = Guise(
         ("GET", "/v1/models"): lambda server, body: openai_models(server.model)(server, body),
         ("GET", "/metrics"): metrics_page(_metrics),
     },
+    max_body_bytes=_PAYLOAD_LIMIT,
+    too_large=_refusal(413, "Failed to buffer the request body: length limit exceeded", "payload too large").body,
     busy=_refusal(429, "Model is overloaded", "overloaded"),
     version=_VERSION,
     owned_by=None,

@@ -104,6 +104,8 @@ class Guise:
         max_concurrent: sequences above which it is busy, unless ``max_queued`` says otherwise; ``None``: never.
         slots: sequences that it runs at once, unless ``max_num_seqs`` says otherwise; ``None``: as the profile says.
         not_found: status and body for a path that it does not have.
+        max_body_bytes: the longest body that it reads, unless ``SimulatedServer`` is told otherwise.
+        too_large: the refusal of a longer one.
     """
 
     name: str
@@ -116,6 +118,8 @@ class Guise:
     max_concurrent: int | None = None
     slots: int | None = None
     not_found: tuple[int, bytes] = (404, b'{"detail":"Not Found"}')
+    max_body_bytes: int = 64 << 20
+    too_large: bytes = error_body("The request's body is too large.", "RequestEntityTooLarge", 413)
 
 
 CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")

@@ -18,14 +18,14 @@ import pydantic_core
 
 from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
 from batchclient.simulator.validation import (
-    _VOCABULARY,
+    VOCABULARY,
     CompletionCall,
     HttpError,
     Limits,
-    _is_ids,
     bad_request,
     error_body,
     invalid,
+    is_ids,
     parse_json,
     problem,
 )
@@ -83,7 +83,7 @@ def _checked_tokens(prompt: Prompt, limits: Limits) -> int:
     tokens = count_tokens(prompt)
     if not tokens:
         raise bad_request("The decoder prompt cannot be empty")
-    if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
+    if isinstance(prompt, list) and max(prompt) >= VOCABULARY:
         raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
     longest = limits.max_model_len_tokens
     # A prompt may fill the whole context: nothing is generated after it.
@@ -118,9 +118,9 @@ def check_inputs(fields: dict[str, Any], name: str = "input") -> list[Prompt]:
     if not isinstance(given, list):
         not_list = problem("list_type", where, "Input should be a valid list", given)
         raise invalid([not_list, not_list, problem("string_type", where, "Input should be a valid string", given)])
-    if given and _is_ids(given):
+    if given and is_ids(given):
         return [given]
-    if all(type(each) is str for each in given) or all(_is_ids(each) for each in given):
+    if all(type(each) is str for each in given) or all(is_ids(each) for each in given):
         return given
     raise invalid(
         [
@@ -369,7 +369,7 @@ def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tu
     tokens = fields.get("tokens")
     if "tokens" not in fields:
         raise invalid([problem("missing", "body.tokens", "Field required", fields)])
-    if not _is_ids(tokens):
+    if not is_ids(tokens):
         raise invalid([problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
     _check_named_model(fields, server.limits)
     assert isinstance(tokens, list)

@@ -27,9 +27,13 @@ from batchclient.simulator.pages import load_headers, page_of
 from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters
 from batchclient.simulator.text import OutputLengths
-from batchclient.simulator.validation import CompletionCall, HttpError, Limits
+from batchclient.simulator.validation import CompletionCall, HttpError, Limits, bad_request
 
 __all__ = ["Part", "SimulatedServer"]
+
+
+_MOST_SEQUENCES = 131_072
+"""Prompts times ``n``: each takes memory from the start."""
 
 
 class SimulatedServer:
@@ -49,6 +53,7 @@ class SimulatedServer:
         kv_tokens: overrides the profile's.
         epoch_s: Unix time at ``now`` 0, for ``created``.
         guise: whose paths, bodies and words it has; see ``guises``.
+        max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or what the real server reads at most).
 
     Raises:
         ValueError: an argument is wrong.
@@ -70,12 +75,17 @@ class SimulatedServer:
         kv_tokens: int | None = None,
         epoch_s: float = 0.0,
         guise: str | Guise = "vllm",
+        max_body_bytes: int | None = None,
     ) -> None:
         if not model:
             raise ValueError("model: a name of at least one character")
         if max_queued is not None and max_queued < 0:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
+        if max_body_bytes is not None and max_body_bytes < 1:
+            raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
         self.guise = make_guise(guise) if isinstance(guise, str) else guise
+        self.max_body_bytes = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
+        """A longer body is refused; whoever reads one may stop there."""
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs
         costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=slots, kv_tokens=kv_tokens)
         self.profile = costs.at_speed(speed)
@@ -132,6 +142,8 @@ class SimulatedServer:
         """
         self._advance(now)
         try:
+            if len(body) > self.max_body_bytes:
+                raise HttpError(413, self.guise.too_large, (("connection", "close"),))
             route = self.guise.routes.get(path) if method == "POST" else None
             if route is None:
                 if path.startswith("/v1/"):
@@ -141,6 +153,8 @@ class SimulatedServer:
             named = dict(headers)
             self._check_key(named)
             call = route.parse(body, self.limits)
+            if call.sequences > _MOST_SEQUENCES:
+                raise bad_request(f"{call.sequences} sequences in one request are more than {_MOST_SEQUENCES}.", "n")
             self.counters.note(now, len(call.prompts), is_stream=call.stream)
             self._take(request_id, route, call, named, now)
         except HttpError as error:

@@ -17,6 +17,7 @@ import pydantic_core
 from batchclient.simulator.text import Prompt, count_tokens
 
 __all__ = [
+    "VOCABULARY",
     "CompletionCall",
     "HttpError",
     "Limits",
@@ -26,6 +27,7 @@ __all__ = [
     "check_sampling",
     "error_body",
     "invalid",
+    "is_ids",
     "parse_completion",
     "parse_json",
     "problem",
@@ -37,7 +39,7 @@ _MAX_PROBLEMS = 10
 # VLLM_MAX_N_SEQUENCES.
 _MAX_CHOICES = 16_384
 # More than any open model's vocabulary.
-_VOCABULARY = 300_000
+VOCABULARY = 300_000
 
 
 class HttpError(Exception):
@@ -189,6 +191,8 @@ def _json_problem(body: bytes) -> tuple[str, str]:
         json.loads(body)
     except json.JSONDecodeError as error:
         at, message = error.pos, error.msg
+    except RecursionError:
+        at, message = 0, "it is nested too deeply"
     except ValueError:
         at, message = 0, "invalid UTF-8"
     else:
@@ -227,7 +231,7 @@ def _prompts(fields: dict[str, Any], limits: Limits) -> list[Prompt]:
         raise invalid(_prompt_problems(prompt))
     if not prompt:
         return []
-    if _is_ids(prompt):
+    if is_ids(prompt):
         return [prompt]
     if len(prompt) > limits.max_prompts:
         raise bad_request(
@@ -235,12 +239,13 @@ def _prompts(fields: dict[str, Any], limits: Limits) -> list[Prompt]:
             "this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable. (parameter=prompt)",
             "prompt",
         )
-    if all(type(each) is str for each in prompt) or all(_is_ids(each) for each in prompt):
+    if all(type(each) is str for each in prompt) or all(is_ids(each) for each in prompt):
         return prompt
     raise invalid(_prompt_problems(prompt))
 
 
-def _is_ids(value: object) -> bool:
+def is_ids(value: object) -> bool:
+    """Whether it is a list of token ids; an empty one is."""
     return isinstance(value, list) and all(type(each) is int for each in value)
 
 
@@ -365,7 +370,7 @@ def check_lengths(call: CompletionCall, limits: Limits, asked: int | None) -> No
         tokens = count_tokens(prompt)
         if not tokens:
             raise bad_request("The decoder prompt cannot be empty")
-        if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
+        if isinstance(prompt, list) and max(prompt) >= VOCABULARY:
             raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
         if tokens >= longest:
             raise bad_request(
