@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchclient._inputs import check_ids
+from batchclient.dialects._arguments import LIKELIHOOD, refuse_unknown
 from batchclient.errors import ConfigError, DialectError
 from batchclient.types import Completion, LogLikelihood, TokenLikelihood, Usage
 
@@ -72,9 +73,11 @@ def make_split(continuation: str | Sequence[int], given: str | Sequence[int], pa
     Raises:
         ConfigError: an argument is wrong; it names the argument.
     """
+    extra = params.get("extra_body")
     for name in _SET_HERE:
-        if name in params:
+        if name in params or (isinstance(extra, Mapping) and name in extra):
             raise ConfigError(f"{name} is set by log_likelihood()", field=name)
+    refuse_unknown(LIKELIHOOD, params)
     if isinstance(continuation, str):
         if not isinstance(given, str):
             message = f"given is a text, as continuation is, not a {type(given).__name__}"

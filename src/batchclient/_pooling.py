@@ -16,6 +16,7 @@ from batchclient._core.messages import Request
 from batchclient._likelihood import ASKED, make_split, read_likelihood
 from batchclient._methods import CallMethods
 from batchclient._together import call_together
+from batchclient.dialects._arguments import refuse_unknown
 from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
@@ -46,7 +47,8 @@ class PoolingMethods(CallMethods):
         Args:
             text: a text, or a sequence of token ids.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields (``dimensions``, ``truncate_prompt_tokens``, …), carried through untouched.
+            params: the server's fields (``dimensions``, ``truncate_prompt_tokens``, …), carried through untouched; ``extra_body`` for one that no server is
+                known to take, whose name is refused.
 
         Raises:
             ConfigError: the text or a parameter is wrong. Nothing was sent.
@@ -71,7 +73,7 @@ class PoolingMethods(CallMethods):
         Args:
             text: a text, or a sequence of token ids.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields, carried through untouched.
+            params: the server's fields, as for ``embed``.
 
         Raises:
             ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``. NotFound: the server has no classifier.
@@ -96,7 +98,7 @@ class PoolingMethods(CallMethods):
         Args:
             query, document: texts.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields (``truncate_prompt_tokens``, ``instruction``, …), carried through untouched.
+            params: the server's fields (``truncate_prompt_tokens``, ``instruction``, …), as for ``embed``.
 
         Raises:
             ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``. NotFound: the server scores nothing.
@@ -140,6 +142,7 @@ class PoolingMethods(CallMethods):
                 raise ConfigError(f"document {place} is a {type(text).__name__}, not a text", field="documents")
         if not isinstance(query, str):
             raise ConfigError(f"query is a text, not a {type(query).__name__}", field="query")
+        refuse_unknown(Kind.RERANK, params)
         self._calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
         if not texts:
             return []
@@ -174,7 +177,7 @@ class PoolingMethods(CallMethods):
             continuation: a text, or token ids.
             given: what stands before it, of the same kind.
             model, timeout_s, priority, tenant: as for ``complete``. ``timeout_s`` is each request's where two are needed.
-            params: further fields of the server's, carried through untouched.
+            params: further fields of the server's, as for ``embed``.
 
         Raises:
             ConfigError: an argument is wrong. Nothing was sent.
@@ -220,7 +223,7 @@ class PoolingMethods(CallMethods):
         Args:
             text: a text.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields (``add_special_tokens``, …), carried through untouched.
+            params: the server's fields (``add_special_tokens``, …), as for ``embed``.
 
         Raises:
             ConfigError, BadRequest, BatchClientError: as for ``complete``.

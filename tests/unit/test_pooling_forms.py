@@ -170,6 +170,12 @@ def test_one_score_that_is_none_leaves_the_others():
     assert failure.once
 
 
+def test_bodies_that_others_wrote_may_hold_what_no_server_is_known_to_take():
+    """Those of the drop-in and the transports."""
+    shape, _ = Shapes().shape({"zzz": 1}, "m", kind=Kind.EMBEDDING, verbatim=True)
+    assert json.loads(shape.body) == {"model": "m", "zzz": 1}
+
+
 @pytest.mark.parametrize(
     ("prompts", "tokens", "total", "usages"),
     [

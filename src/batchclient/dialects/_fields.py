@@ -80,7 +80,14 @@ FIELDS_OF_KIND: dict[Kind, dict[str, tuple[Role, str]]] = {
     }
 }
 """What stands before ``FIELDS`` for one kind of call."""
-_METHODS = {Kind.CHAT: "chat()"}
+_METHODS = {
+    Kind.CHAT: "chat()",
+    Kind.EMBEDDING: "embed()",
+    Kind.CLASSIFICATION: "classify()",
+    Kind.SCORE: "score()",
+    Kind.RERANK: "rerank()",
+    Kind.TOKENS: "tokenize()",
+}
 """What a kind's method is called."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.requests import Shape
+from batchclient.dialects._arguments import INPUT_FIELDS, refuse_unknown
 from batchclient.dialects._fields import canonical, check_embedding_fields, sort_fields
 from batchclient.errors import ConfigError
 
@@ -33,23 +34,6 @@ _PREFIXES = {
 }
 _MIXED = b"mixed:"
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
-_INPUT_FIELDS = frozenset(
-    {
-        "input",
-        "inputs",
-        "content",
-        "text_1",
-        "text_2",
-        "data_1",
-        "data_2",
-        "query",
-        "queries",
-        "documents",
-        "texts",
-        "items",
-    }
-)
-"""What servers call what such a call is about: it is an argument, and no field may come twice."""
 
 
 class Shapes:
@@ -105,6 +89,8 @@ class Shapes:
             shape = known.get(signature)
             if shape is not None:
                 return shape, b""
+        if kind not in _GENERATING and not verbatim:
+            refuse_unknown(kind, params)
         joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
@@ -173,7 +159,7 @@ def _make_shape(
     if not isinstance(fields["model"], str) or not fields["model"]:
         raise ConfigError("model is the name the server knows the model by, a string", field="model")
     if kind not in _GENERATING:
-        for name in _INPUT_FIELDS.intersection(fields):
+        for name in INPUT_FIELDS.intersection(fields):
             raise ConfigError(f"{name} is not a parameter: the first argument is what the call is about", field=name)
         if kind is Kind.EMBEDDING:
             check_embedding_fields(fields)
