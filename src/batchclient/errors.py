@@ -222,7 +222,15 @@ class ReadTimedOut(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The connection broke after the request was sent or partly sent."""
+    """The connection broke after the request was sent or partly sent.
+
+    Attributes:
+        while_sending: a body of more than 64 KB was being written, or had just been: the server may have refused it for its length.
+        misdelivered: what came was the reply to another request of ours.
+    """
+
+    while_sending: bool = False
+    misdelivered: bool = False
 
 
 class ResponseTooLarge(TransportError):

@@ -153,8 +153,9 @@ def reset(writer):
 class _Outside:
     """A server with a loop of its own."""
 
-    def __init__(self, silent):
+    def __init__(self, silent, on_request=None):
         self.silent = silent
+        self.on_request = on_request
         self.arrived = threading.Event()
         self.ready = threading.Event()
 
@@ -170,7 +171,7 @@ class _Outside:
             await reader.read()
             return True
 
-        async with RawServer(say_nothing if self.silent else None) as server:
+        async with RawServer(say_nothing if self.silent else self.on_request) as server:
             self.server = server
             self.ready.set()
             await self.over.wait()
@@ -180,9 +181,9 @@ class _Outside:
 
 
 @contextlib.contextmanager
-def answers_in_a_thread(*, silent=False):
+def answers_in_a_thread(*, silent=False, on_request=None):
     """A server's URL; with ``silent``, also an event: a request came, and none is answered."""
-    outside = _Outside(silent)
+    outside = _Outside(silent, on_request)
     thread = threading.Thread(target=outside.run)
     thread.start()
     outside.ready.wait()

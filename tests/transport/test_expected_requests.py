@@ -67,6 +67,7 @@ async def test_every_header_is_sent_once_and_none_that_was_not_asked_for(server)
             (b"authorization", b"Bearer secret"),
             (b"x-tenant", b"t"),
             (b"content-length", str(len(route.calls[0].request.content)).encode()),
+            (b"x-request-id", headers["x-request-id"].encode()),
         ]
     )
 

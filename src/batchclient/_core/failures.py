@@ -64,6 +64,8 @@ class Failure:
         once: what happened will most likely happen again: the calls are tried again if it was the first time that this kind
             of thing happened to them, and no more.
         reply: the server's own reply, where its callers hand it on (``Shape.verbatim``).
+        while_sending: the connection broke while a body of more than 64 KB was being written: the server may have refused it
+            for its length.
     """
 
     kind: FailureKind

@@ -22,9 +22,10 @@ from batchclient.errors import (
     ReadTimedOut,
 )
 
-__all__ = ["AIOHTTP_BREAKS", "cause_of", "is_aiohttps", "is_of", "translated"]
+__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "translated"]
 
 AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
+SILENT = "the server was silent for read_timeout_s"
 _QUOTES = ": bytearray("
 _LIBRARIES = frozenset({"httpx", "httpx2"})
 """httpx2 is httpx's fork, which openai's client uses from its third major on: the same names, other classes."""
@@ -75,7 +76,7 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
     if is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
     if is_of(kind, "ReadTimeout"):
-        return ReadTimedOut("the server was silent for read_timeout_s")
+        return ReadTimedOut(SILENT)
     if is_of(kind, "DecodingError"):
         return ConnectionLost("the body could not be decompressed")
     # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.

@@ -1,4 +1,4 @@
-"""The only module that imports httpx, and knows its fork httpx2.
+"""The calls' way through httpx, or its fork httpx2: the only module that imports it, but for ``_aiohttp``.
 
 Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
@@ -13,7 +13,9 @@ Rules:
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
 - A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
   request was sent. Such a request is sent once more at once, on a socket of its own; this is no attempt and costs no retry.
-- The size of the decoded body is capped as it arrives (``_compression``). What the libraries raise is ours when it leaves here (``_exceptions``).
+- Each request has an id of its own (``_ids``), unless its caller gave one. A reply to another request of ours is none: its connection is closed.
+- ``read_s`` is silence by the clock, also while something comes byte by byte. Our own sockets see to it (``_sockets``), deadlines where they are others'.
+- What the libraries raise is ours when it leaves here (``_exceptions``). A reply's body is ``_response``'s.
 """
 
 from __future__ import annotations
@@ -21,18 +23,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpcore  # noqa: F401  # httpx imports it with its first transport, 0.3 s inside somebody's first call
 import httpx
 
-from batchclient.errors import ClientClosed, ConfigError, ConnectionLost, ResponseTooLarge
+from batchclient.errors import BatchClientError, ClientClosed, ConfigError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest, root_of
-from batchclient.transport._compression import decompressed
-from batchclient.transport._exceptions import AIOHTTP_BREAKS, cause_of, is_aiohttps, is_of, translated
+from batchclient.transport._deadline import deadline
+from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
+from batchclient.transport._ids import Mark, RequestIds
+from batchclient.transport._response import Response
+
+# It imports httpcore, which httpx does with its first transport only: 0.3 s inside somebody's first call.
+from batchclient.transport._sockets import Sockets
+from batchclient.transport._under_way import UnderWay
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,7 +48,9 @@ __all__ = ["HttpxTransport", "check_arguments"]
 
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
-_LARGEST_PIECE_BYTES = 256 * 1024
+_ID = "x-request-id"
+_LONG_BODY_BYTES = 64 * 1024
+"""Servers read a shorter one before they refuse it: it is in their sockets' buffers."""
 _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
 
@@ -104,11 +113,13 @@ class HttpxTransport:
         self._retired: list[_Pool] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._urls: dict[tuple[str, bool], httpx.URL] = {}
+        given = _ID in self._headers or (client is not None and _ID in client.headers)
+        self._ids = None if given else RequestIds()
 
     def __repr__(self) -> str:
         return f"<HttpxTransport to {self._base_url}>"
 
-    async def send(self, request: WireRequest, timeouts: Timeouts) -> _Response:
+    async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the headers of the response are there."""
         url = self._urls.get((request.path, request.from_root))
         if url is None:
@@ -125,63 +136,108 @@ class HttpxTransport:
             "write": timeouts.write_s,
             "pool": timeouts.connect_s,
         }
-        extensions: dict[str, Any] = {"timeout": seconds}
+        under_way = UnderWay(timeouts.read_s)
+        extensions: dict[str, Any] = {"timeout": seconds, "trace": under_way.trace}
         if self._client is not None:
             # What the client adds to its own requests (headers, cookies, a query) it adds to ours.
             wire = self._client.build_request(
                 request.method, str(url), content=content, headers=headers, extensions=extensions
             )
-            return await self._send_by_user_client(wire)
-        connected = _Connected()
+            return await self._send_by_user_client(wire, request, under_way, timeouts.read_s)
         if self._backend == "aiohttp":
-            wire = _aiohttp_request(request.method, url, content, headers, extensions)
+            from batchclient.transport._aiohttp import make_request
+
+            wire = make_request(request.method, url, content, headers, extensions)
         else:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
-            extensions["trace"] = connected.trace
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
+        return await self._send_in_pools(wire, request, under_way, timeouts.read_s)
+
+    async def _send_in_pools(
+        self, wire: httpx.Request, request: WireRequest, under_way: UnderWay, silence_s: float | None
+    ) -> Response:
         await self._close_idle()
         pool = self._pool()
         while True:
             pool.used += 1
-            connected.watch()
+            under_way.watch()
+            mark = self._mark(wire, request)
             try:
-                response = await pool.transport.handle_async_request(wire)
+                if self._backend == "aiohttp":
+                    async with deadline(None) as under_way.bound:
+                        response = await pool.transport.handle_async_request(wire)
+                else:
+                    response = await pool.transport.handle_async_request(wire)
             except httpx.PoolTimeout as error:
                 pool.used -= 1
                 if pool.fresh:
                     raise translated(error, self._address) from error
                 await self._retire(pool)
                 pool = self._pool()
+                continue
             except BaseException as error:
                 pool.used -= 1
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
-                if not connected.fresh and connected.age_s < _RACE_S and _is_break(error):
+                if not under_way.fresh and under_way.age_s < _RACE_S and _is_break(error):
                     # The others of this pool may have been closed as well. A new pool has fresh sockets only, so that this ends.
                     pool = self._new_pool()
                     continue
+                if isinstance(error, TimeoutError):
+                    raise ReadTimedOut(SILENT) from error
                 if isinstance(error, httpx.TransportError) or is_aiohttps(error):
-                    raise translated(error, self._address) from cause_of(error)
+                    raise self._translated(error, request) from cause_of(error)
                 raise
-            else:
-                pool.fresh = False
-                return _Response(response, self._cap, pool, self._retire)
+            pool.fresh = False
+            made = Response(response, self._cap, silence_s, mark, partial(self._release, pool))
+            await made.check()
+            return made
 
-    async def _send_by_user_client(self, wire: Any) -> _Response:
+    async def _send_by_user_client(
+        self, wire: Any, request: WireRequest, under_way: UnderWay, silence_s: float | None
+    ) -> Response:
         client: Any = self._client
+        mark = self._mark(wire, request)
         try:
-            response = await client.send(wire, stream=True, follow_redirects=False)
+            async with deadline(None) as under_way.bound:
+                response = await client.send(wire, stream=True, follow_redirects=False)
         except RuntimeError as error:
             if client.is_closed:
                 raise ClientClosed("the http_client given to BatchClient was closed") from error
             raise
+        except TimeoutError as error:
+            raise ReadTimedOut(SILENT) from error
         except Exception as error:
             if is_of(type(error), "HTTPError"):
-                raise translated(error, self._address) from cause_of(error)
+                raise self._translated(error, request) from cause_of(error)
             raise
-        return _Response(response, self._cap, None, self._retire)
+        made = Response(response, self._cap, silence_s, mark, None)
+        await made.check()
+        return made
+
+    def _mark(self, wire: Any, request: WireRequest) -> Mark | None:
+        """Give the request a new id, if it is to have one of ours."""
+        if self._ids is None or not request.body or any(name.lower() == _ID for name, _ in request.headers):
+            return None
+        mark = self._ids.mark(request.body)
+        wire.headers[_ID] = mark.id
+        return mark
+
+    def _translated(self, error: BaseException, request: WireRequest) -> BatchClientError:
+        """As ours, and whether the request's length may be to blame."""
+        ours = translated(error, self._address)
+        if isinstance(ours, ConnectionLost) and len(request.body) > _LONG_BODY_BYTES:
+            ours.while_sending = True
+        return ours
+
+    async def _release(self, pool: _Pool, *, good: bool) -> None:
+        """A response is closed."""
+        pool.used -= 1
+        pool.used_at = time.monotonic()
+        if pool.retired or not good:
+            await self._retire(pool)
 
     async def _retire(self, pool: _Pool) -> None:
         """Use a pool no more; close it once nothing is in it."""
@@ -231,9 +287,14 @@ class HttpxTransport:
         if self._tls is None:
             self._tls = self._make_tls()
         if self._backend == "aiohttp":
-            return _aiohttp_transport(self._tls, limits, trust_env=self._trust_env)
+            from batchclient.transport._aiohttp import make_transport
+
+            return make_transport(self._tls, limits, trust_env=self._trust_env)
         proxy = _proxy_from_environment(self._base_url) if self._trust_env else None
-        return httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=proxy)
+        made = httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=proxy)
+        # httpx has no argument for it.
+        made._pool._network_backend = Sockets()
+        return made
 
     def _make_tls(self) -> ssl.SSLContext:
         if self._base_url.startswith("https:"):
@@ -268,90 +329,6 @@ class _Pool:
         self.retired = False
 
 
-class _Response:
-    """A response whose body is still to be read."""
-
-    __slots__ = ("_cap", "_pool", "_response", "_retire", "headers", "status")
-
-    def __init__(
-        self, response: httpx.Response, cap: int, pool: _Pool | None, retire: Callable[[_Pool], Awaitable[None]]
-    ) -> None:
-        self._retire = retire
-        self._response = response
-        self._cap = cap
-        self._pool = pool
-        self.status: int = response.status_code
-        self.headers: Mapping[str, str] = response.headers
-
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the decoded body as it arrives."""
-        left = self._cap
-        response = self._response
-        # ``response.stream`` spares each chunk a generator of httpx's.
-        source: Any = response.stream
-        if "content-encoding" in response.headers:
-            source = decompressed(source, response.headers["content-encoding"])
-        try:
-            async for chunk in source:
-                left -= len(chunk)
-                if left < 0:
-                    raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
-                yield chunk
-        except Exception as error:
-            if is_of(type(error), "StreamError"):
-                raise ConnectionLost("the response could not be read") from error
-            if is_of(type(error), "HTTPError") or is_aiohttps(error):
-                raise translated(error, received=self._cap - left) from cause_of(error)
-            raise
-
-    async def aclose(self) -> None:
-        """Release the connection."""
-        pool, self._pool = self._pool, None
-        whole = False
-        try:
-            await self._response.aclose()
-            whole = True
-        finally:
-            if pool is not None:
-                pool.used -= 1
-                pool.used_at = time.monotonic()
-                # Broken off, it has left its place in httpx's pool taken for good.
-                if pool.retired or not whole:
-                    await self._retire(pool)
-
-
-_opened: ContextVar[_Connected | None] = ContextVar("_opened", default=None)
-"""Of the request that is being sent: aiohttp's traces know only the task they run in."""
-
-
-class _Connected:
-    """Whether a connection was made for a request, as the HTTP library's traces tell."""
-
-    __slots__ = ("_since", "fresh")
-
-    def watch(self) -> None:
-        """A request is about to be sent."""
-        self.fresh = False
-        self._since = time.monotonic()
-        _opened.set(self)
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self._since
-
-    async def trace(self, event: str, info: object) -> None:
-        """Httpcore's trace extension."""
-        if event == "connection.connect_tcp.started":
-            self.fresh = True
-
-    @staticmethod
-    async def trace_aiohttp(session: object, context: object, params: object) -> None:  # noqa: ARG004  # aiohttp's signature
-        """Aiohttp's ``on_connection_create_start``."""
-        connected = _opened.get()
-        if connected is not None:
-            connected.fresh = True
-
-
 def _is_break(error: BaseException) -> bool:
     """Whether the connection ended before the answer's headers, and not because of anything in them."""
     if isinstance(error, httpx.RemoteProtocolError):
@@ -368,45 +345,3 @@ def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:
     proxies = getproxies()
     found = proxies.get(url.scheme) or proxies.get("all")
     return httpx.Proxy(found) if found else None
-
-
-def _aiohttp_request(
-    method: str, url: httpx.URL, content: bytes | None, headers: httpx.Headers, extensions: dict[str, Any]
-) -> httpx.Request:
-    if content is None or len(content) <= _LARGEST_PIECE_BYTES:
-        return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
-    # In one piece a large body would hold up the event loop; aiohttp warns of it.
-    headers = httpx.Headers(headers)
-    headers["content-length"] = str(len(content))
-    return httpx.Request(method, url, stream=_Pieces(content), headers=headers, extensions=extensions)
-
-
-class _Pieces(httpx.AsyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        for start in range(0, len(self._content), _LARGEST_PIECE_BYTES):
-            yield self._content[start : start + _LARGEST_PIECE_BYTES]
-
-
-def _aiohttp_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool) -> httpx.AsyncBaseTransport:
-    import aiohttp
-    from httpx_aiohttp import AiohttpTransport
-
-    def session() -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=limits.max_connections or 0, keepalive_timeout=limits.keepalive_expiry, ssl=tls
-        )
-        jar = aiohttp.DummyCookieJar()
-        traces = aiohttp.TraceConfig()
-        traces.on_connection_create_start.append(_Connected.trace_aiohttp)
-        return aiohttp.ClientSession(
-            connector=connector,
-            trust_env=trust_env,
-            auto_decompress=False,
-            cookie_jar=jar,
-            trace_configs=[traces],
-        )
-
-    return AiohttpTransport(verify=tls, client=session)

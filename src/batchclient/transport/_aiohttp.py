@@ -1,0 +1,80 @@
+"""aiohttp below httpx, for ``http_backend="aiohttp"``: the only other module that knows an HTTP library.
+
+Rules:
+- aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand
+  out: such a socket is not taken from its pool.
+- A large body goes out in pieces: in one it would hold up the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from batchclient.transport._sockets import is_readable
+from batchclient.transport._under_way import AIOHTTP_EVENTS
+
+__all__ = ["make_request", "make_transport"]
+
+_LARGEST_PIECE_BYTES = 256 * 1024
+
+
+def make_request(
+    method: str, url: httpx.URL, content: bytes | None, headers: httpx.Headers, extensions: dict[str, Any]
+) -> httpx.Request:
+    """Write a request."""
+    if content is None or len(content) <= _LARGEST_PIECE_BYTES:
+        return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
+    headers = httpx.Headers(headers)
+    headers["content-length"] = str(len(content))
+    return httpx.Request(method, url, stream=_Pieces(content), headers=headers, extensions=extensions)
+
+
+class _Pieces(httpx.AsyncByteStream):
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        for start in range(0, len(self._content), _LARGEST_PIECE_BYTES):
+            yield self._content[start : start + _LARGEST_PIECE_BYTES]
+
+
+def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool) -> httpx.AsyncBaseTransport:
+    """Return a pool of connections."""
+
+    def session() -> aiohttp.ClientSession:
+        connector = _Connector(limit=limits.max_connections or 0, keepalive_timeout=limits.keepalive_expiry, ssl=tls)
+        traces = aiohttp.TraceConfig()
+        for name, listener in AIOHTTP_EVENTS.items():
+            getattr(traces, name).append(listener)
+        return aiohttp.ClientSession(
+            connector=connector,
+            trust_env=trust_env,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trace_configs=[traces],
+        )
+
+    return AiohttpTransport(verify=tls, client=session)
+
+
+class _Connector(aiohttp.TCPConnector):
+    async def _get(self, *arguments: Any) -> Any:
+        """Take an idle connection, if one is there on which nothing came since its last reply."""
+        while (connection := await super()._get(*arguments)) is not None:
+            wire, replies = connection.transport, connection.protocol
+            if wire is None or replies is None or replies.should_close or _holds_bytes(wire):
+                connection.close()
+            else:
+                return connection
+        return None
+
+
+def _holds_bytes(wire: asyncio.BaseTransport) -> bool:
+    return is_readable(wire.get_extra_info("socket").fileno())

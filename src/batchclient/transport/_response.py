@@ -1,0 +1,155 @@
+"""A reply that comes through httpx, and what becomes of its connection.
+
+Rules:
+- The decoded body is capped as it arrives, and its silence is bounded.
+- A reply to another request of ours is none, and nothing more is read from its connection.
+- Any byte beyond a reply's end closes its connection: httpcore would take it for the beginning of the next reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from batchclient.errors import ConnectionLost, ReadTimedOut, ResponseTooLarge
+from batchclient.transport._compression import decompressed
+from batchclient.transport._deadline import deadline
+from batchclient.transport._exceptions import SILENT, cause_of, is_aiohttps, is_of, translated
+from batchclient.transport._sockets import Stream
+
+if TYPE_CHECKING:
+    import httpx
+
+    from batchclient.transport._ids import Mark
+
+__all__ = ["Response"]
+
+
+class Response:
+    """One whose body is still to be read.
+
+    Args:
+        response: httpx's.
+        cap: bytes of the decoded body at most.
+        silence_s: bounds the wait for each piece of it.
+        mark: of the request, if it has an id of ours.
+        release: told once when the response is closed, and whether its pool is still ``good``.
+    """
+
+    __slots__ = ("_cap", "_mark", "_release", "_response", "_silence_s", "_socket", "headers", "status")
+
+    def __init__(
+        self,
+        response: httpx.Response,
+        cap: int,
+        silence_s: float | None,
+        mark: Mark | None,
+        release: Callable[..., Awaitable[None]] | None,
+    ) -> None:
+        self._response = response
+        self._cap = cap
+        self._silence_s = silence_s
+        self._mark = mark
+        self._release = release
+        socket = response.extensions.get("network_stream")
+        self._socket = socket if isinstance(socket, Stream) else None
+        if self._socket is not None:
+            self._socket.heard()
+        self.status: int = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+
+    async def check(self) -> None:
+        """Look at the headers.
+
+        Raises:
+            ConnectionLost: they are of the reply to another request of ours.
+        """
+        if self._mark is not None and self._mark.is_anothers_header(self.headers.get("x-request-id")):
+            await self._close(good=False)
+            raise _misdelivered()
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """Yield the decoded body as it arrives."""
+        left = self._cap
+        response, socket, mark = self._response, self._socket, self._mark
+        # ``response.stream`` spares each chunk a generator of httpx's.
+        source: Any = response.stream
+        if socket is None and self._silence_s is not None:
+            source = _bounded(source, self._silence_s)
+        if "content-encoding" in response.headers:
+            source = decompressed(source, response.headers["content-encoding"])
+        try:
+            async for chunk in source:
+                left -= len(chunk)
+                if left < 0:
+                    raise ResponseTooLarge(f"the response is over max_response_bytes={self._cap}")
+                if mark is not None:
+                    if mark.is_anothers_body(chunk):
+                        await self._close(good=False)
+                        raise _misdelivered()
+                    mark = None
+                yield chunk
+                if socket is not None:
+                    socket.heard()
+        except Exception as error:
+            if is_of(type(error), "StreamError"):
+                raise ConnectionLost("the response could not be read") from error
+            if is_of(type(error), "HTTPError") or is_aiohttps(error):
+                raise translated(error, received=self._cap - left) from cause_of(error)
+            raise
+
+    async def aclose(self) -> None:
+        """Release the connection; close it if the body was not read to its end, or if more came."""
+        await self._close(good=True)
+
+    async def _close(self, *, good: bool) -> None:
+        release, self._release = self._release, None
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.rest()
+        _close_if_more_came(self._response.stream)
+        whole = False
+        try:
+            await self._response.aclose()
+            whole = True
+        finally:
+            if release is not None:
+                # Broken off, it has left its place in httpx's pool taken for good.
+                await release(good=good and whole)
+
+
+def _close_if_more_came(source: Any) -> None:
+    """Have httpcore close a connection whose buffer holds more than the reply.
+
+    Args:
+        source: a response's stream; httpcore's connection is found behind it, a user's own client's, too.
+    """
+    while source is not None:
+        connection = getattr(source, "_connection", None)
+        if connection is not None:
+            http = getattr(connection, "_h11_state", None)
+            if http is not None and http.trailing_data[0]:
+                # A connection that failed to send is not used again.
+                http.send_failed()
+            return
+        source = getattr(source, "_httpcore_stream", None) or getattr(source, "_stream", None)
+
+
+async def _bounded(source: Any, silence_s: float) -> AsyncGenerator[bytes]:
+    """Bound the wait for each piece."""
+    pieces = aiter(source)
+    while True:
+        try:
+            async with deadline(silence_s):
+                piece = await anext(pieces)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise ReadTimedOut(SILENT) from error
+        yield piece
+
+
+def _misdelivered() -> ConnectionLost:
+    error = ConnectionLost("the reply is another request's")
+    error.misdelivered = True
+    return error

@@ -1,0 +1,66 @@
+"""What the HTTP library tells of a request while it is sent: whether it made a connection, and when all was written."""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from batchclient.transport._deadline import restart
+
+__all__ = ["AIOHTTP_EVENTS", "UnderWay"]
+
+_current: ContextVar[UnderWay | None] = ContextVar("_current", default=None)
+"""The request that is being sent: aiohttp's traces know only the task they run in."""
+
+
+class UnderWay:
+    """One request."""
+
+    __slots__ = ("_since", "bound", "fresh", "silence_s")
+
+    def __init__(self, silence_s: float | None) -> None:
+        self.silence_s = silence_s
+        self.bound: Any = None
+        """A deadline for the reply's headers, where the sockets are not ours."""
+
+    def watch(self) -> None:
+        """It is about to be sent."""
+        self.fresh = False
+        self._since = time.monotonic()
+        _current.set(self)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._since
+
+    def wrote(self) -> None:
+        """A part of it was written: silence begins."""
+        if self.bound is not None and self.silence_s is not None:
+            restart(self.bound, self.silence_s)
+
+    async def trace(self, event: str, info: object) -> None:
+        """Httpcore's trace extension."""
+        if event == "connection.connect_tcp.started":
+            self.fresh = True
+        elif self.bound is not None and event.endswith(("send_request_headers.complete", "send_request_body.complete")):
+            self.wrote()
+
+
+async def _on_connecting(session: object, context: object, params: object) -> None:  # noqa: ARG001  # aiohttp's signature
+    current = _current.get()
+    if current is not None:
+        current.fresh = True
+
+
+async def _on_written(session: object, context: object, params: object) -> None:  # noqa: ARG001  # aiohttp's signature
+    current = _current.get()
+    if current is not None:
+        current.wrote()
+
+
+AIOHTTP_EVENTS = {
+    "on_connection_create_start": _on_connecting,
+    "on_request_headers_sent": _on_written,
+    "on_request_chunk_sent": _on_written,
+}

@@ -1,0 +1,212 @@
+"""A reply ends where it ends: whatever else comes on its socket is nobody's answer."""
+
+import asyncio
+import contextlib
+
+import httpx
+import pytest
+import trio
+
+from batchclient import Backoff, BatchClient, ConnectionLost
+from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
+
+NEVER = Backoff(max_attempts=1)
+SHAPES = pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+
+
+@contextlib.asynccontextmanager
+async def make(server, backend, **arguments):
+    arguments = {"model": "m", "retry": NEVER, "detect": False, "limit": 2, **arguments}
+    if backend == "own client":
+        async with (
+            httpx.AsyncClient() as http_client,
+            BatchClient(server.url, http_client=http_client, **arguments) as client,
+        ):
+            yield client
+    else:
+        async with BatchClient(server.url, http_backend=backend, **arguments) as client:
+            yield client
+
+
+@pytest.fixture(params=["httpx", "aiohttp", "own client"])
+def anyones(request):
+    """Whose connections carry the calls."""
+    return request.param
+
+
+async def ask(client, rounds=6, max_tokens=1):
+    """Lists of equal length, one after the other; return every text."""
+    texts = []
+    for number in range(rounds):
+        calls = [client.complete(f"{number}{letter}", max_tokens=max_tokens) for letter in "ab"]
+        texts += [each.text for each in await asyncio.gather(*calls)]
+    return texts
+
+
+def right(rounds=6):
+    return [f"<{number}{letter}>" for number in range(rounds) for letter in "ab"]
+
+
+def saying(*, before=b"", after=b""):
+    async def on_request(heard, reader, writer, server):
+        writer.write(before + response(body_of(heard)) + (after(heard) if callable(after) else after))
+        await writer.drain()
+
+    return on_request
+
+
+def doubled(heard):
+    return response(body_of(heard))
+
+
+@SHAPES
+async def test_a_second_reply_in_the_same_write_is_nobodys(anyones, max_tokens):
+    async with RawServer(saying(after=doubled)) as server, make(server, anyones) as client:
+        assert await ask(client, max_tokens=max_tokens) == right()
+        # Each reply costs its connection, and no call is sent twice.
+        assert (len(server.heard), server.connections) == (6, 6)
+
+
+async def test_a_second_reply_of_many_reads_is_nobodys(backend):
+    def long(heard):
+        return response(body_of(heard) + b" " * 300_000)
+
+    async with RawServer(saying(after=long)) as server, make(server, backend) as client:
+        assert await ask(client) == right()
+
+
+async def test_half_a_second_reply_is_nobodys(anyones):
+    async with RawServer(saying(after=lambda heard: doubled(heard)[:20])) as server, make(server, anyones) as client:
+        assert await ask(client) == right()
+        # aiohttp forgets what is no whole reply.
+        assert (len(server.heard), server.connections) == (6, 1 if anyones == "aiohttp" else 6)
+
+
+@pytest.mark.parametrize("more", [b"\r\n", b"garbage", b"0\r\n\r\n", b"\0"])
+async def test_any_byte_after_a_reply_closes_its_connection(anyones, more):
+    async with RawServer(saying(after=more)) as server, make(server, anyones) as client:
+        if anyones == "aiohttp" and more != b"\r\n":
+            # To its parser one read is no HTTP if a part of it is none.
+            with pytest.raises(ConnectionLost):
+                await ask(client, rounds=1)
+        else:
+            assert await ask(client) == right()
+            assert server.connections == (1 if anyones == "aiohttp" else 6)
+
+
+async def test_what_comes_while_a_socket_is_idle_closes_it(anyones):
+    """A 408 of a proxy that waited long enough, or another's answer."""
+    writers = []
+
+    async def on_request(heard, reader, writer, server):
+        writers.append(writer)
+        await answer(heard, reader, writer, server)
+
+    async with RawServer(on_request) as server, make(server, anyones) as client:
+        assert (await client.complete("a", max_tokens=1)).text == "<a>"
+        writers[0].write(response(b"", "408 Request Timeout"))
+        await writers[0].drain()
+        assert (await client.complete("b", max_tokens=1)).text == "<b>"
+        assert (len(server.heard), server.connections) == (2, 2)
+
+
+async def test_our_own_idle_socket_is_closed_by_what_comes(backend):
+    writers = []
+
+    async def on_request(heard, reader, writer, server):
+        writers.append(writer)
+        await answer(heard, reader, writer, server)
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        await client.complete("a", max_tokens=1)
+        writers[0].write(response(body_of(server.heard[0])))
+        # Before any other request.
+        await asyncio.wait_for(server.closed_by_client.wait(), 5)
+
+
+@SHAPES
+def test_on_trio_a_second_reply_is_nobodys(max_tokens):
+    async def main(url):
+        async with BatchClient(url, model="m", retry=NEVER, detect=False) as client:
+            for number in range(6):
+                texts = {}
+
+                async def call(prompt, texts=texts):
+                    texts[prompt] = (await client.complete(prompt, max_tokens=max_tokens)).text
+
+                async with trio.open_nursery() as nursery:
+                    for letter in "ab":
+                        nursery.start_soon(call, f"{number}{letter}")
+                assert texts == {f"{number}{letter}": f"<{number}{letter}>" for letter in "ab"}
+
+    with answers_in_a_thread(on_request=saying(after=doubled)) as url:
+        trio.run(main, url)
+
+
+CONTINUE, EARLY = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [CONTINUE, EARLY, CONTINUE + EARLY * 3])
+async def test_interim_replies_are_no_reply(anyones, before):
+    async with RawServer(saying(before=before)) as server, make(server, anyones) as client:
+        assert await ask(client) == right()
+        assert server.connections == 1
+
+
+def in_chunks(heard, *, extension=b"", trailer=b""):
+    body = body_of(heard)
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    pieces = [body[:7], body[7:]]
+    chunks = b"".join(b"%x%s\r\n%s\r\n" % (len(piece), extension, piece) for piece in pieces)
+    return head + chunks + b"0\r\n" + trailer + b"\r\n"
+
+
+@pytest.mark.parametrize("fields", [{"extension": b';a="b"'}, {"trailer": b"x-checksum: 1\r\nx-more: 2\r\n"}])
+async def test_chunk_extensions_and_trailers_are_part_of_a_reply(anyones, fields):
+    async def on_request(heard, reader, writer, server):
+        writer.write(in_chunks(heard, **fields))
+
+    async with RawServer(on_request) as server, make(server, anyones) as client:
+        assert await ask(client) == right()
+        assert server.connections == 1
+
+
+async def test_a_content_length_that_is_too_short_is_no_answer_and_ends_its_connection(anyones):
+    async def on_request(heard, reader, writer, server):
+        body = body_of(heard)
+        writer.write(response(body, length=len(body) - 2 if len(server.heard) == 1 else len(body)))
+
+    async with RawServer(on_request) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
+        completion = await client.complete("a", max_tokens=1)
+        assert (completion.text, completion.attempts, server.connections) == ("<a>", 2, 2)
+
+
+async def test_a_content_length_that_is_too_long_is_a_broken_connection(anyones):
+    async def on_request(heard, reader, writer, server):
+        body = body_of(heard)
+        writer.write(response(body, length=len(body) + 2))
+        return True
+
+    async with RawServer(on_request) as server, make(server, anyones) as client:
+        with pytest.raises(ConnectionLost):
+            await client.complete("a", max_tokens=1)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+async def test_a_content_length_twice(backend, extra):
+    """The same twice is one; two different ones are no HTTP (RFC 9112, section 6.3)."""
+
+    async def on_request(heard, reader, writer, server):
+        body = body_of(heard)
+        writer.write(response(body, headers=[("content-length", len(body) + extra)]))
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        if extra:
+            with pytest.raises(ConnectionLost):
+                await client.complete("a", max_tokens=1)
+        else:
+            try:
+                assert (await client.complete("a", max_tokens=1)).text == "<a>"
+            except ConnectionLost:
+                # aiohttp takes no header twice.
+                assert backend == "aiohttp"
