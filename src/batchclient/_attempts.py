@@ -65,17 +65,24 @@ class Attempts:
         if not self._tasks.begins(batch.id):
             return
         failure: Failure | None
+        over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
         except Exception as error:  # a fault of ours must not leave callers hanging
             _log.exception("batch %d failed inside batchclient", batch.id)
-            failure = Failure(
-                FailureKind.REFUSED, BatchClientError, f"internal error: {type(error).__name__}", cause=error
-            )
+            failure = None
+            if batch.id not in over:
+                message = f"internal error: {type(error).__name__}"
+                failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         except BaseException:
-            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.
-            self.end(batch, batch.verdict or _CANCELLED)
+            # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
+            if batch.id in over:
+                self._tasks.forget(batch.id)
+            else:
+                self.end(batch, batch.verdict or _CANCELLED)
             raise
+        finally:
+            over.discard(batch.id)
         if failure is None:
             self._tasks.forget(batch.id)
             return

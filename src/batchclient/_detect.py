@@ -19,13 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
-import anyio
-
 from batchclient._backend import Backend, Cancellable
 from batchclient._feedback import StartTask
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.errors import BatchClientError, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
+from batchclient.transport._deadline import deadline
 
 __all__ = ["Detection", "Page", "read_page"]
 
@@ -207,7 +206,7 @@ class Detection:
     async def _fetch(self, endpoint: _Endpoint, request: WireRequest) -> Page | None:
         """A page; ``None``: nothing came, and may come another time."""
         try:
-            with anyio.fail_after(_TIMEOUT_S):
+            async with deadline(_TIMEOUT_S):
                 return await read_page(endpoint.transport, request, _TIMEOUTS)
         except ResponseTooLarge:
             return 200, {}, b""
@@ -218,16 +217,28 @@ class Detection:
             return _NO_SERVER
 
 
-async def read_page(transport: Transport, request: WireRequest, timeouts: Timeouts) -> Page:
+async def read_page(
+    transport: Transport,
+    request: WireRequest,
+    timeouts: Timeouts,
+    headers_s: float | None = None,
+    body_s: float | None = None,
+) -> Page:
     """Ask for a page and read all of it.
 
+    Args:
+        transport, request, timeouts: as ``Transport.send``'s.
+        headers_s, body_s: how long each part may take.
+
     Raises:
+        TimeoutError: it took longer.
         BatchClientError: as ``Transport.send``.
     """
     page = bytearray()
-    response = await transport.send(request, timeouts)
+    async with deadline(headers_s):
+        response = await transport.send(request, timeouts)
     try:
-        async with aclosing(response.chunks()) as chunks:
+        async with deadline(body_s), aclosing(response.chunks()) as chunks:
             async for chunk in chunks:
                 page += chunk
     finally:

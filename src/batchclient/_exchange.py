@@ -4,13 +4,16 @@ Rules:
 - What came is told before what failed: a stream that breaks keeps the answers it had finished.
 - What says nothing for ``read_timeout_s`` is given up, however many bytes it sends.
 - A caller who takes an answer piece by piece is not read ahead of.
+- What is answered is over. The end of its body is waited for, so that the connection can be used again, but for half a second at most, and by no
+  more requests than were ever under way at that server at once.
+- A reply to another request of ours is no attempt, once: the request is sent again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,12 +26,14 @@ from batchclient.errors import (
     BatchClientError,
     CertificateRefused,
     ConnectFailed,
+    ConnectionLost,
     OutOfSockets,
     ReadTimedOut,
     ResponseTooLarge,
     TransportError,
 )
 from batchclient.transport import Timeouts, Transport, WireResponse
+from batchclient.transport._deadline import deadline
 from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
@@ -41,6 +46,20 @@ _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
 _ERROR_BODY_TIMEOUT_S = 5.0
 """The status says what to do; its body only says why."""
+_END_TIMEOUT_S = 0.5
+"""A body's end comes with its last event, or in the next packet."""
+
+
+class _Use:
+    """How many requests one server has."""
+
+    __slots__ = ("ending", "most", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.most = 0
+        self.ending = 0
+        """Answered, and their bodies have not ended."""
 
 
 class Exchanges:
@@ -68,20 +87,34 @@ class Exchanges:
         self._timeouts = timeouts
         self._tell = tell
         self._said: set[str] = set()
+        self._uses: dict[int, _Use] = {}
+        self.over: set[int] = set()
+        """Batches of whose end the core was told while their bodies had none."""
 
     async def run(self, batch: Batch) -> Failure | None:
         """Send a batch and hand its answers to the core as they come; return why some have none."""
+        use = self._uses.get(batch.endpoint)
+        if use is None:
+            use = self._uses[batch.endpoint] = _Use()
+        use.under_way += 1
+        use.most = max(use.most, use.under_way)
         try:
-            return await self._exchange(batch)
+            try:
+                return await self._exchange(batch, use)
+            except ConnectionLost as error:
+                if not error.misdelivered:
+                    raise
+                return await self._exchange(batch, use)
         except BatchClientError as error:
             return _from_transport(error, listed=len(batch.requests) > 1)
+        finally:
+            use.under_way -= 1
 
-    async def _exchange(self, batch: Batch) -> Failure | None:
+    async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
         dialect, now = self._dialects[batch.endpoint], self._backend.now
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
-        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
         windows = dialect.rate_limits(response.headers)
         if windows:
@@ -89,7 +122,7 @@ class Exchanges:
         pending = _Pending(self._backend, self._tell, batch)
         verbatim = batch.shape.verbatim
         try:
-            if response.status != 200:
+            if not 200 <= response.status < 300:
                 body = await _read_some(response)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
                 if not verbatim:
@@ -98,43 +131,19 @@ class Exchanges:
                 alone = body if len(batch.requests) == 1 else None
                 return replace(failed, reply=Reply(alone, response.headers, response.status))
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
-            silence_s = self._timeouts.read_s if batch.streamed else None
-            heard, heard_at = decoder.events, now()
             async with aclosing(response.chunks()) as chunks:
-                async for chunk in chunks:
-                    batch.heard = True
-                    arrived_at = now()
-                    answers = decoder.feed(chunk, arrived_at)
-                    if sink is not None:
-                        arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
-                    if answers:
-                        if verbatim:
-                            _add_headers(answers, response.headers)
-                        pending.add(answers)
-                    if batch.tell_begun and decoder.begun:
-                        batch.tell_begun = False
-                        if not pending.holds:
-                            self._tell(Begun(batch))
-                    if decoder.failed:
-                        # What still comes, for ever perhaps, is not waited for.
-                        break
-                    if decoder.events != heard:
-                        heard, heard_at = decoder.events, arrived_at
-                    elif silence_s is not None and arrived_at - heard_at > silence_s:
-                        # Pings, or an event byte by byte: each read is in time, and nothing is said.
-                        raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
+                await self._read(batch, decoder, pending, response, chunks)
+                self._count_events(batch, decoder, dialect)
+                if decoder.complete and not decoder.failed:
+                    if pending.added == len(batch.requests):
+                        self.over.add(batch.id)
+                        self._tell(Answered(batch, pending.take(), ended=True))
+                        await self._await_end(chunks, None, pending, use)
+                        return None
+                    await self._await_end(chunks, decoder, pending, use)
             answers, failure = decoder.end(now())
             if verbatim:
-                _add_headers(answers, response.headers)
-            choices = len(batch.requests) * batch.shape.weight
-            # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
-            spoken = self._dialects.get(batch.endpoint, dialect)
-            most = (1 + spoken.events_per_choice(batch.shape)) * choices
-            if sink is None and decoder.events > 2 * choices and decoder.events > most:
-                self._say_once(
-                    "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
-                    " this client about five times the CPU per streamed call"
-                )
+                _add_head(answers, response)
         finally:
             # Also when the stream breaks: what came before is answered before the rest fails.
             pending.flush()
@@ -147,6 +156,73 @@ class Exchanges:
         elif answers:
             self._tell(Answered(batch, answers))
         return failure
+
+    async def _read(
+        self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
+    ) -> None:
+        """Read until the reply has ended, has failed, or has all that was asked for."""
+        now = self._backend.now
+        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
+        verbatim = batch.shape.verbatim
+        silence_s = self._timeouts.read_s if batch.streamed else None
+        heard, heard_at = decoder.events, now()
+        async for chunk in chunks:
+            batch.heard = True
+            arrived_at = now()
+            answers = decoder.feed(chunk, arrived_at)
+            if sink is not None:
+                arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
+            if answers:
+                if verbatim:
+                    _add_head(answers, response)
+                pending.add(answers)
+            if batch.tell_begun and decoder.begun:
+                batch.tell_begun = False
+                if not pending.holds:
+                    self._tell(Begun(batch))
+            if decoder.failed or decoder.complete:
+                # What still comes, for ever perhaps, is not waited for.
+                return
+            if decoder.events != heard:
+                heard, heard_at = decoder.events, arrived_at
+            elif silence_s is not None and arrived_at - heard_at > silence_s:
+                # Pings, or an event byte by byte: each read is in time, and nothing is said.
+                raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
+
+    async def _await_end(
+        self, chunks: AsyncGenerator[bytes], decoder: Decoder | None, pending: _Pending, use: _Use
+    ) -> None:
+        """Read what follows the last choice: the reply's end, and before it perhaps a usage, which a decoder still waits for."""
+        if use.ending >= use.most:
+            return
+        use.under_way -= 1
+        use.ending += 1
+        try:
+            async with deadline(_END_TIMEOUT_S):
+                async for chunk in chunks:
+                    if decoder is not None:
+                        pending.add(decoder.feed(chunk, self._backend.now()))
+                        if decoder.failed:
+                            return
+        except (TransportError, TimeoutError) as error:
+            # All was said: nothing is lost but a connection.
+            _log.debug("a reply that was whole did not end: %s", type(error).__name__)
+        finally:
+            use.ending -= 1
+            use.under_way += 1
+
+    def _count_events(self, batch: Batch, decoder: Decoder, dialect: Dialect) -> None:
+        """Say it if the server sends many more than it was asked for."""
+        choices = len(batch.requests) * batch.shape.weight
+        if batch.shape.to_caller or decoder.events <= 2 * choices:
+            return
+        # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
+        spoken = self._dialects.get(batch.endpoint, dialect)
+        if decoder.events > (1 + spoken.events_per_choice(batch.shape)) * choices:
+            self._say_once(
+                "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
+                " this client about five times the CPU per streamed call"
+            )
 
     async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
         """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
@@ -172,34 +248,42 @@ class _Pending:
     parsing it. The loop's next turn comes when the socket is empty.
     """
 
-    __slots__ = ("_answers", "_backend", "_batch", "_tell")
+    __slots__ = ("_answers", "_backend", "_batch", "_tell", "added")
 
     def __init__(self, backend: Backend, tell: Callable[[Event], None], batch: Batch) -> None:
         self._backend = backend
         self._tell = tell
         self._batch = batch
         self._answers: list[tuple[int, Completion]] = []
+        self.added = 0
+        """Answers so far, told or not."""
 
     def add(self, answers: list[tuple[int, Completion]]) -> None:
-        if not self._answers:
+        if not self._answers and answers:
             self._backend.call_soon(self.flush)
         self._answers += answers
+        self.added += len(answers)
 
     @property
     def holds(self) -> bool:
         """Whether any answer is still to be told."""
         return bool(self._answers)
 
-    def flush(self) -> None:
+    def take(self) -> list[tuple[int, Completion]]:
+        """Return those that are still to be told, for whoever tells them now."""
         answers, self._answers = self._answers, []
+        return answers
+
+    def flush(self) -> None:
+        answers = self.take()
         if answers:
             self._tell(Answered(self._batch, answers))
 
 
-def _add_headers(answers: list[tuple[int, Completion]], headers: Mapping[str, str]) -> None:
+def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> None:
     for _, answer in answers:
         if answer.reply is not None:
-            answer.reply.headers = headers
+            answer.reply.headers, answer.reply.status = response.headers, response.status
 
 
 async def _read_some(response: WireResponse) -> bytes:
@@ -231,4 +315,5 @@ def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
         kind = FailureKind.MAYBE_PROCESSED
     else:
         kind = FailureKind.REFUSED
-    return Failure(kind, type(error), error.message, cause=error.__cause__)
+    while_sending = isinstance(error, ConnectionLost) and error.while_sending
+    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending)

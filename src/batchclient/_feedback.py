@@ -189,7 +189,7 @@ class Feedback:
                 try:
                     if response.status >= 500:
                         return None, None
-                    if response.status != 200:
+                    if not 200 <= response.status < 300:
                         return None, f"it answers {response.status}"
                     async with aclosing(response.chunks()) as chunks:
                         async for chunk in chunks:

@@ -289,6 +289,8 @@ class Runner:
             for number, on_stop in list(self._readers.items()):
                 self._stop_reader(number)
                 on_stop()
+            # What is answered, and whose bodies have not ended.
+            self._tasks.cancel_the_rest()
         with anyio.CancelScope(shield=True):
             await self._tasks.over()
             for transport in list(self._transports.values()):

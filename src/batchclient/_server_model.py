@@ -46,7 +46,9 @@ __all__ = ["ModelQuestion", "name_models"]
 _REFUSALS_OF_A_STRANGER = 3
 """Of connections; as in ``_core/health``."""
 _TIMEOUT_S = 30.0
-"""Of one page: it is read in no time where the server is well, while a call's answer may take minutes."""
+"""Of one page's headers: they come in no time where the server is well, while a call's answer may take minutes."""
+_BODY_TIMEOUT_S = 5.0
+"""What was begun is one packet, or a few."""
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
@@ -189,11 +191,12 @@ class ModelQuestion:
             await anyio.sleep(max(0.0, float(delay_s)))
 
     async def _fetch(self, transport: Transport, request: WireRequest) -> Page:
+        silence_s = self._timeouts.read_s
+        headers_s = _TIMEOUT_S if silence_s is None else min(_TIMEOUT_S, silence_s)
         try:
-            with anyio.fail_after(_TIMEOUT_S):
-                return await read_page(transport, request, self._timeouts)
+            return await read_page(transport, request, self._timeouts, headers_s, min(_BODY_TIMEOUT_S, headers_s))
         except TimeoutError:
-            raise ReadTimedOut(f"the server did not say within {_TIMEOUT_S:g} s which model it serves") from None
+            raise ReadTimedOut(f"the server did not say within {headers_s:g} s which model it serves") from None
 
     async def _read(self, number: int, transport: Transport, attempt: int) -> None:
         """Ask one server.
@@ -217,7 +220,7 @@ class ModelQuestion:
         if not names:
             # The list of models is asked for first.
             hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
-            why = "" if first_status == 200 else f" ({first_status}{hint})"
+            why = "" if 200 <= first_status < 300 else f" ({first_status}{hint})"
             message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:

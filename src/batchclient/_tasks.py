@@ -39,6 +39,7 @@ class Tasks(dict[int, Cancellable]):
         super().__init__()
         self._spawn = spawn
         self._started: set[int] = set()
+        self._cancelled: set[int] = set()
         self._none_left: anyio.Event | None = None
 
     def start(self, number: int, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
@@ -61,16 +62,23 @@ class Tasks(dict[int, Cancellable]):
         task = self.get(number)
         if task is None:
             return False
+        self._cancelled.add(number)
         task.cancel()
         if number in self._started:
             return False
         self.forget(number)
         return True
 
+    def cancel_the_rest(self) -> None:
+        """Cancel those that nobody has: a second time would break into what they tidy up."""
+        for number in [number for number in self if number not in self._cancelled]:
+            self.cancel(number)
+
     def forget(self, number: int) -> None:
         """It is over."""
         self.pop(number, None)
         self._started.discard(number)
+        self._cancelled.discard(number)
         if not self and self._none_left is not None:
             self._none_left.set()
 

@@ -43,6 +43,11 @@ class Decoder(Protocol):
         """Whether what is still to come can change nothing: ``end`` will say why."""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """Whether a stream has brought all that was asked for, or has said that it is over; its end may still bring a usage."""
+        ...
+
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
         """Take in some bytes; return the (position, answer) pairs they completed."""
         ...

@@ -54,6 +54,9 @@ class ReplyDecoder:
     other: type[ReplyDecoder] | None = None
     """Reads a reply of the form that was not expected, streamed or plain, where its first bytes show that it is one."""
 
+    complete = False
+    """A reply that is one JSON value is so at its end only."""
+
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
     ) -> None:

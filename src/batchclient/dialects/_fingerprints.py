@@ -198,7 +198,7 @@ class Fingerprint:
         self._answered.add(page)
         if status in (401, 403):
             self._over = True
-        if status == 200:
+        if 200 <= status < 300:
             reply = _object(body)
             if page == _MODELS:
                 self._on_models(reply)

@@ -121,6 +121,7 @@ class StreamDecoder(ReplyDecoder):
             if self._failure is not None:
                 break
             if payload == b"[DONE]":
+                self.complete = True
                 self._release(answers)
                 continue
             try:
@@ -147,6 +148,7 @@ class StreamDecoder(ReplyDecoder):
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
+        self.complete = self.complete or self._demux.complete
         return answers
 
     def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:

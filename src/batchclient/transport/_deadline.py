@@ -48,7 +48,7 @@ class _TrioDeadline:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        swallowed = bool(self._scope.__exit__(kind, error, traceback))
-        if swallowed:
+        handled = bool(self._scope.__exit__(kind, error, traceback))
+        if self._scope.cancelled_caught:
             raise TimeoutError
-        return False
+        return handled
