@@ -1,0 +1,147 @@
+"""Ids of requests: what goes out, and what a reply with another request's id is taken for."""
+
+import asyncio
+import json
+import re
+
+import httpx
+import pytest
+
+from batchclient import Backoff, BatchClient, ConnectionLost
+from tests.transport.rawserver import RawServer, answer, body_of, events_of, response
+from tests.transport.test_one_reply_per_request import NEVER, SHAPES, anyones, make
+
+__all__ = ["anyones"]
+
+OURS = re.compile(r"bc-[0-9a-f]{12}-[0-9a-f]{8}")
+
+
+def told(heard, how, own):
+    """A request's right answer, with an id in its header, or in its body as vLLM has it."""
+    if how == "header":
+        return response(body_of(heard), headers=[("X-Request-Id", own)])
+    if heard.json.get("stream"):
+        return response(b"".join(events_of(heard)).replace(b'"id": "1"', b'"id": "cmpl-%s"' % own.encode()))
+    return response(json.dumps({**json.loads(body_of(heard)), "id": f"cmpl-{own}"}).encode())
+
+
+WHERE = pytest.mark.parametrize("how", ["header", "body"])
+
+
+async def test_each_request_has_an_id_of_its_own(anyones):
+    async def fail_once(heard, reader, writer, server):
+        if len(server.heard) == 1:
+            writer.write(response(b"{}", "500 Internal Server Error"))
+        else:
+            await answer(heard, reader, writer, server)
+
+    async with RawServer(fail_once) as server, make(server, anyones, retry=Backoff(base_s=0)) as client:
+        assert (await client.complete("a")).attempts == 2
+        await client.complete("b")
+    ids = [heard.header("x-request-id") for heard in server.heard]
+    assert all(OURS.fullmatch(each) for each in ids)
+    assert len(set(ids)) == 3
+    assert len({each[:15] for each in ids}) == 1
+
+
+async def test_two_clients_have_nothing_in_common(backend):
+    async with RawServer() as server:
+        for _ in range(2):
+            async with make(server, backend) as client:
+                await client.complete("a")
+    first, second = (heard.header("x-request-id") for heard in server.heard)
+    assert first[:15] != second[:15]
+
+
+async def test_an_id_that_was_given_stays(backend):
+    async with RawServer() as server:
+        async with make(server, backend, headers={"X-Request-ID": "mine"}) as client:
+            await client.complete("a")
+        async with httpx.AsyncClient(headers={"X-Request-Id": "theirs"}) as http_client:
+            async with BatchClient(server.url, model="m", http_client=http_client) as client:
+                await client.complete("a")
+    assert [heard.header("x-request-id") for heard in server.heard] == ["mine", "theirs"]
+
+
+@WHERE
+@SHAPES
+async def test_the_reply_to_another_request_closes_its_connection_and_the_call_goes_again(anyones, how, max_tokens):
+    """A proxy that is one reply behind on each connection; no attempt is charged."""
+    behind = {}
+
+    async def on_request(heard, reader, writer, server):
+        whose = behind.get(heard.connection, heard)
+        behind[heard.connection] = heard
+        writer.write(told(whose, how, whose.header("x-request-id")))
+
+    async with RawServer(on_request) as server, make(server, anyones) as client:
+        for number in range(4):
+            completion = await client.complete(f"{number}", max_tokens=max_tokens)
+            assert (completion.text, completion.attempts) == (f"<{number}>", 1)
+        assert (len(server.heard), server.connections) == (7, 4)
+
+
+async def test_a_second_reply_that_comes_after_the_next_request_is_known_by_its_id(anyones):
+    async def on_request(heard, reader, writer, server):
+        if server.heard[:-1] and server.heard[-2].connection == heard.connection:
+            before = server.heard[-2]
+            writer.write(told(before, "body", before.header("x-request-id")))
+        writer.write(told(heard, "body", heard.header("x-request-id")))
+
+    async with RawServer(on_request) as server, make(server, anyones) as client:
+        for number in range(4):
+            assert (await client.complete(f"{number}", max_tokens=1)).text == f"<{number}>"
+
+
+@WHERE
+async def test_what_is_anothers_twice_is_a_broken_connection(backend, how):
+    async def on_request(heard, reader, writer, server):
+        writer.write(told(server.heard[0], how, server.heard[0].header("x-request-id")))
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        assert (await client.complete("a", max_tokens=1)).text == "<a>"
+        with pytest.raises(ConnectionLost, match="another request's"):
+            await client.complete("b", max_tokens=1)
+        assert len(server.heard) == 3
+
+
+@WHERE
+@pytest.mark.parametrize("own", ["req_123", "bc-000000000000-00000000", "bc-", "chatcmpl-0"])
+async def test_an_id_that_we_never_gave_says_nothing(backend, how, own):
+    async def on_request(heard, reader, writer, server):
+        writer.write(told(heard, how, own))
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        for number in range(3):
+            assert (await client.complete(f"{number}", max_tokens=1)).text == f"<{number}>"
+        assert (len(server.heard), server.connections) == (3, 1)
+
+
+@WHERE
+async def test_a_caches_reply_to_the_same_request_is_as_good(backend, how):
+    async def on_request(heard, reader, writer, server):
+        first = next(each for each in server.heard if each.body == heard.body)
+        writer.write(told(first, how, first.header("x-request-id")))
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        for _ in range(3):
+            assert (await client.complete("a", max_tokens=1)).text == "<a>"
+        assert (len(server.heard), server.connections) == (3, 1)
+
+
+def test_the_ids_of_thousands_of_requests_ago_say_nothing():
+    from batchclient.transport._ids import RequestIds
+
+    ids = RequestIds()
+    first = ids.mark(b"a")
+    second = ids.mark(b"b")
+    assert second.is_anothers_header(first.id)
+    for _ in range(4094):
+        last = ids.mark(b"c")
+    assert last.is_anothers_header(first.id)
+    last = ids.mark(b"c")
+    assert not last.is_anothers_header(first.id)
+    assert last.is_anothers_body(b'{"id":"cmpl-%s-0"' % second.id.encode())
+    # It was never given.
+    assert not last.is_anothers_header(last.id[:-8] + "0000ffff")
+    assert not last.is_anothers_header(last.id[:-8] + "zzzzzzzz")

@@ -1,0 +1,205 @@
+"""``read_timeout_s`` is bounded by the clock, on every step. The loop's clock is set forward with each byte, so that no test waits."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+import trio
+
+from batchclient import BatchClient, ReadTimedOut
+from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, response
+from tests.transport.test_one_reply_per_request import NEVER, anyones, make
+from tests.transport.test_sockets import chunked
+
+__all__ = ["anyones"]
+
+HEADERS = b"HTTP/1.1 200 OK\r\nx-one: 1\r\nx-two: 2\r\n"
+INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
+
+
+@contextlib.contextmanager
+def clock():
+    """Sets this loop's clock forward."""
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, 0.0
+
+    def forward(seconds):
+        nonlocal ahead
+        ahead += seconds
+
+    loop.time = lambda: real() + ahead
+    try:
+        yield forward
+    finally:
+        loop.time = real
+
+
+async def turns(count=20):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def trickle(forward, pieces, *, first=b"", written=None, gap_s=1.0):
+    """Write pieces a second apart, as the loop's clock goes, then say nothing."""
+
+    async def on_request(heard, reader, writer, server):
+        writer.write(first(heard) if callable(first) else first)
+        for piece in pieces(heard) if callable(pieces) else pieces:
+            await turns()
+            if reader.at_eof():
+                break
+            forward(gap_s)
+            writer.write(piece)
+            if written is not None:
+                written.append(piece)
+        await reader.read()
+        server.closed_by_client.set()
+        return True
+
+    return on_request
+
+
+def bytes_of(data):
+    return [data[at : at + 1] for at in range(len(data))]
+
+
+TRICKLES = {
+    "headers": (b"", bytes_of(HEADERS)),
+    "interim replies": (b"", [INTERIM] * 40),
+    "a chunk's length": (HEADERS + b"transfer-encoding: chunked\r\n\r\n", bytes_of(b"0" * 10)),
+    "a chunk's extension": (HEADERS + b"transfer-encoding: chunked\r\n\r\n5;", bytes_of(b"a" * 40)),
+    "trailers": (
+        lambda heard: chunked([body_of(heard)], end=False) + b"0\r\nx: ",
+        bytes_of(b"1" * 40),
+    ),
+}
+
+
+@pytest.mark.parametrize("step", TRICKLES)
+async def test_what_comes_byte_by_byte_is_silence(anyones, step):
+    first, pieces = TRICKLES[step]
+    written = []
+    with clock() as forward:
+        async with (
+            RawServer(trickle(forward, pieces, first=first, written=written)) as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            with pytest.raises(ReadTimedOut):
+                await client.complete("p", max_tokens=1)
+            await asyncio.wait_for(server.closed_by_client.wait(), 600)
+            assert 5 <= len(written) <= 7
+
+
+async def test_a_body_that_comes_piece_by_piece_is_not_silent(anyones):
+    """Ten pieces, four seconds apart: each is something."""
+
+    def pieces(heard):
+        body = body_of(heard)
+        size = len(body) // 9
+        return [b"%x\r\n%s\r\n" % (len(each), each) for each in (body[at : at + size] for at in range(0, len(body), size))] + [b"0\r\n\r\n"]  # fmt: skip
+
+    head = HEADERS + b"transfer-encoding: chunked\r\n\r\n"
+    with clock() as forward:
+        async with (
+            RawServer(trickle(forward, pieces, first=head, gap_s=4.0)) as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            assert (await client.complete("p", max_tokens=1)).text == "<p>"
+
+
+async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(anyones):
+    with clock() as forward:
+        async with (
+            RawServer() as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            texts = []
+            async for delta in client.stream("p", max_tokens=16):
+                texts.append(delta.text)
+                forward(100.0)
+                await turns()
+            assert "".join(texts) == "<p>"
+
+
+async def test_the_time_between_two_calls_is_nobodys_silence(anyones):
+    with clock() as forward:
+        async with (
+            RawServer() as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            for number in range(3):
+                assert (await client.complete(f"{number}")).text == f"<{number}>"
+                forward(2.9)
+                await turns()
+            assert server.connections == 1
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+async def test_a_page_of_models_that_trickles_holds_no_call_for_long(backend, where):
+    page = response(b'{"data": [{"id": "m"}]}')
+    head = page.index(b"\r\n\r\n") + 4
+    written = []
+    with clock() as forward:
+        first = b"" if where == "headers" else page[:head]
+        slow = trickle(forward, bytes_of(page[len(first) :] + b" " * 40), first=first, written=written)
+        async with (
+            RawServer(slow) as server,
+            make(
+                server, backend, model=None, read_timeout_s=None if where == "body" else 5.0, server_metrics=False
+            ) as client,  # fmt: skip
+        ):
+            with pytest.raises(ReadTimedOut):
+                await client.complete("p")
+            assert 5 <= len(written) <= 8
+
+
+@pytest.mark.parametrize("step", ["headers", "a chunk's length"])
+def test_on_trio_what_comes_byte_by_byte_is_silence(step):
+    first, pieces = TRICKLES[step]
+
+    async def slowly(heard, reader, writer, server):
+        writer.write(first)
+        for piece in pieces * 20:
+            await asyncio.sleep(0.02)
+            writer.write(piece)
+
+    async def main(url):
+        async with BatchClient(url, model="m", retry=NEVER, detect=False, read_timeout_s=0.1) as client:
+            with pytest.raises(ReadTimedOut):
+                await client.complete("p", max_tokens=1)
+
+    began = time.monotonic()
+    with answers_in_a_thread(on_request=slowly) as url:
+        trio.run(main, url)
+    assert time.monotonic() - began < 4.0
+
+
+async def test_a_stream_of_whole_events_is_not_silent(anyones):
+    def pieces(heard):
+        return [b"%x\r\n%s\r\n" % (len(each), each) for each in events_of(heard)] + [b"0\r\n\r\n"]
+
+    head = HEADERS + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    with clock() as forward:
+        async with (
+            RawServer(trickle(forward, pieces, first=head, gap_s=4.0)) as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            assert (await client.complete("p", max_tokens=16)).text == "<p>"
+
+
+async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request_was_sent(anyones):
+    with clock() as forward:
+
+        async def later(heard, reader, writer, server):
+            await turns()
+            forward(4.9)
+            await turns()
+            await answer(heard, reader, writer, server)
+
+        async with (
+            RawServer(later) as server,
+            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+        ):
+            for number in range(3):
+                assert (await client.complete(f"{number}")).text == f"<{number}>"
