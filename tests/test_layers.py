@@ -91,7 +91,7 @@ def test_the_transport_alone_imports_the_http_library_beside_the_integrations():
         if {"httpx", "httpx2", "httpx_aiohttp", "aiohttp"} & {name.split(".")[0] for name in imported_at_run_time(path)}
     }
     integrations = {f"integrations/{name}.py" for name in ("httpx", "httpx2", "_over")}
-    assert importers == {"transport/_httpx.py", "transport/_aiohttp.py"} | integrations
+    assert importers == {f"transport/{name}.py" for name in ("_httpx", "_aiohttp", "_body")} | integrations
 
 
 def imported_at_run_time(path):

@@ -110,14 +110,15 @@ async def test_what_comes_while_a_socket_is_idle_closes_it(anyones):
         assert (len(server.heard), server.connections) == (2, 2)
 
 
-async def test_our_own_idle_socket_is_closed_by_what_comes(backend):
+async def test_an_idle_socket_is_closed_by_what_comes():
+    """At once; aiohttp's is not taken from its pool again."""
     writers = []
 
     async def on_request(heard, reader, writer, server):
         writers.append(writer)
         await answer(heard, reader, writer, server)
 
-    async with RawServer(on_request) as server, make(server, backend) as client:
+    async with RawServer(on_request) as server, make(server, "httpx") as client:
         await client.complete("a", max_tokens=1)
         writers[0].write(response(body_of(server.heard[0])))
         # Before any other request.

@@ -3,26 +3,26 @@
 Rules:
 - aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand
   out: such a socket is not taken from its pool.
-- A large body goes out in pieces: in one it would hold up the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
+from batchclient.transport._body import Pieces
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS
 
 __all__ = ["make_request", "make_transport"]
 
 _LARGEST_PIECE_BYTES = 256 * 1024
+"""In one piece a large body would hold up the event loop; aiohttp warns of it."""
 
 
 def make_request(
@@ -33,16 +33,8 @@ def make_request(
         return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
     headers = httpx.Headers(headers)
     headers["content-length"] = str(len(content))
-    return httpx.Request(method, url, stream=_Pieces(content), headers=headers, extensions=extensions)
-
-
-class _Pieces(httpx.AsyncByteStream):
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    async def __aiter__(self) -> AsyncGenerator[bytes]:
-        for start in range(0, len(self._content), _LARGEST_PIECE_BYTES):
-            yield self._content[start : start + _LARGEST_PIECE_BYTES]
+    stream = Pieces(content, _LARGEST_PIECE_BYTES)
+    return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 
 def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool) -> httpx.AsyncBaseTransport:

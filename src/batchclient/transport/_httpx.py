@@ -1,4 +1,4 @@
-"""The calls' way through httpx, or its fork httpx2: the only module that imports it, but for ``_aiohttp``.
+"""The calls' way through httpx, or its fork httpx2: the only module that imports it, but for ``_aiohttp`` and ``_body``.
 
 Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
@@ -32,6 +32,7 @@ import httpx
 
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest, root_of
+from batchclient.transport._body import Pieces
 from batchclient.transport._deadline import deadline
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
@@ -152,6 +153,8 @@ class HttpxTransport:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
+            if _is_long(request):
+                wire.stream = Pieces(request.body, len(request.body))
         return await self._send_in_pools(wire, request, under_way, timeouts.read_s)
 
     async def _send_in_pools(
@@ -191,7 +194,8 @@ class HttpxTransport:
                     raise self._translated(error, request) from cause_of(error)
                 raise
             pool.fresh = False
-            made = Response(response, self._cap, silence_s, mark, partial(self._release, pool))
+            release = partial(self._release, pool)
+            made = Response(response, self._cap, silence_s, mark, release, long=_is_long(request))
             await made.check()
             return made
 
@@ -213,7 +217,7 @@ class HttpxTransport:
             if is_of(type(error), "HTTPError"):
                 raise self._translated(error, request) from cause_of(error)
             raise
-        made = Response(response, self._cap, silence_s, mark, None)
+        made = Response(response, self._cap, silence_s, mark, None, long=_is_long(request))
         await made.check()
         return made
 
@@ -228,7 +232,7 @@ class HttpxTransport:
     def _translated(self, error: BaseException, request: WireRequest) -> BatchClientError:
         """As ours, and whether the request's length may be to blame."""
         ours = translated(error, self._address)
-        if isinstance(ours, ConnectionLost) and len(request.body) > _LONG_BODY_BYTES:
+        if isinstance(ours, ConnectionLost) and _is_long(request):
             ours.while_sending = True
         return ours
 
@@ -327,6 +331,10 @@ class _Pool:
         self.used_at = time.monotonic()
         self.fresh = True
         self.retired = False
+
+
+def _is_long(request: WireRequest) -> bool:
+    return len(request.body) > _LONG_BODY_BYTES
 
 
 def _is_break(error: BaseException) -> bool:

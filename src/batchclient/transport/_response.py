@@ -3,6 +3,7 @@
 Rules:
 - The decoded body is capped as it arrives, and its silence is bounded.
 - A reply to another request of ours is none, and nothing more is read from its connection.
+- A connection on which a long request was refused is not used again: the server may have read no more of it than it wanted.
 - Any byte beyond a reply's end closes its connection: httpcore would take it for the beginning of the next reply.
 """
 
@@ -33,10 +34,11 @@ class Response:
         cap: bytes of the decoded body at most.
         silence_s: bounds the wait for each piece of it.
         mark: of the request, if it has an id of ours.
+        long: whether the request may have been refused before it was read.
         release: told once when the response is closed, and whether its pool is still ``good``.
     """
 
-    __slots__ = ("_cap", "_mark", "_release", "_response", "_silence_s", "_socket", "headers", "status")
+    __slots__ = ("_cap", "_long", "_mark", "_release", "_response", "_silence_s", "_socket", "headers", "status")
 
     def __init__(
         self,
@@ -45,11 +47,14 @@ class Response:
         silence_s: float | None,
         mark: Mark | None,
         release: Callable[..., Awaitable[None]] | None,
+        *,
+        long: bool,
     ) -> None:
         self._response = response
         self._cap = cap
         self._silence_s = silence_s
         self._mark = mark
+        self._long = long
         self._release = release
         socket = response.extensions.get("network_stream")
         self._socket = socket if isinstance(socket, Stream) else None
@@ -107,7 +112,8 @@ class Response:
         socket, self._socket = self._socket, None
         if socket is not None:
             socket.rest()
-        _close_if_more_came(self._response.stream)
+        refused = self._long and self.status >= 400
+        _close_if_spoilt(self._response.stream, refused=refused)
         whole = False
         try:
             await self._response.aclose()
@@ -115,20 +121,21 @@ class Response:
         finally:
             if release is not None:
                 # Broken off, it has left its place in httpx's pool taken for good.
-                await release(good=good and whole)
+                await release(good=good and whole and not refused)
 
 
-def _close_if_more_came(source: Any) -> None:
-    """Have httpcore close a connection whose buffer holds more than the reply.
+def _close_if_spoilt(source: Any, *, refused: bool) -> None:
+    """Have httpcore close a connection whose buffer holds more than the reply, or on which a request was refused.
 
     Args:
         source: a response's stream; httpcore's connection is found behind it, a user's own client's, too.
+        refused: whether it was.
     """
     while source is not None:
         connection = getattr(source, "_connection", None)
         if connection is not None:
             http = getattr(connection, "_h11_state", None)
-            if http is not None and http.trailing_data[0]:
+            if http is not None and (refused or http.trailing_data[0]):
                 # A connection that failed to send is not used again.
                 http.send_failed()
             return

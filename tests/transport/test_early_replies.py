@@ -1,0 +1,237 @@
+"""A request that is refused before it was read: the reply is read wherever it can be, and what cannot be read is told."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+
+import pytest
+import trio
+
+from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, ServerFault
+from batchclient.transport import Timeouts, WireRequest
+from batchclient.transport._httpx import HttpxTransport
+from tests.transport.rawserver import Heard, body_of, reset, response
+
+MOST_BYTES = 200_000
+PROMPTS = [f"{number}" * 80_000 for number in range(8)]
+REFUSAL = response(b'{"error": {"message": "too large"}}', "413 Payload Too Large")
+
+
+class Refuser:
+    """Refuses what is longer than it takes, without reading it.
+
+    Args:
+        how: what becomes of the connection then: ``close`` (which resets it, since there is something unread), ``end`` (an orderly end of
+            the server's side, while it reads on), ``nothing`` (open and unread).
+        reply: what it says; empty: nothing.
+    """
+
+    def __init__(self, how, reply=REFUSAL):
+        self.how = how
+        self.reply = reply
+        self.lengths = []
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                line, *rest = head.decode().removesuffix("\r\n\r\n").split("\r\n")
+                headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(":") for each in rest)]
+                length = int(dict(headers)["content-length"])
+                self.lengths.append(length)
+                if length > MOST_BYTES:
+                    writer.write(self.reply)
+                    await writer.drain()
+                    if self.how == "reset":
+                        reset(writer)
+                    elif self.how == "end":
+                        writer.write_eof()
+                        while await reader.read(1 << 20):
+                            pass
+                    elif self.how == "nothing":
+                        await asyncio.sleep(3600)
+                    break
+                heard = Heard(0, line, headers, await reader.readexactly(length))
+                writer.write(response(body_of(heard)))
+                await writer.drain()
+        writer.close()
+
+
+def narrow():
+    """A listening socket whose connections hold little that was not read: a long request cannot be written to its end."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+@contextlib.asynccontextmanager
+async def refusing(how, reply=REFUSAL):
+    refuser, tasks = Refuser(how, reply), set()
+
+    async def serve(reader, writer):
+        tasks.add(asyncio.current_task())
+        await refuser.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, sock=narrow())
+    refuser.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield refuser
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+HOW = pytest.mark.parametrize("how", ["close", "end", "nothing"])
+ARGUMENTS = {"model": "m", "detect": False, "max_list": 8, "server_metrics": False}
+
+
+@HOW
+async def test_a_413_before_the_body_was_read_halves_the_list(backend, how):
+    async with refusing(how) as server:
+        async with BatchClient(server.url, http_backend=backend, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+            answers = await asyncio.gather(*(client.complete(prompt, max_tokens=1) for prompt in PROMPTS))
+    assert [each.text for each in answers] == [f"<{prompt}>" for prompt in PROMPTS]
+    # Eight, two fours, four twos.
+    assert len(server.lengths) == 7
+
+
+@HOW
+def test_on_trio_a_413_before_the_body_was_read_halves_the_list(how):
+    texts, urls, over = {}, [], threading.Event()
+    ready = threading.Event()
+
+    async def serve():
+        async with refusing(how) as server:
+            urls.append(server)
+            ready.set()
+            while not over.is_set():
+                await asyncio.sleep(0.01)
+
+    async def main():
+        async with BatchClient(urls[0].url, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+
+            async def call(prompt):
+                texts[prompt] = (await client.complete(prompt, max_tokens=1)).text
+
+            async with trio.open_nursery() as nursery:
+                for prompt in PROMPTS:
+                    nursery.start_soon(call, prompt)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        trio.run(main)
+    finally:
+        over.set()
+        thread.join()
+    assert texts == {prompt: f"<{prompt}>" for prompt in PROMPTS}
+    assert len(urls[0].lengths) == 7
+
+
+async def test_an_interim_reply_does_not_end_the_writing(backend):
+    """103 comes while the body is still written: the request is read, and answered."""
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+        await writer.drain()
+        lines = (line.partition(b": ") for line in head.split(b"\r\n"))
+        length = next(int(value) for name, _, value in lines if name.lower() == b"content-length")
+        heard = Heard(0, "POST / HTTP/1.1", [], await reader.readexactly(length))
+        writer.write(response(body_of(heard)))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, sock=narrow()) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with BatchClient(url, http_backend=backend, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+            assert (await client.complete("p" * 500_000, max_tokens=1)).text == f"<{'p' * 500_000}>"
+
+
+@pytest.mark.parametrize(("size", "told"), [(500_000, True), (70_000, True), (60_000, False)])
+async def test_a_reset_while_a_long_body_is_written_says_so(backend, size, told):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        reset(writer)
+
+    async with await asyncio.start_server(serve, sock=narrow()) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        transport = HttpxTransport(url, {}, max_response_bytes=1000, backend=backend)
+        with pytest.raises(ConnectionLost) as caught:
+            await transport.send(WireRequest("POST", "/completions", body=b"x" * size), Timeouts())
+        assert caught.value.while_sending is told
+        await transport.aclose()
+
+
+async def test_a_break_within_the_reply_is_not_the_requests_length(backend):
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(70_000)
+        assert head
+        writer.write(response(b"{", length=100))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, sock=narrow()) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        transport = HttpxTransport(url, {}, max_response_bytes=1000, backend=backend)
+        reply = await transport.send(WireRequest("POST", "/completions", body=b"x" * 70_000), Timeouts())
+        with pytest.raises(ConnectionLost) as caught:
+            [_ async for _ in reply.chunks()]
+        assert caught.value.while_sending is False
+        await reply.aclose()
+        await transport.aclose()
+
+
+async def test_what_a_server_says_at_once_and_then_resets_is_read():
+    """A server at its limit answers each connection with 503 and closes it, before any request was written."""
+    said = threading.Event()
+
+    async def serve(reader, writer):
+        writer.write(response(b"full", "503 Service Unavailable"))
+        await writer.drain()
+        reset(writer)
+        said.set()
+
+    async with await asyncio.start_server(serve, sock=narrow()) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with BatchClient(url, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+            with pytest.raises((ServerFault, ConnectionLost)):
+                await client.complete("p", max_tokens=1)
+            assert said.is_set()
+
+
+async def test_what_the_kernel_holds_is_read_though_the_write_failed(monkeypatch):
+    """The reply and the reset have come, and the event loop has looked at neither when the write fails."""
+    from batchclient.transport._sockets import Sockets
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stream = await Sockets().connect_tcp("127.0.0.1", listener.getsockname()[1], 5.0)
+        peer, _ = listener.accept()
+        peer.sendall(REFUSAL)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        with contextlib.suppress(Exception):
+            await stream.write(b"x" * 100, 5.0)
+        said = b""
+        while not said.endswith(b"}}"):
+            said += await stream.read(65_536, 5.0)
+        assert said == REFUSAL
+        await stream.aclose()
+
+
+def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
+    async def main():
+        async with refusing("close") as server:
+            async with BatchClient(server.url, http_backend=backend, retry=Backoff(base_s=0), **ARGUMENTS) as client:
+                with pytest.raises(BadRequest, match="413"):
+                    await client.complete("x" * 500_000, max_tokens=1)
+            assert len(server.lengths) == 1
+
+    asyncio.run(main())
