@@ -148,13 +148,13 @@ class StreamDecoder(ReplyDecoder):
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
         self.failed = self._failure is not None
-        self.complete = self.complete or self._demux.complete
         return answers
 
     def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:
         """Read what is no JSON to pydantic: a ping without data, the end with blanks, half a surrogate pair."""
         said = payload.strip()
         if said == b"[DONE]":
+            self.complete = True
             self._release(answers)
         if said in (b"", b"[DONE]"):
             return None
@@ -223,6 +223,8 @@ class StreamDecoder(ReplyDecoder):
         self._over[index] = event if told is None else _NO_EVENT
         self._finished[index] = choice
         position = self._demux.finish(index)
+        if position is not None:
+            self.complete = self._demux.complete
         if position is not None and position not in self._lost:
             made = self._completion(position)
             if made.usage is None and self._watch.comes_last:
@@ -237,6 +239,7 @@ class StreamDecoder(ReplyDecoder):
         self._pieces.pop(index, None)
         self._over[index] = None
         self._demux.finish(index)
+        self.complete = self._demux.complete
         self._lost.setdefault(index // self._n, spoilt(error))
         if len(self._lost) == len(self._batch.requests) and all(lost.final for lost in self._lost.values()):
             once = len(self._batch.requests) == 1

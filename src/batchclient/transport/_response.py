@@ -59,7 +59,7 @@ class Response:
         socket = response.extensions.get("network_stream")
         self._socket = socket if isinstance(socket, Stream) else None
         if self._socket is not None:
-            self._socket.heard()
+            self._socket.heard = True
         self.status: int = response.status_code
         self.headers: Mapping[str, str] = response.headers
 
@@ -95,7 +95,7 @@ class Response:
                     mark = None
                 yield chunk
                 if socket is not None:
-                    socket.heard()
+                    socket.heard = True
         except Exception as error:
             if is_of(type(error), "StreamError"):
                 raise ConnectionLost("the response could not be read") from error

@@ -43,28 +43,25 @@ _NEXT_ADDRESS_S = 0.25
 class Stream(httpcore.AsyncNetworkStream):
     """What asyncio's and trio's sockets have in common: when silence began, and when nothing may come."""
 
+    heard = True
+    """Set when something whole has come, or the reader was busy: silence begins anew."""
     _silent_since = 0.0
-    _heard = True
     _at_rest = False
     _connect_s: float | None = None
     _tunnels = False
-
-    def heard(self) -> None:
-        """Something whole has come, or the reader was busy: silence begins anew."""
-        self._heard = True
 
     def rest(self) -> None:
         """The reply is over: nothing may come before the next request."""
         self._at_rest = True
 
     def _wrote(self, buffer: bytes) -> None:
-        self._heard = True
+        self.heard = True
         self._tunnels = buffer.startswith(b"CONNECT ")
 
     def _patience_s(self, timeout: float | None, now: float) -> float:
         """How long may still be waited for bytes."""
-        if self._heard:
-            self._heard, self._silent_since = False, now
+        if self.heard:
+            self.heard, self._silent_since = False, now
         if self._tunnels and self._connect_s is not None:
             timeout = self._connect_s
         return math.inf if timeout is None else self._silent_since + timeout - now
@@ -184,7 +181,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
             left_s = math.inf if timeout is None else timeout
             if not await self._something(left_s, self._still_to_write):
                 raise httpcore.WriteError if self._unread else httpcore.WriteTimeout
-            self._heard = True
+            self.heard = True
             if self._full or self._lost:
                 raise httpcore.WriteError(str(self._error or "the server answered before it had read the request"))
 
@@ -281,7 +278,7 @@ class _TrioStream(Stream):
             await self._inner.write(buffer, timeout)
         else:
             await self._write_unless_refused(buffer, timeout)
-        self._heard = True
+        self.heard = True
 
     async def _write_unless_refused(self, buffer: bytes, timeout: float | None) -> None:
         refused = False

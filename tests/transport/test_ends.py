@@ -1,0 +1,165 @@
+"""What is answered is over, whatever becomes of its body; and which statuses are answers."""
+
+import asyncio
+import json
+
+import pytest
+import trio
+
+from batchclient import Backoff, BatchClient, DialectError
+from batchclient.types import Usage
+from tests.transport.rawserver import RawServer, answers_in_a_thread, body_of, events_of, response
+from tests.transport.test_one_reply_per_request import NEVER, make
+from tests.transport.test_sockets import chunked
+
+QUIET = {"server_metrics": False}
+
+
+def endless(*, done=True):
+    """Every answer, and no end."""
+
+    async def on_request(heard, reader, writer, server):
+        events = events_of(heard)
+        writer.write(chunked(events if done else events[:-1], end=False))
+        await writer.drain()
+        await reader.read()
+        return True
+
+    return on_request
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["DONE", "no DONE"])
+async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(backend, done, monkeypatch):
+    from batchclient import _exchange
+
+    assert _exchange._END_TIMEOUT_S == 0.5
+    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 0.02)
+    async with RawServer(endless(done=done)) as server, make(server, backend, limit=8, **QUIET) as client:
+        answers = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
+        assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
+        assert client.statistics().in_flight == 0
+        while server.open:
+            await asyncio.sleep(0.001)
+        assert len(server.heard) == 1
+
+
+async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend, monkeypatch):
+    from batchclient import _exchange
+
+    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 60.0)
+    async with RawServer(endless()) as server, make(server, backend, limit=4, max_list=1, **QUIET) as client:
+        answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(60)))
+        assert [each.text for each in answers] == [f"<{n}>" for n in range(60)]
+        assert server.most_open <= 8 + 1
+
+
+@pytest.mark.parametrize("how", ["aclose", "drain", "map"])
+async def test_closing_waits_for_no_body(backend, how, monkeypatch):
+    from batchclient import _exchange
+
+    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 3600.0)
+    async with RawServer(endless()) as server:
+        client = BatchClient(server.url, model="m", http_backend=backend, retry=NEVER, detect=False, **QUIET)
+        if how == "map":
+            answers = await client.batch_map(["p"], "{}", max_tokens=16)
+            assert [each.text for each in answers] == ["<p>"]
+        else:
+            assert (await client.complete("p", max_tokens=16)).text == "<p>"
+        assert server.open == 1
+        await (client.drain() if how == "drain" else client.aclose())
+        while server.open:
+            await asyncio.sleep(0)
+
+
+def test_on_trio_closing_waits_for_no_body(monkeypatch):
+    from batchclient import _exchange
+
+    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 3600.0)
+
+    async def main(url):
+        async with BatchClient(url, model="m", retry=NEVER, detect=False, **QUIET) as client:
+            assert (await client.complete("p", max_tokens=16)).text == "<p>"
+
+    with answers_in_a_thread(on_request=endless()) as url:
+        trio.run(main, url)
+
+
+async def test_a_reply_that_breaks_after_its_last_answer_is_whole(backend):
+    async def on_request(heard, reader, writer, server):
+        writer.write(chunked(events_of(heard), end=False))
+        return True
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        for number in range(6):
+            assert (await client.complete(f"{number}", max_tokens=16)).attempts == 1
+        assert client.statistics().endpoints[0].state == "healthy"
+
+
+def without_usage(heard, *, last):
+    """As servers that count once: no usage beside the choices, one after the last of them."""
+    events = []
+    for payload in events_of(heard)[:-1]:
+        event = json.loads(payload.removeprefix(b"data: "))
+        del event["usage"]
+        events.append(b"data: " + json.dumps(event).encode() + b"\n\n")
+    usage = {"id": "1", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
+    return [*events, b"data: " + json.dumps(usage).encode() + b"\n\n"] if last else events
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["usage", "no usage"])
+async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last, monkeypatch):
+    """Without ``[DONE]`` and without an end."""
+    from batchclient import _exchange
+
+    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 0.05)
+
+    async def on_request(heard, reader, writer, server):
+        events = without_usage(heard, last=last)
+        writer.write(chunked(events[:2], end=False))
+        await writer.drain()
+        for event in events[2:]:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+        await reader.read()
+        return True
+
+    async with RawServer(on_request) as server, make(server, backend, dialect="openai", **QUIET) as client:
+        stream = client.stream("p", max_tokens=16)
+        text = "".join([delta.text async for delta in stream])
+        assert (text, stream.completion.usage) == ("<p>", Usage(3, 2) if last else None)
+
+
+@pytest.mark.parametrize("status", ["200 OK", "201 Created", "202 Accepted", "203 Non-Authoritative Information"])
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_every_2xx_is_an_answer(backend, status, max_tokens):
+    async def on_request(heard, reader, writer, server):
+        writer.write(response(body_of(heard), status))
+
+    async with RawServer(on_request) as server, make(server, backend) as client:
+        assert (await client.complete("p", max_tokens=max_tokens)).text == "<p>"
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("status", ["200 OK", "204 No Content", "205 Reset Content"])
+@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
+async def test_a_2xx_that_says_nothing_is_no_answer(backend, status, max_tokens):
+    async def on_request(heard, reader, writer, server):
+        length = [] if status.startswith("204") else ["content-length: 0"]
+        writer.write("\r\n".join([f"HTTP/1.1 {status}", *length, "", ""]).encode())
+
+    async with RawServer(on_request) as server, make(server, backend, retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(DialectError):
+            await client.complete("p", max_tokens=max_tokens)
+
+
+async def test_a_list_of_models_with_another_2xx_is_one(backend):
+    async def on_request(heard, reader, writer, server):
+        if heard.method == "GET":
+            writer.write(response(b'{"data": [{"id": "m"}]}', "203 Non-Authoritative Information"))
+        else:
+            writer.write(response(body_of(heard)))
+
+    async with RawServer(on_request) as server, make(server, backend, model=None, **QUIET) as client:
+        assert (await client.complete("p", max_tokens=1)).text == "<p>"
+        assert server.heard[-1].json["model"] == "m"
