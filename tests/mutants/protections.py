@@ -190,9 +190,8 @@ PROTECTIONS = (
     Protection(
         "a request whose task is cancelled is over",
         "src/batchclient/_attempts.py",
-        "            # Cancelled: by AbortBatch, or because the loop or the nursery is ending.\n"
-        "            self.end(batch, batch.verdict or _CANCELLED)\n",
-        "",
+        "                self.end(batch, batch.verdict or _CANCELLED)\n",
+        "                pass\n",
         _SIMULATION,
     ),
     Protection(
@@ -857,6 +856,55 @@ PROTECTIONS = (
         "    if issubclass(failure.error, RemoteError):\n",
         "    if False:\n",
         "tests/unit/test_health.py::test_what_a_failure_says_of_the_endpoint",
+    ),
+    Protection(
+        "a byte beyond a reply closes its connection",
+        "src/batchclient/transport/_response.py",
+        "(refused or http.trailing_data[0])",
+        "refused",
+        "tests/transport/test_one_reply_per_request.py::test_a_second_reply_in_the_same_write_is_nobodys",
+    ),
+    Protection(
+        "aiohttp hands out no idle socket on which something came",
+        "src/batchclient/transport/_aiohttp.py",
+        "or replies.should_close or _holds_bytes(wire)",
+        "",
+        "tests/transport/test_one_reply_per_request.py::test_what_comes_while_a_socket_is_idle_closes_it",
+    ),
+    Protection(
+        "a reply to another request of ours is no answer",
+        "src/batchclient/transport/_ids.py",
+        " and self._bodies[number % _REMEMBERED] != content",
+        " and False",
+        "tests/transport/test_request_ids.py::test_the_reply_to_another_request_closes_its_connection_and_the_call_goes_again",
+    ),
+    Protection(
+        "a byte now and then is silence",
+        "src/batchclient/transport/_sockets.py",
+        "        if self.heard:\n",
+        "        if True:\n",
+        "tests/transport/test_silence.py::test_what_comes_byte_by_byte_is_silence",
+    ),
+    Protection(
+        "an early refusal ends the writing",
+        "src/batchclient/transport/_sockets.py",
+        "return self._full and not self._ended and not self._refused_early()",
+        "return self._full and not self._ended",
+        "tests/transport/test_early_replies.py::test_a_413_before_the_body_was_read_halves_the_list",
+    ),
+    Protection(
+        "a body that does not end holds nobody up",
+        "src/batchclient/_exchange.py",
+        "            if decoder.failed or decoder.complete:\n",
+        "            if decoder.failed:\n",
+        "tests/transport/test_ends.py::test_closing_waits_for_no_body",
+    ),
+    Protection(
+        "closing aborts what is answered and has not ended",
+        "src/batchclient/_runner.py",
+        "            self._tasks.cancel_the_rest()\n",
+        "            pass\n",
+        "tests/transport/test_ends.py::test_closing_waits_for_no_body",
     ),
 )
 """In no order that matters."""

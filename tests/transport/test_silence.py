@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from batchclient import BatchClient, ReadTimedOut
+from batchclient import BatchClient, ConnectFailed, ReadTimedOut
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
 from tests.transport.test_sockets import chunked
@@ -203,3 +203,23 @@ async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
+
+
+async def test_a_proxy_that_opens_no_tunnel_is_not_waited_for_longer_than_a_connection(backend, monkeypatch):
+    """``CONNECT`` is part of the connecting; the read timeout here is 600 s."""
+
+    async def say_nothing(heard, reader, writer, server):
+        await reader.read()
+        return True
+
+    async with RawServer(say_nothing) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.setenv("NO_PROXY", "")
+        client = BatchClient(
+            "https://server.test/v1", model="m", http_backend=backend, retry=NEVER, trust_env=True, detect=False,
+            connect_timeout_s=0.1,
+        )  # fmt: skip
+        async with client:
+            with pytest.raises(ConnectFailed, match="connect timeout"):
+                await client.complete("p")
+        assert [heard.method for heard in proxy.heard] == ["CONNECT"]
