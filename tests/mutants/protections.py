@@ -890,7 +890,7 @@ PROTECTIONS = (
         "src/batchclient/transport/_sockets.py",
         "return self._full and not self._ended and not self._refused_early()",
         "return self._full and not self._ended",
-        "tests/transport/test_early_replies.py::test_a_413_before_the_body_was_read_halves_the_list",
+        "tests/transport/test_early_replies.py::test_a_refusal_ends_the_writing_to_a_server_that_reads_no_more",
     ),
     Protection(
         "a body that does not end holds nobody up",

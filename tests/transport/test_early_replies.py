@@ -6,12 +6,15 @@ import socket
 import struct
 import threading
 
+import anyio
+import httpcore
 import pytest
 import trio
 
 from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, ServerFault
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._httpx import HttpxTransport
+from batchclient.transport._sockets import Sockets
 from tests.transport.rawserver import Heard, body_of, reset, response
 
 MOST_BYTES = 200_000
@@ -207,10 +210,8 @@ async def test_what_a_server_says_at_once_and_then_resets_is_read():
             assert said.is_set()
 
 
-async def test_what_the_kernel_holds_is_read_though_the_write_failed(monkeypatch):
+async def test_what_the_kernel_holds_is_read_though_the_write_failed():
     """The reply and the reset have come, and the event loop has looked at neither when the write fails."""
-    from batchclient.transport._sockets import Sockets
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         stream = await Sockets().connect_tcp("127.0.0.1", listener.getsockname()[1], 5.0)
         peer, _ = listener.accept()
@@ -235,3 +236,23 @@ def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
             assert len(server.lengths) == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_a_refusal_ends_the_writing_to_a_server_that_reads_no_more(library):
+    """The write timeout here is 600 s."""
+
+    async def main():
+        with narrow() as listener:
+            listener.listen()
+            options = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]
+            stream = await Sockets().connect_tcp(*listener.getsockname(), 5.0, None, options)
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(REFUSAL)
+                with pytest.raises(httpcore.WriteError):
+                    await stream.write(b"x" * 1_000_000, 600.0)
+                assert await stream.read(65_536, 5.0) == REFUSAL
+                await stream.aclose()
+
+    anyio.run(main, backend=library)
