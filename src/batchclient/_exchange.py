@@ -46,6 +46,7 @@ _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
 _ERROR_BODY_TIMEOUT_S = 5.0
 """The status says what to do; its body only says why."""
+_SAYS_NOTHING = (204, 205)
 _END_TIMEOUT_S = 0.5
 """A body's end comes with its last event, or in the next packet."""
 
@@ -122,7 +123,7 @@ class Exchanges:
         pending = _Pending(self._backend, self._tell, batch)
         verbatim = batch.shape.verbatim
         try:
-            if not 200 <= response.status < 300:
+            if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await _read_some(response)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
                 if not verbatim:
