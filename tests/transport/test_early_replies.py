@@ -17,8 +17,8 @@ from batchclient.transport._httpx import HttpxTransport
 from batchclient.transport._sockets import Sockets
 from tests.transport.rawserver import Heard, body_of, reset, response
 
-MOST_BYTES = 200_000
-PROMPTS = [f"{number}" * 80_000 for number in range(8)]
+MOST_BYTES = 100_000
+PROMPTS = [f"{number}" * 40_000 for number in range(8)]
 REFUSAL = response(b'{"error": {"message": "too large"}}', "413 Payload Too Large")
 
 

@@ -82,7 +82,7 @@ async def test_half_a_second_reply_is_nobodys(anyones):
         assert (len(server.heard), server.connections) == (6, 1 if anyones == "aiohttp" else 6)
 
 
-@pytest.mark.parametrize("more", [b"\r\n", b"garbage", b"0\r\n\r\n", b"\0"])
+@pytest.mark.parametrize("more", [b"\r\n", b"garbage"])
 async def test_any_byte_after_a_reply_closes_its_connection(anyones, more):
     async with RawServer(saying(after=more)) as server, make(server, anyones) as client:
         if anyones == "aiohttp" and more != b"\r\n":
@@ -147,10 +147,9 @@ def test_on_trio_a_second_reply_is_nobodys(max_tokens):
 CONTINUE, EARLY = b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
 
 
-@pytest.mark.parametrize("before", [CONTINUE, EARLY, CONTINUE + EARLY * 3])
-async def test_interim_replies_are_no_reply(anyones, before):
-    async with RawServer(saying(before=before)) as server, make(server, anyones) as client:
-        assert await ask(client) == right()
+async def test_interim_replies_are_no_reply(anyones):
+    async with RawServer(saying(before=CONTINUE + EARLY * 3)) as server, make(server, anyones) as client:
+        assert await ask(client, rounds=2) == right(2)
         assert server.connections == 1
 
 
@@ -162,13 +161,12 @@ def in_chunks(heard, *, extension=b"", trailer=b""):
     return head + chunks + b"0\r\n" + trailer + b"\r\n"
 
 
-@pytest.mark.parametrize("fields", [{"extension": b';a="b"'}, {"trailer": b"x-checksum: 1\r\nx-more: 2\r\n"}])
-async def test_chunk_extensions_and_trailers_are_part_of_a_reply(anyones, fields):
+async def test_chunk_extensions_and_trailers_are_part_of_a_reply(anyones):
     async def on_request(heard, reader, writer, server):
-        writer.write(in_chunks(heard, **fields))
+        writer.write(in_chunks(heard, extension=b';a="b"', trailer=b"x-checksum: 1\r\nx-more: 2\r\n"))
 
     async with RawServer(on_request) as server, make(server, anyones) as client:
-        assert await ask(client) == right()
+        assert await ask(client, rounds=2) == right(2)
         assert server.connections == 1
 
 

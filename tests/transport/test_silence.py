@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from batchclient import BatchClient, ConnectFailed, ReadTimedOut
-from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, response
+from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
 from tests.transport.test_sockets import chunked
 
@@ -76,7 +76,11 @@ TRICKLES = {
 }
 
 
-@pytest.mark.parametrize("step", TRICKLES)
+@pytest.mark.parametrize(
+    ("anyones", "step"),
+    [("httpx", step) for step in TRICKLES]
+    + [(whose, step) for whose in ("aiohttp", "own client") for step in ("headers", "a chunk's length")],
+)
 async def test_what_comes_byte_by_byte_is_silence(anyones, step):
     first, pieces = TRICKLES[step]
     written = []
@@ -108,11 +112,11 @@ async def test_a_body_that_comes_piece_by_piece_is_not_silent(anyones):
             assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
 
-async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(anyones):
+async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, backend, read_timeout_s=5.0, server_metrics=False) as client,
         ):
             texts = []
             async for delta in client.stream("p", max_tokens=16):
@@ -122,11 +126,11 @@ async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(anyones):
             assert "".join(texts) == "<p>"
 
 
-async def test_the_time_between_two_calls_is_nobodys_silence(anyones):
+async def test_the_time_between_two_calls_is_nobodys_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, backend, read_timeout_s=5.0, server_metrics=False) as client,
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
@@ -173,19 +177,6 @@ def test_on_trio_what_comes_byte_by_byte_is_silence(step):
     with answers_in_a_thread(on_request=slowly) as url:
         trio.run(main, url)
     assert time.monotonic() - began < 4.0
-
-
-async def test_a_stream_of_whole_events_is_not_silent(anyones):
-    def pieces(heard):
-        return [b"%x\r\n%s\r\n" % (len(each), each) for each in events_of(heard)] + [b"0\r\n\r\n"]
-
-    head = HEADERS + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    with clock() as forward:
-        async with (
-            RawServer(trickle(forward, pieces, first=head, gap_s=4.0)) as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
-        ):
-            assert (await client.complete("p", max_tokens=16)).text == "<p>"
 
 
 async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request_was_sent(anyones):

@@ -91,7 +91,7 @@ class Answered:
 
     Args:
         answers: (position in the batch, answer).
-        ended: the response is complete and its connection released.
+        ended: the response is complete; of its body only the end may still be to come.
     """
 
     batch: Batch

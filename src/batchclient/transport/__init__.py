@@ -4,6 +4,7 @@ Rules:
 - A transport knows nothing of prompts, batches or retries. It moves bytes.
 - ``send`` returns when the response's headers are there; the body is read with ``chunks``.
 - Every failure is raised as one of ``batchclient.errors.TransportError``'s subclasses; no class of the HTTP library leaks.
+- A request with a body may be given an ``X-Request-Id``; a reply with the id of another request of ours is a ``ConnectionLost`` that is ``misdelivered``.
 - ``aclose`` of a response that was not read to its end closes its connection, so that the server stops working on it.
 """
 
@@ -42,7 +43,8 @@ class Timeouts:
 
     Args:
         connect_s: TCP connect and TLS handshake.
-        read_s: silence: the longest gap between two reads, also before the first byte.
+        read_s: silence, by the clock: from what was written last to the whole headers, then between two pieces of the body.
+            A byte of a header, an interim reply or a chunk's length does not end it.
         write_s: the longest gap between two writes.
     """
 

@@ -333,16 +333,11 @@ class Sockets(httpcore.AsyncNetworkBackend):
         if loop is None:
             inner = await httpcore.TrioBackend().connect_tcp(host, port, timeout, local_address, socket_options)
             return _TrioStream(inner, timeout)
-        # Before 3.13.1 the race of several addresses does not work with a task factory of the user's (gh-124309).
-        races = loop.get_task_factory() is None and not _is_address(host)
+        local = None if local_address is None else (local_address, 0)
         try:
             async with asyncio.timeout(timeout):
                 transport, stream = await loop.create_connection(
-                    partial(_AsyncioStream, timeout),
-                    host,
-                    port,
-                    local_addr=None if local_address is None else (local_address, 0),
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S if races else None,
+                    partial(_AsyncioStream, timeout), host, port, local_addr=local, **_racing(loop, host)
                 )
         except TimeoutError as error:
             raise httpcore.ConnectTimeout from error
@@ -358,12 +353,16 @@ class Sockets(httpcore.AsyncNetworkBackend):
         """As httpcore wants it between two tries of a connection, of which there are none here."""
 
 
-def _is_address(host: str) -> bool:
+def _racing(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
+    """Arguments to try the next address of a name before the first has failed, where the event loop can."""
+    # uvloop cannot. Before 3.13.1 asyncio cannot with a task factory of the user's (gh-124309).
+    if not isinstance(loop, asyncio.BaseEventLoop) or loop.get_task_factory() is not None:
+        return {}
     try:
         ip_address(host)
     except ValueError:
-        return False
-    return True
+        return {"happy_eyeballs_delay": _NEXT_ADDRESS_S}
+    return {}
 
 
 def is_readable(file: int) -> bool:
