@@ -67,10 +67,10 @@ def stat_fields(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def is_healthy(port: int) -> bool:
+def is_healthy(port: int, path: str = "/health") -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=HEALTH_TRY_S)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", path)
         return connection.getresponse().status == http.HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False
@@ -82,6 +82,7 @@ class ServerProcess:
     """One server on this machine, from `start()` to `stop()` (or as a context manager). A sort of server is a subclass."""
 
     kind = "server"
+    health_path = "/health"
     boot_limit_s = 60.0
     server_env: Mapping[str, str] = {}
     boot_error = BootError
@@ -227,7 +228,7 @@ class ServerProcess:
         return "\n".join(lines[-LOG_TAIL_LINES:])
 
     def wait_until_healthy(self, deadline_s: float) -> None:
-        while not is_healthy(self.port):
+        while not is_healthy(self.port, self.health_path):
             if self._leader_is_dead():
                 raise self.boot_error(
                     f"{self.kind} ended while it booted; the end of {self.log_path}:\n{self.log_tail()}"

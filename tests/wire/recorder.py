@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-KEPT_HEADERS = ("content-type", "transfer-encoding", "retry-after", "keep-alive", "connection")
+KEPT_HEADERS = (
+    "content-type", "transfer-encoding", "retry-after", "keep-alive", "connection",
+    "x-litellm-version", "rate_limit_type",
+)  # fmt: skip
 TRY_TIMEOUT_S = 120.0
 Body = dict[str, Any]
 
