@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations bench bench-vllm million lab sim mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million lab sim mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,6 +53,10 @@ test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environmen
 test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, in an environment of their own (400 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
+
+test-proxies:  ## A real LiteLLM proxy before the embedded server, in an environment of its own (800 MB)
+	PYTHON=$(PYTHON) scripts/proxies_env.sh
+	"$${BATCHCLIENT_PROXIES_VENV:-.proxies}/bin/python" -m pytest tests/proxies $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py

@@ -1,0 +1,59 @@
+"""LiteLLM's proxy and its upstreams, once per session; without the proxy's package the tests here skip."""
+
+import pytest
+
+from batchclient import BatchClient
+from batchclient.simulator import EmbeddedServer
+from tests.proxies.litellm_proxy import MASTER_KEY, LitellmProxy, installed, models
+from tests.proxies.tool_upstream import ToolUpstream
+from tests.transport.conftest import bounded, pytest_pyfunc_call  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def tool_upstream():
+    with ToolUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="session")
+def _upstream():
+    with EmbeddedServer("instant", model="m") as upstream:
+        yield upstream
+
+
+@pytest.fixture(scope="session")
+def proxy(tmp_path_factory, _upstream, tool_upstream):
+    """A proxy that does not come up is an error, never a skip."""
+    if not installed():
+        pytest.skip("LiteLLM's proxy is not installed here: make test-proxies")
+    served = models(_upstream.base_url, tool_upstream.base_url)
+    with LitellmProxy(tmp_path_factory.mktemp("litellm"), served) as proxy:
+        yield proxy
+
+
+class Upstream:
+    """What the embedded server was sent since the test began."""
+
+    def __init__(self, embedded):
+        self.embedded = embedded
+        self._before = embedded.requests
+
+    @property
+    def requests(self):
+        return self.embedded.requests - self._before
+
+
+@pytest.fixture
+def upstream(proxy, _upstream):
+    yield Upstream(_upstream)
+    _upstream.set_faults()
+
+
+@pytest.fixture
+def connect(proxy):
+    """Makes a client of the proxy."""
+
+    def make(**settings):
+        return BatchClient(proxy.base_url, **({"model": "m", "api_key": MASTER_KEY} | settings))
+
+    return make
