@@ -16,6 +16,7 @@ from batchclient.retry import Backoff
 from batchclient.simulator import expected_text
 from tests.proxies.litellm_proxy import LIMITED_KEY, LIMITED_REQUESTS, MASTER_KEY, REVOKED_KEY, WINDOW_S
 
+LONGEST_S = 60.0
 COUNT = 100
 ONCE = Backoff(max_attempts=1)
 TOOLS = [
@@ -66,6 +67,51 @@ async def test_short_completions_share_lists_and_each_has_its_own_answer(connect
     assert upstream.requests <= 10
 
 
+@pytest.mark.parametrize("model", ["m", "through-openai", "through-text"])
+async def test_longer_completions_are_each_callers_own(connect, upstream, model):
+    """The proxy numbers every piece of a streamed list 0: whoever believed that would hand out all texts mixed."""
+    async with connect(model=model) as client:
+        answers = await together(client.complete(f"word {i}", max_tokens=12, temperature=0) for i in range(COUNT))
+        assert client.statistics().endpoints[0].streams_refused
+    assert answers[7].text == "a8adf24d fit joy lap pen and pen rim air low and bud"
+    assert [each.text for each in answers] == [says(f"word {i}", 12) for i in range(COUNT)]
+    # One streamed list, and what came with it, went twice.
+    assert upstream.requests <= 16
+
+
+async def test_a_lone_completion_of_several_tokens_is_streamed(connect, upstream):
+    async with connect() as client:
+        answer = await client.complete("word 7", max_tokens=12, temperature=0)
+    assert (answer.text, answer.finish_reason, answer.attempts) == (says("word 7", 12), "length", 1)
+    assert answer.time_to_first_token_s is not None
+    assert upstream.requests == 1
+
+
+async def test_several_choices_of_one_prompt(connect, upstream):
+    """In streams the proxy numbers completions' choices 0 and ends one of a chat's: they are asked for plain."""
+    sampled = {"max_tokens": 12, "temperature": 1.0, "seed": 3, "n": 2}
+    async with connect() as client:
+        answers = await together(client.complete(f"word {i}", **sampled) for i in range(5))
+        chatted = await client.chat(user("hi"), **sampled)
+        deltas, streamed = await collect(client.stream("word 0", **sampled))
+    expected = [
+        [expected_text(f"word {i}", choice=k, max_tokens=12, temperature=1.0, seed=3) for k in (0, 1)] for i in range(5)
+    ]
+    assert [[one.text for one in each.choices] for each in answers] == expected
+    assert [one.text[:8] for one in chatted.choices] == [says_to("hi", 1)] * 2
+    assert [one.text for one in streamed.choices] == expected[0]
+    assert sorted((delta.index, delta.text) for delta in deltas) == list(enumerate(expected[0]))
+
+
+async def test_a_stream_piece_by_piece(connect, upstream):
+    async with connect() as client:
+        made = await together(collect(client.stream(f"word {i}", max_tokens=12, temperature=0)) for i in range(20))
+    for i, (deltas, answer) in enumerate(made):
+        assert "".join(delta.text for delta in deltas) == answer.text == says(f"word {i}", 12)
+        assert (len(deltas), deltas[-1].finish_reason) == (13, "length")
+    assert upstream.requests == 20
+
+
 # Chats ---------------------------------------------------------------------------------------------------------------
 
 
@@ -74,6 +120,18 @@ async def test_a_hundred_chats_at_once(connect, upstream):
         answers = await together(client.chat(user(f"word {i}"), max_tokens=4, temperature=0) for i in range(COUNT))
     assert [each.text for each in answers] == [says_to(f"word {i}", 4) for i in range(COUNT)]
     assert [each.usage for each in answers] == [Usage(10, 4)] * COUNT
+    assert upstream.requests == COUNT
+
+
+async def test_a_hundred_chats_streamed_at_once(connect, upstream):
+    async with connect() as client:
+        made = await together(
+            collect(client.stream_chat(user(f"word {i}"), max_tokens=12, temperature=0)) for i in range(COUNT)
+        )
+    for i, (deltas, answer) in enumerate(made):
+        assert "".join(delta.text for delta in deltas) == answer.text == says_to(f"word {i}", 12)
+        assert answer.finish_reason == "length"
+        assert sum(bool(delta.text) for delta in deltas) == 12
     assert upstream.requests == COUNT
 
 
@@ -118,6 +176,32 @@ async def test_embeddings_share_lists_and_are_the_upstreams(connect, upstream):
         straight = await together(direct.embed(text) for text in texts)
     assert [list(each.vector) for each in through] == [list(each.vector) for each in straight]
     assert requests <= 10
+
+
+async def test_maps_over_documents(connect, upstream):
+    rows = [{"text": f"word {i}"} for i in range(300)]
+    async with connect() as client:
+        answers = await client.batch_map(rows, "{text}", max_tokens=12, temperature=0)
+        came = {}
+        async for result in client.stream_map(rows, "{text}", max_tokens=4, temperature=0):
+            came[result.index] = result.completion.text
+    assert [each.text for each in answers] == [says(f"word {i}", 12) for i in range(300)]
+    assert came == {i: says(f"word {i}", 4) for i in range(300)}
+    assert upstream.requests <= 60
+
+
+@pytest.mark.parametrize("call", ["complete", "chat"])
+async def test_map_from_the_command_line(proxy, upstream, tmp_path, call):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps({"text": f"word {i}"}) + "\n" for i in range(50)), "utf-8")
+    command = [sys.executable, "-m", "batchclient", "map", source, "-o", out, "--base-url", proxy.base_url]
+    command += ["--model", "m", "--prompt", "{text}", "--max-tokens", "12", "--temperature", "0", "--call", call]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"BATCHCLIENT_API_KEY": MASTER_KEY})
+    assert done.returncode == 0, done.stderr
+    assert MASTER_KEY not in done.stderr
+    written = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    expected = says if call == "complete" else says_to
+    assert [row["completion"] for row in written] == [expected(f"word {i}", 12) for i in range(50)]
 
 
 # Errors --------------------------------------------------------------------------------------------------------------
@@ -225,3 +309,37 @@ async def test_token_ids_which_litellm_cannot_send_on_fail_with_its_words(connec
             await client.complete([301, 302], max_tokens=4)
     assert caught.value.status == 500
     assert "301" not in caught.value.message
+
+
+# The drop-in ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_drop_in(proxy, upstream):
+    async with AsyncOpenAI(base_url=proxy.base_url, api_key=MASTER_KEY) as client:
+        short = {"model": "m", "max_tokens": 4, "temperature": 0}
+        texts = await together(client.completions.create(prompt=f"word {i}", **short) for i in range(COUNT))
+        lists = upstream.requests
+        chats = await together(client.chat.completions.create(messages=user(f"word {i}"), **short) for i in range(20))
+        stream = await client.chat.completions.create(messages=user("hi"), stream=True, **short)
+        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        vectors = await together(client.embeddings.create(model="m", input=f"word {i}") for i in range(20))
+        called = await client.chat.completions.create(model="tools", messages=user("Ada"), tools=TOOLS, max_tokens=64)
+        with pytest.raises(openai.BadRequestError, match="Invalid model name passed in model=nope"):
+            await client.chat.completions.create(model="nope", messages=user("hi"))
+    assert [each.choices[0].text for each in texts] == [says(f"word {i}", 4) for i in range(COUNT)]
+    assert [(each.usage.prompt_tokens, each.usage.completion_tokens) for each in texts] == [(3, 4)] * COUNT
+    assert lists <= 10
+    assert [each.choices[0].message.content for each in chats] == [says_to(f"word {i}", 4) for i in range(20)]
+    assert [each.usage.total_tokens for each in chats] == [14] * 20
+    assert "".join(pieces) == says_to("hi", 4)
+    assert len({tuple(each.data[0].embedding) for each in vectors}) == 20
+    assert [each.function.arguments for each in called.choices[0].message.tool_calls] == [
+        '{"of": "Ada"}',
+        '{"of": "adA"}',
+    ]
+
+
+async def test_the_drop_in_says_what_a_wrong_key_is(proxy):
+    async with AsyncOpenAI(base_url=proxy.base_url, api_key=REVOKED_KEY, max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError, match="Invalid proxy server token passed"):
+            await client.completions.create(model="m", prompt="hi", max_tokens=4)

@@ -1,4 +1,4 @@
-"""Real sockets and mocked httpx: each test has a few seconds, and none of them waits for a clock."""
+"""Real sockets and mocked httpx: each test has a few seconds, or its module's own LONGEST_S, and none of them waits for a clock."""
 
 import asyncio
 import inspect
@@ -19,12 +19,14 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 @pytest.fixture(autouse=True)
-def bounded():
+def bounded(request):
+    longest_s = getattr(request.module, "LONGEST_S", LONGEST_S)
+
     def stop(number, frame):
-        pytest.fail(f"the test ran for {LONGEST_S:g} s")
+        pytest.fail(f"the test ran for {longest_s:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_S, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, longest_s, 1.0)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

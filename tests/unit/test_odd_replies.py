@@ -111,7 +111,7 @@ def test_pings_between_the_events_of_servers_own_routes_are_skipped():
 
 
 def test_the_pieces_of_a_list_under_one_number_are_nobodys_answer():
-    """LiteLLM's proxy, 1.108: a streamed list's pieces are all numbered 0. None of it is handed out, and the prompts go one by one."""
+    """LiteLLM's proxy, 1.108: a streamed list's pieces are all numbered 0. None of it is handed out, and it goes plain."""
     stream = events(
         piece("a"),
         piece("x"),
@@ -121,7 +121,8 @@ def test_the_pieces_of_a_list_under_one_number_are_nobodys_answer():
         without(piece(None, usage=TOLD), "text"),
     )
     for lines in ([stream], stream.splitlines(keepends=True)):
-        assert texts(batch_of("p", "q"), *lines) == ({}, FailureKind.MISMATCH)
+        assert texts(batch_of("p", "q"), *lines) == ({}, FailureKind.STREAM_REFUSED)
+        assert texts(batch_of("p", n=2), *lines) == ({}, FailureKind.STREAM_REFUSED)
     # A server that answers one prompt after the other numbers the next.
     decoder = make_dialect("vllm", ()).decoder(batch_of("p", "q"))
     assert decoder.feed(events(piece("a", "stop"), done=False), 11.0) == []
@@ -361,7 +362,7 @@ def test_nothing_more_of_a_choice_that_cannot_be_read_is_looked_at():
     answers, failure = texts(batch_of("p", "q"), events(*spoilt, piece("x", "stop")))
     assert (answers, failure) == ({0: "x"}, FailureKind.REFUSED)
     # Whatever it is that cannot be read, the other was cut off, and that may be tried again.
-    assert texts(batch_of("p", "q"), events(*spoilt, piece("x"))) == ({}, FailureKind.MAYBE_PROCESSED)
+    assert texts(batch_of("p", "q"), events(*spoilt, piece("x"), done=False)) == ({}, FailureKind.MAYBE_PROCESSED)
     assert texts(batch_of("p", "q"), events(*spoilt)) == ({}, FailureKind.MISMATCH)
 
 

@@ -343,6 +343,15 @@ def test_a_choice_that_goes_on_after_its_end_is_a_mismatch():
     assert failure.kind is FailureKind.MISMATCH
 
 
+def test_a_stream_that_is_over_before_a_choice_is_asked_for_plain():
+    # As LiteLLM's proxy streams a chat with n=2: one end for both.
+    body = events(event(choice(0, "A", None)), event(choice(1, "B", None)), event(choice(0, "")))
+    answers, failure = decode(batch_of("a", n=2), body)
+    assert (answers, failure.kind) == ({}, FailureKind.STREAM_REFUSED)
+    answers, failure = decode(batch_of("a", "b"), body)
+    assert (texts(answers), failure.kind) == ({0: ["A"]}, FailureKind.STREAM_REFUSED)
+
+
 # Aborts, errors, cuts ---------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ Rules:
   last, by what it repeats being over. What repeats a choice that is over without a text, or with its last text and a usage for the first time (LiteLLM's
   usage chunk), is no such event.
 - A list's first prompt has no answer before another has begun: LiteLLM's proxy numbers the pieces of all prompts 0, and its answer would be theirs.
+  Nor has a caller the pieces of several choices before. Where no other has begun before ``[DONE]``, or a choice has no end, the calls go plain.
 - An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's last event no ``text``,
   if no tokens are told that would be in it.
 - A choice that cannot be read is over; the others are read to their ends.
@@ -22,7 +23,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from batchclient._core.messages import Batch, Failure
+from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._decoder import (
     ABORTED,
     ReplyDecoder,
@@ -49,6 +50,11 @@ __all__ = ["StreamDecoder", "decoder_of"]
 
 _BOM = b"\xef\xbb\xbf"
 _NO_EVENT: dict[str, Any] = {}
+_NOT_STREAMED = Failure(
+    FailureKind.STREAM_REFUSED,
+    DemuxError,
+    "the server ended a stream in which a choice has no end, or no number of its own",
+)
 _EVENTS_PER_TOKEN = 4
 _FEWEST_EVENTS = 4096
 """A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
@@ -76,6 +82,10 @@ class StreamDecoder(ReplyDecoder):
         """A lone call's answer that waits for its usage."""
         self._first: tuple[int, Completion] | None = None
         """The first prompt's answer, which waits until another has begun."""
+        self._doubtful: list[Delta] | None = [] if self._n > 1 else None
+        """The first choice's pieces, which wait in the same way; ``None``: they need not."""
+        self._is_done = False
+        """Whether the server has said that the stream is over."""
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
@@ -121,7 +131,7 @@ class StreamDecoder(ReplyDecoder):
             if self._failure is not None:
                 break
             if payload == b"[DONE]":
-                self.complete = True
+                self.complete = self._is_done = True
                 self._release(answers)
                 continue
             try:
@@ -154,7 +164,7 @@ class StreamDecoder(ReplyDecoder):
         """Read what is no JSON to pydantic: a ping without data, the end with blanks, half a surrogate pair."""
         said = payload.strip()
         if said == b"[DONE]":
-            self.complete = True
+            self.complete = self._is_done = True
             self._release(answers)
         if said in (b"", b"[DONE]"):
             return None
@@ -186,6 +196,9 @@ class StreamDecoder(ReplyDecoder):
             if self._first is not None:
                 answers.append(self._first)
                 self._first = None
+            if index and self._doubtful is not None:
+                self.deltas += self._doubtful
+                self._doubtful = None
             if not self._extra:
                 self._extra = about_reply(event)
         pieces.append(piece)
@@ -193,7 +206,8 @@ class StreamDecoder(ReplyDecoder):
         try:
             reason = piece.get("finish_reason")
             if self._batch.shape.to_caller and reason not in ABORTED:
-                self.deltas.append(self._delta(piece, index % self._n))
+                delta = self._delta(piece, index % self._n)
+                (self.deltas if self._doubtful is None else self._doubtful).append(delta)
             if len(pieces) > self._most_events:
                 raise ValueError("more events than tokens")
             usage = self._watch.usage(index, usage_in(told))
@@ -352,6 +366,8 @@ class StreamDecoder(ReplyDecoder):
         if again is not None:
             return answers, again
         if not self._demux.complete:
+            if self._is_done and (self._pieces or self._over.keys() == {0}):
+                return answers, _NOT_STREAMED
             if self.events and not self._pieces:
                 return answers, mismatch(DemuxError(self._demux.missing()))
             if not self.events and self._content_type not in ("", "text/event-stream"):
