@@ -54,8 +54,9 @@ test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, in
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
 
-test-proxies:  ## A real LiteLLM proxy before the embedded server, in an environment of its own (800 MB)
+test-proxies:  ## A real LiteLLM proxy and nginx before the embedded server, in an environment of their own (800 MB)
 	PYTHON=$(PYTHON) scripts/proxies_env.sh
+	scripts/nginx.sh || test $$? = 3  # 3: it said what is missing here, and its tests say so too
 	"$${BATCHCLIENT_PROXIES_VENV:-.proxies}/bin/python" -m pytest tests/proxies $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## Client CPU per call, latency of a lone call, a million documents, threads; into docs/benchmarks.md
