@@ -70,8 +70,8 @@ class Sink:
     # The runner's side, piece by piece -----------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Forget what came of an attempt that failed, if its caller has none of it."""
-        if not self.taken:
+        """Forget what came of an attempt that failed, if its caller has none of it and it brought no whole answer."""
+        if not self.taken and not self.done():
             self.deltas.clear()
             self._was_fed = False
 

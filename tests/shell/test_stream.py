@@ -270,6 +270,18 @@ async def test_a_break_before_any_piece_was_taken_is_tried_again_from_the_beginn
     assert len(transport.sent) == 2
 
 
+@pytest.mark.parametrize("then", [ConnectionLost("it broke"), b"data: [[DONE]\n\n"], ids=["a break", "nonsense"])
+async def test_what_follows_a_whole_answer_takes_no_piece_of_it(then):
+    # In one read: the caller has no turn between its pieces and what follows.
+    broken = reply(piece("one ") + piece("two", "stop", 2) + (then if type(then) is bytes else b""), then)
+    transport = ScriptedTransport(broken)
+    async with make_client(transport) as client:
+        stream = client.stream("p", max_tokens=9)
+        assert await texts(stream) == ["one ", "two"]
+    assert stream.completion.text == "one two"
+    assert len(transport.sent) == 1
+
+
 async def test_pieces_that_came_before_a_break_are_handed_out_before_it_is_told():
     transport = ScriptedTransport(reply(piece("a"), 1.0, piece("b"), piece("c"), ConnectionLost("broke")))
     async with make_client(transport) as client:
