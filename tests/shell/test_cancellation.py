@@ -150,7 +150,7 @@ async def test_the_connection_is_closed_mid_stream_when_the_last_caller_has_gone
     half_way = anyio.Event()
 
     def answer_one_then_hang(sent):
-        return Reply(chunks=[*stream(sent, positions=[0]), half_way, *stream(sent, positions=[1, 2]), *stream_end()])
+        return Reply(chunks=[*stream(sent, positions=[1]), half_way, *stream(sent, positions=[0, 2]), *stream_end()])
 
     server = ScriptedTransport(answer_one_then_hang)
     async with make_client(server) as client, anyio.create_task_group() as group:
