@@ -513,6 +513,23 @@ def test_a_reply_that_is_none_is_a_bad_gateway(library, made):
     assert response.json()["error"]["type"] == "DialectError"
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, count):
+    async def created(request):
+        response = await handler(request)
+        response.status_code = 201
+        return response
+
+    async def main():
+        async with library.AsyncClient(transport=made(library.MockTransport(created))) as client:
+            calls = (client.post("http://llm.test/v1/completions", json=body(f"p{n}")) for n in range(count))
+            return await asyncio.gather(*calls)
+
+    responses = run(main)
+    assert [each.status_code for each in responses] == [201] * count
+    assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{n}" for n in range(count)]
+
+
 def test_what_would_fail_again_asks_not_to_be_sent_again(library, made):
     async def main():
         async with library.AsyncClient(
