@@ -93,6 +93,7 @@ async def test_several_choices_of_one_prompt(connect, upstream):
     async with connect() as client:
         answers = await together(client.complete(f"word {i}", **sampled) for i in range(5))
         chatted = await client.chat(user("hi"), **sampled)
+    async with connect() as client:
         deltas, streamed = await collect(client.stream("word 0", **sampled))
     expected = [
         [expected_text(f"word {i}", choice=k, max_tokens=12, temperature=1.0, seed=3) for k in (0, 1)] for i in range(5)
@@ -343,3 +344,15 @@ async def test_the_drop_in_says_what_a_wrong_key_is(proxy):
     async with AsyncOpenAI(base_url=proxy.base_url, api_key=REVOKED_KEY, max_retries=0) as client:
         with pytest.raises(openai.AuthenticationError, match="Invalid proxy server token passed"):
             await client.completions.create(model="m", prompt="hi", max_tokens=4)
+
+
+async def test_usage_is_told_for_what_was_streamed(connect, upstream):
+    """The proxy tells it in an event of its own after the end, beside a choice that has nothing."""
+    async with connect() as client:
+        alone = await client.complete("word 7", max_tokens=12, temperature=0)
+        chatted = await client.chat(user("word 7"), max_tokens=12, temperature=0)
+        _, pieces = await collect(client.stream("word 7", max_tokens=12, temperature=0))
+        _, chat_pieces = await collect(client.stream_chat(user("word 7"), max_tokens=12, temperature=0))
+    assert [each.usage for each in (alone, chatted, pieces, chat_pieces)] == [
+        Usage(3, 12), Usage(10, 12), Usage(3, 12), Usage(10, 12),
+    ]  # fmt: skip

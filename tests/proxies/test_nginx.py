@@ -9,8 +9,11 @@ from batchclient.errors import BadRequest, ServerFault
 from batchclient.retry import Backoff
 from batchclient.simulator import EmbeddedServer, expected_text
 from tests.live.server_process import NotInstalled
+from tests.proxies.litellm_proxy import installed
 from tests.proxies.nginx_proxy import SILENCE_S, NginxProxy
 
+# Ten seconds, which `make test` is not to take because an nginx is about.
+pytestmark = pytest.mark.skipif(not installed(), reason="in the environment of make test-proxies only")
 LONGEST_S = 60.0
 COUNT = 100
 LONG = "word" * 75_000  # 300 KB; nginx takes bodies of 1 MB

@@ -9,6 +9,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import FailureKind
 from batchclient.dialects._shapes import Shapes
 from batchclient.dialects.vllm import VllmDialect
+from batchclient.types import Usage
 from tests.unit.golden import make_batch, make_request
 
 FOLDER = Path(__file__).parent.parent / "wire" / "litellm"
@@ -19,20 +20,26 @@ DEF, IMPORT, CLASS = (
 )
 
 
-def read(name):
-    """Return each prompt's texts, and the failure's kind."""
+def decode(name, **fields):
+    """Return the decoder after its last byte, and what came of it."""
     record = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     sent = record["request"]["json"]
     kind = Kind.CHAT if "messages" in sent else Kind.COMPLETION
     params = {k: v for k, v in sent.items() if k not in ("model", "prompt", "messages") and "stream" not in k}
-    shape, _ = Shapes().shape(params, "m", kind=kind, token_ids=False)
+    shape, _ = Shapes().shape(params, "m", kind=kind, token_ids=False, **fields)
     prompts = [sent["messages"]] if kind is Kind.CHAT else sent["prompt"]
     prompts = [prompts] if isinstance(prompts, str) else prompts
     batch = make_batch(shape, [make_request(shape, each) for each in prompts], streamed="stream" in sent)
     decoder = VllmDialect().decoder(batch, record["headers"]["content-type"])
     pairs = decoder.feed(record["body_text"].encode(), 12.0)
     last, failure = decoder.end(12.0)
-    return {p: [one.text for one in each.choices] for p, each in [*pairs, *last]}, failure and failure.kind
+    return decoder, [*pairs, *last], failure
+
+
+def read(name):
+    """Return each prompt's texts, and the failure's kind."""
+    _, answers, failure = decode(name)
+    return {p: [one.text for one in each.choices] for p, each in answers}, failure and failure.kind
 
 
 @pytest.mark.parametrize(
@@ -58,3 +65,22 @@ def test_a_stream_of_several_is_asked_for_plain(name):
 
 def test_so_is_a_chat_of_several_whose_one_alone_ends():
     assert read("chat_stream_n2") == ({}, FailureKind.STREAM_REFUSED)
+
+
+def test_no_piece_is_handed_out_before_two_choices_are_told_apart():
+    decoder, _, failure = decode("stream_single_n2", to_caller=True)
+    assert (decoder.deltas, failure.kind) == ([], FailureKind.STREAM_REFUSED)
+    decoder, _, _ = decode("chat_stream_n2", to_caller=True)
+    # The role, then each choice's first token, in the order in which they came.
+    assert [(delta.index, delta.text) for delta in decoder.deltas[:3]] == [
+        (0, ""),
+        (0, "2f371a4d-ed8b"),
+        (1, "2f371a4d-37d7"),
+    ]
+
+
+def test_zeros_where_no_usage_was_asked_for_are_no_usage():
+    _, ((_, answer),), failure = decode("stream_single_no_usage")
+    assert (answer.usage, failure) == (None, None)
+    _, ((_, answer),), _ = decode("stream_single")
+    assert answer.usage == Usage(2, 6)

@@ -187,6 +187,9 @@ class UsageWatch:
         """What is believed of the usage beside a choice."""
         if usage is None or not self._each or (self._most is not None and usage.completion_tokens > self._most):
             return None
+        if not usage.total_tokens:
+            # LiteLLM's proxy writes zeros beside every piece where it was not asked for a usage.
+            return None
         began = self._began
         if began is not None:
             began.add(index)
