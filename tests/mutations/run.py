@@ -1,0 +1,289 @@
+"""One seed, one run: a client, a server whose one reply is mutated, and the calls before, with and after it, in virtual time.
+
+What must hold:
+- Each call ends once, within its deadline, with its own answer or a ``BatchClientError``; none has a letter of another's.
+- Whoever's bytes were not touched (``Mutation.tainted``) has exactly the right answer in the end. Only one who takes pieces may have an error.
+- Who has nothing to do with what was touched (``Mutation.spared``) has it without a second request.
+- Afterwards nothing is queued or in flight, no task is left, and the next calls have their right answers.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from random import Random
+from traceback import extract_tb
+
+from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded
+from batchclient._core.kinds import Kind
+from batchclient._openai_form import WireCalls, make_calls
+from tests.mutations.answers import foreign, prompt_of, right_answer, text_told
+from tests.mutations.cases import all_cases
+from tests.mutations.mutate import draw
+from tests.mutations.server import Server, whole
+from tests.mutations.sockets import PairLoop, on_the_loops_clock
+
+__all__ = ["Outcome", "World", "run_seed", "run_seeds", "run_world"]
+
+_TIMEOUT_S = 120.0
+_SHORT_TIMEOUT_S = 2.0
+"""Shorter than the longest silence that is borne."""
+_READ_TIMEOUT_S = 5.0
+_LATE_S = 0.001
+_LONGEST_SILENCE_S = 250.0
+_LONGEST_RUN_S = 2000.0
+_PAUSE_S = 1.0
+"""Between the calls with the mutated reply and those after it: what still has to be closed is closed by then."""
+
+
+@dataclass
+class Outcome:
+    """What one run came to.
+
+    Args:
+        seed: its seed.
+        case: the reply's name.
+        mutation: what was done to it.
+        kind: of mutation.
+        wrong: what was wrong; empty if nothing was.
+        transcript: everything that was said.
+    """
+
+    seed: int
+    case: str
+    mutation: str
+    kind: str
+    wrong: list
+    transcript: list = field(repr=False)
+
+
+class _Policy:
+    """The default policy with its jitter from the seed."""
+
+    def __init__(self, rng):
+        self._backoff = Backoff()
+        self._rng = rng
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return self._backoff.decide(failure, attempt, elapsed_s, self._rng)
+
+
+class World:
+    """One run.
+
+    Args:
+        case: whose reply it is.
+        rng: decides all that is left open.
+        draw: ``(rng, reply) -> Mutation``; ``None``: nothing is done to the reply.
+        backend: ``httpx`` or ``aiohttp``.
+        warm: how many lists the client is answered before.
+        timeout_s: every call's.
+    """
+
+    def __init__(self, case, rng, draw=None, backend="httpx", warm=0, timeout_s=_TIMEOUT_S):
+        self.case = case
+        self.rng = rng
+        self.draw = draw
+        self.backend = backend
+        self.warm = warm
+        self.timeout_s = timeout_s
+        self.mutation = None
+        self.wrong = []
+        self.transcript = []
+        self.calls_made = 0
+
+    async def run(self):
+        loop = asyncio.get_running_loop()
+        self.server = server = Server(loop, self.case)
+        client = BatchClient(
+            "http://127.0.0.1:8000/v1",
+            model=self.case.model,
+            dialect=self.case.dialect,
+            retry=_Policy(self.rng),
+            http_backend=self.backend,
+            timeout_s=self.timeout_s,
+            read_timeout_s=_READ_TIMEOUT_S,
+            detect=False,
+            server_metrics=False,
+        )
+        for _ in range(self.warm):
+            self.check_right(await self.wave(client), "before")
+        server.arm(self.mutate)
+        first_request = len(server.requests)
+        told = await self.wave(client)
+        self.note("requests", server.requests[first_request:])
+        if server.is_armed:
+            self.wrong.append("the reply was never asked for")
+        elif self.mutation is not None:
+            self.check_mutated(told, server.requests[first_request:])
+        else:
+            self.check_right(told, "untouched")
+        # What is out of step stays so: the second list after would have the first one's answers.
+        twice = self.mutation is not None and self.mutation.leaves_bytes
+        for after in ("first after", "second after")[: 1 + twice]:
+            await asyncio.sleep(_PAUSE_S)
+            self.check_empty(client)
+            told = await self.wave(client)
+            if self.case.to_caller and self.mutation is not None and self.mutation.then is not None:
+                # Spoilt, too, and pieces of it were taken: an error is all that can be said.
+                told = {call: answer for call, answer in told.items() if not isinstance(answer, BatchClientError)}
+            self.check_right(told, after)
+        await client.aclose()
+        await asyncio.sleep(_LONGEST_SILENCE_S)
+        if server.open:
+            self.wrong.append(f"{server.open} connections are open after aclose")
+        self.wrong += server.problems
+
+    def mutate(self, reply):
+        if self.draw is None:
+            return [whole(reply)]
+        self.mutation = self.draw(self.rng, reply, self.strangers())
+        self.server.then = self.mutation.then
+        self.note("mutation", self.mutation.what)
+        for step in self.mutation.steps:
+            # Ids are random.
+            self.note("step", step.replace(reply.before_id or b"\0", b"(id)") if isinstance(step, bytes) else step)
+        return self.mutation.steps
+
+    def strangers(self):
+        """Calls that nobody makes, for replies to others."""
+        return list(range(30, 30 + self.case.size))
+
+    # Calls -------------------------------------------------------------------------------------------------------
+
+    async def wave(self, client):
+        """Make a list's calls together; return {call: answer or error}."""
+        calls = range(self.calls_made, self.calls_made + self.case.size)
+        self.calls_made += self.case.size
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        told = dict(zip(calls, await asyncio.gather(*(self.one_call(client, call) for call in calls)), strict=True))
+        if loop.time() > began_at + self.timeout_s + _LATE_S:
+            self.wrong.append(f"calls ended {loop.time() - began_at:g} s after they were made")
+        for call, answer in told.items():
+            self.note("call", call, answer)
+            if isinstance(answer, Exception):
+                if not isinstance(answer, BatchClientError):
+                    self.wrong.append(f"call {call} ended with {answer!r}")
+            elif others := foreign(self.case.kind, call, answer):
+                self.wrong.append(f"call {call} has {others} of another's answer: {answer!r}")
+        return told
+
+    async def one_call(self, client, call):
+        kind, params, prompt = self.case.kind, self.case.params, prompt_of(call)
+        messages = [{"role": "user", "content": prompt}]
+        try:
+            if kind == "embed":
+                return list((await client.embed(prompt)).vector)
+            if kind == "score":
+                return (await client.score("which", prompt)).score
+            if kind == "classify":
+                return list((await client.classify(prompt)).probabilities)
+            if kind == "drop_in":
+                reply = await make_calls(client, WireCalls(Kind.COMPLETION, [prompt], self.case.model, params))
+                return [choice.get("text") for choice in reply.body["choices"]]
+            if kind in ("complete", "chat"):
+                answer = await (
+                    client.complete(prompt, **params) if kind == "complete" else client.chat(messages, **params)
+                )
+                return [text_told(choice) for choice in answer.choices]
+            stream = client.stream(prompt, **params) if kind == "stream" else client.stream_chat(messages, **params)
+            async with stream as pieces:
+                text = "".join([delta.text async for delta in pieces])
+            if text != pieces.completion.text:
+                self.wrong.append(f"call {call} has the pieces {text!r} of {pieces.completion.text!r}")
+            return [text_told(choice) for choice in pieces.completion.choices]
+        except Exception as error:
+            return error
+
+    # What must hold ------------------------------------------------------------------------------------------------
+
+    def right(self, call):
+        return right_answer(self.case.kind, call, self.case.n)
+
+    def check_right(self, told, when):
+        for call, answer in told.items():
+            if answer != self.right(call):
+                self.wrong.append(f"{when}: call {call} should have {self.right(call)!r} and has {answer!r}")
+
+    def check_mutated(self, told, requests):
+        mutation = self.mutation
+        for call, answer in told.items():
+            failed = isinstance(answer, Exception)
+            is_late = isinstance(answer, DeadlineExceeded) and self.timeout_s < _TIMEOUT_S
+            may_fail = call in mutation.tainted or self.case.to_caller or is_late
+            if failed and (call in mutation.spared or not may_fail):
+                self.wrong.append(f"call {call} was not answered: {answer!r}")
+            elif not failed and call not in mutation.tainted and answer != self.right(call):
+                self.wrong.append(f"call {call} should have {self.right(call)!r} and has {answer!r}")
+            sent = sum(call in each for each in requests)
+            if call in mutation.spared and sent > 1:
+                self.wrong.append(f"call {call} was sent {sent} times, and nothing of its answer was touched")
+
+    def check_empty(self, client):
+        now = client.statistics()
+        left = {name: getattr(now, name) for name in ("queued", "waiting", "backing_off", "in_flight", "abandoned")}
+        if any(left.values()):
+            self.wrong.append(f"something is left: {left}")
+        if now.submitted != now.succeeded + now.failed + now.cancelled:
+            self.wrong.append(f"{now.submitted} calls, and {now.succeeded} + {now.failed} + {now.cancelled} ended")
+        tasks = asyncio.all_tasks() - {asyncio.current_task()} - self.server.tasks
+        if tasks:
+            self.wrong.append(f"tasks are left: {tasks}")
+
+    def note(self, *words):
+        self.transcript.append(words)
+
+
+class _Errors(logging.Handler):
+    """What the client logs as an error is wrong: it says so where it guards itself."""
+
+    def __init__(self, world):
+        super().__init__(logging.ERROR)
+        self.world = world
+
+    def emit(self, record):
+        cause = record.exc_info[1] if record.exc_info else None
+        self.world.wrong.append(f"logged: {record.getMessage()} ({cause!r})")
+
+
+async def _in_time(run):
+    async with asyncio.timeout(_LONGEST_RUN_S):
+        await run
+
+
+def run_world(world):
+    """Run it to its end; never raises for what goes wrong in it."""
+    log, errors = logging.getLogger("batchclient"), _Errors(world)
+    log.addHandler(errors)
+    try:
+        with asyncio.Runner(loop_factory=PairLoop) as runner:
+            loop = runner.get_loop()
+            loop.set_exception_handler(
+                lambda loop, context: world.wrong.append(f"unseen: {context.get('exception') or context['message']!r}")
+            )
+            with on_the_loops_clock(loop):
+                runner.run(_in_time(world.run()))
+    except Exception as error:
+        where = extract_tb(error.__traceback__)[-1]
+        world.wrong.append(f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})")
+    finally:
+        log.removeHandler(errors)
+    return world
+
+
+def run_seed(seed):
+    rng = Random(seed)
+    case = rng.choice(all_cases())
+    backend = "aiohttp" if rng.random() < 0.2 else "httpx"
+    timeout_s = _SHORT_TIMEOUT_S if rng.random() < 0.15 else _TIMEOUT_S
+    world = run_world(World(case, rng, draw, backend, warm=rng.choice((0, 0, 1)), timeout_s=timeout_s))
+    what, kind = (world.mutation.what, world.mutation.kind) if world.mutation is not None else ("none", "none")
+    return Outcome(seed, f"{case.name} as {case.dialect} by {backend}", what, kind, world.wrong, world.transcript)
+
+
+def run_seeds(seeds):
+    """Run several; without their transcripts, which are long and can be had again."""
+    outcomes = [run_seed(seed) for seed in seeds]
+    for outcome in outcomes:
+        outcome.transcript = []
+    return outcomes
