@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -26,14 +27,19 @@ _LARGEST_PIECE_BYTES = 256 * 1024
 
 
 def make_request(
-    method: str, url: httpx.URL, content: bytes | None, headers: httpx.Headers, extensions: dict[str, Any]
+    method: str,
+    url: httpx.URL,
+    content: bytes | None,
+    headers: httpx.Headers,
+    extensions: dict[str, Any],
+    wrote: Callable[[], None],
 ) -> httpx.Request:
-    """Write a request."""
+    """Write a request; ``wrote`` is told whenever a part of a long one was sent."""
     if content is None or len(content) <= _LARGEST_PIECE_BYTES:
         return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
     headers = httpx.Headers(headers)
     headers["content-length"] = str(len(content))
-    stream = Pieces(content, _LARGEST_PIECE_BYTES)
+    stream = Pieces(content, _LARGEST_PIECE_BYTES, wrote)
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 

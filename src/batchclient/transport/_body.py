@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import httpx
@@ -15,11 +16,13 @@ class Pieces(httpx.AsyncByteStream):
     Args:
         content: the body.
         size: bytes of a piece.
+        wrote: told whenever the next piece is wanted.
     """
 
-    def __init__(self, content: bytes, size: int) -> None:
+    def __init__(self, content: bytes, size: int, wrote: Callable[[], None]) -> None:
         self._content = content
         self._size = size
+        self._wrote = wrote
         self._at = 0
 
     def __aiter__(self) -> Self:
@@ -27,6 +30,7 @@ class Pieces(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
+        self._wrote()
         at, self._at = self._at, self._at + self._size
         if at >= len(self._content):
             raise StopAsyncIteration

@@ -33,7 +33,6 @@ import httpx
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest, root_of
 from batchclient.transport._body import Pieces
-from batchclient.transport._deadline import deadline
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
 from batchclient.transport._response import Response
@@ -148,13 +147,13 @@ class HttpxTransport:
         if self._backend == "aiohttp":
             from batchclient.transport._aiohttp import make_request
 
-            wire = make_request(request.method, url, content, headers, extensions)
+            wire = make_request(request.method, url, content, headers, extensions, under_way.wrote)
         else:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
             if _is_long(request):
-                wire.stream = Pieces(request.body, len(request.body))
+                wire.stream = Pieces(request.body, len(request.body), under_way.wrote)
         return await self._send_in_pools(wire, request, under_way, timeouts.read_s)
 
     async def _send_in_pools(
@@ -167,11 +166,8 @@ class HttpxTransport:
             under_way.watch()
             mark = self._mark(wire, request)
             try:
-                if self._backend == "aiohttp":
-                    async with deadline(None) as under_way.bound:
-                        response = await pool.transport.handle_async_request(wire)
-                else:
-                    response = await pool.transport.handle_async_request(wire)
+                sending = pool.transport.handle_async_request(wire)
+                response = await (under_way.within_silence(sending) if self._backend == "aiohttp" else sending)
             except httpx.PoolTimeout as error:
                 pool.used -= 1
                 if pool.fresh:
@@ -205,8 +201,7 @@ class HttpxTransport:
         client: Any = self._client
         mark = self._mark(wire, request)
         try:
-            async with deadline(None) as under_way.bound:
-                response = await client.send(wire, stream=True, follow_redirects=False)
+            response = await under_way.within_silence(client.send(wire, stream=True, follow_redirects=False))
         except RuntimeError as error:
             if client.is_closed:
                 raise ClientClosed("the http_client given to BatchClient was closed") from error

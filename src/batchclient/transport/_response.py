@@ -79,7 +79,8 @@ class Response:
         response, socket, mark = self._response, self._socket, self._mark
         # ``response.stream`` spares each chunk a generator of httpx's.
         source: Any = response.stream
-        if socket is None and self._silence_s is not None:
+        if socket is None and self._silence_s is not None and "content-length" not in response.headers:
+            # Of a body of known length every byte is something, and the library's own timeout will do.
             source = _bounded(source, self._silence_s)
         if "content-encoding" in response.headers:
             source = decompressed(source, response.headers["content-encoding"])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from typing import Any
 
-from batchclient.transport._deadline import restart
+from batchclient.transport._deadline import deadline, restart
 
 __all__ = ["AIOHTTP_EVENTS", "UnderWay"]
 
@@ -39,6 +40,19 @@ class UnderWay:
         if self.bound is not None and self.silence_s is not None:
             restart(self.bound, self.silence_s)
 
+    async def within_silence(self, sending: Awaitable[Any]) -> Any:
+        """Wait for the reply's headers.
+
+        Raises:
+            TimeoutError: they were not there ``silence_s`` after what was written last.
+        """
+        try:
+            async with deadline(None) as self.bound:
+                return await sending
+        finally:
+            # A part may still be written, though the reply has come.
+            self.bound = None
+
     async def trace(self, event: str, info: object) -> None:
         """Httpcore's trace extension."""
         if event == "connection.connect_tcp.started":
@@ -62,5 +76,4 @@ async def _on_written(session: object, context: object, params: object) -> None:
 AIOHTTP_EVENTS = {
     "on_connection_create_start": _on_connecting,
     "on_request_headers_sent": _on_written,
-    "on_request_chunk_sent": _on_written,
 }
