@@ -1,6 +1,7 @@
 """Lists that fail in ways that nobody foresaw: only the culprit fails, and a server that takes no lists is spoken to singly."""
 
 import asyncio
+import re
 import json
 
 import pytest
@@ -115,3 +116,31 @@ async def test_a_refused_key_is_still_found_out_by_a_list_and_one_call():
         ends = await asyncio.gather(*(client.chat(chat, max_tokens=4) for chat in chats), return_exceptions=True)
         assert {type(each) for each in ends} == {AuthenticationFailed}
         assert len(server.heard) == 2
+
+
+@pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
+async def test_long_lists_over_which_connections_break_become_shorter(backend):
+    """A server that resets what is too long for it says no status; that one member is answered shows that it was the length."""
+
+    async def script(connection):
+        while True:
+            head = await connection._reader.readuntil(b"\r\n\r\n")
+            length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])
+            lengths.append(length)
+            if length > 100_000:
+                connection.reset()
+                return
+            prompts = json.loads(await connection._reader.readexactly(length))["prompt"]
+            prompts = prompts if isinstance(prompts, list) else [prompts]
+            choices = [{"index": i, "text": prompt[:4], "finish_reason": "length"} for i, prompt in enumerate(prompts)]
+            await connection.write(response(json.dumps({"id": "1", "choices": choices}).encode(), headers=JSON))
+
+    lengths = []
+    async with FaultServer(then=script) as server, make(server, backend, limit=16) as client:
+        names = [f"{i:04d}" for i in range(16)]
+        answers = await asyncio.gather(*(client.complete(name + "x" * 20_000, max_tokens=1) for name in names))
+    assert [each.text for each in answers] == names
+    # 16 twice, one alone, then 8 and 7, and their halves; one more where a socket that was used before breaks (row 5).
+    sizes = [length // 20_000 for length in lengths]
+    assert (sizes[:3], sorted(sizes[-4:])) == ([16, 16, 1], [3, 4, 4, 4])
+    assert len(sizes) <= 10

@@ -262,6 +262,9 @@ def test_lists_of_which_no_part_is_answered_but_every_prompt_alone_are_given_up_
     sizes = server.serve(*more(4))
     assert sizes == [(4, ""), (4, ""), (1, "bare"), (2, ""), (1, ""), (1, ""), (1, "")]
     assert server.serve(*more(4)) == [(1, "")] * 4
+    # Five minutes later one list tries, and is not taken apart once more.
+    server.play.at(server.play.now + 301.0)
+    assert server.serve(*more(4)) == [(4, ""), (1, "bare"), (1, ""), (1, ""), (1, "")]
     assert server.play.failed == 0
 
 

@@ -175,7 +175,7 @@ class MemberFirst:
             # Where it failed: another server's answer would say nothing of this one.
             if self._send(alive, parked, now) is None:
                 recovery.send_bare(alive, batch)
-        elif not abilities.lists_proven or not abilities.lists.allows(now):
+        elif not abilities.lists_proven or abilities.lists.in_doubt:
             abilities.lists.refuse(now)
             recovery.send_singly(alive, batch.failures, batch.isolation)
         else:

@@ -36,6 +36,11 @@ class Withheld:
         """Whether the next batch may go with it."""
         return self._until is None or (now >= self._until and self._trial is None)
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was refused, and has not been seen to be taken since."""
+        return self._until is not None
+
     def refuse(self, now: float) -> None:
         """The server has refused it. What was under way when it did says nothing new."""
         if self._until is not None and now < self._until:
