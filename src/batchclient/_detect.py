@@ -26,7 +26,9 @@ from batchclient.errors import BatchClientError, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 from batchclient.transport._deadline import deadline
 
-__all__ = ["Detection", "Page", "read_page"]
+__all__ = ["BODY_TRICKLES", "Detection", "Page", "read_page"]
+
+BODY_TRICKLES = "the headers came, and the body did not end"
 
 _log = logging.getLogger("batchclient")
 
@@ -231,7 +233,7 @@ async def read_page(
         headers_s, body_s: how long each part may take.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: it took longer; with ``BODY_TRICKLES``, if the headers had come.
         BatchClientError: as ``Transport.send``.
     """
     page = bytearray()
@@ -241,6 +243,8 @@ async def read_page(
         async with deadline(body_s), aclosing(response.chunks()) as chunks:
             async for chunk in chunks:
                 page += chunk
+    except TimeoutError:
+        raise TimeoutError(BODY_TRICKLES) from None
     finally:
         await response.aclose()
     return response.status, response.headers, bytes(page)

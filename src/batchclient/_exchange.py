@@ -110,6 +110,9 @@ class Exchanges:
             return _from_transport(error, listed=len(batch.requests) > 1)
         finally:
             use.under_way -= 1
+            if not use.under_way and batch.endpoint not in self._transports:
+                # It was removed.
+                self._uses.pop(batch.endpoint, None)
 
     async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
         dialect, now = self._dialects[batch.endpoint], self._backend.now

@@ -23,7 +23,7 @@ import anyio
 from batchclient._backend import Backend, Cancellable, Waiter
 from batchclient._core.endings import copy_of
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._detect import Page, read_page
+from batchclient._detect import BODY_TRICKLES, Page, read_page
 from batchclient._feedback import StartTask
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._replies import error_in, read_retry_after, redact
@@ -89,6 +89,7 @@ class ModelQuestion:
         self._stop: Callable[[], object] | None = None
         self._nobody_waits: anyio.Event | None = None
         self._round = 0
+        self._trickled = False
 
     def __repr__(self) -> str:
         return f"<ModelQuestion, {len(self._waiting)} wait>"
@@ -171,7 +172,7 @@ class ModelQuestion:
         Raises:
             BatchClientError: the last server's error, once the policy gives up.
         """
-        began, attempt, strangers = self._backend.now(), 0, 0
+        began, attempt, strangers, self._trickled = self._backend.now(), 0, 0, False
         while True:
             places = list(self._transports())
             number, transport = places[attempt % len(places)]
@@ -183,6 +184,8 @@ class ModelQuestion:
             except BatchClientError as raised:
                 error = _as_of_a_call(raised, attempt)
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
+                if isinstance(raised, ReadTimedOut) and not raised.retryable:
+                    raise error from None
             if strangers >= _REFUSALS_OF_A_STRANGER * len(places):
                 raise error
             delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
@@ -193,10 +196,18 @@ class ModelQuestion:
     async def _fetch(self, transport: Transport, request: WireRequest) -> Page:
         silence_s = self._timeouts.read_s
         headers_s = _TIMEOUT_S if silence_s is None else min(_TIMEOUT_S, silence_s)
+        body_s = min(_BODY_TIMEOUT_S, headers_s)
         try:
-            return await read_page(transport, request, self._timeouts, headers_s, min(_BODY_TIMEOUT_S, headers_s))
-        except TimeoutError:
-            raise ReadTimedOut(f"the server did not say within {headers_s:g} s which model it serves") from None
+            return await read_page(transport, request, self._timeouts, headers_s, body_s)
+        except TimeoutError as error:
+            if error.args != (BODY_TRICKLES,):
+                message = f"the server did not say within {headers_s:g} s which model it serves"
+                raise ReadTimedOut(message) from None
+            began = ReadTimedOut(f"the server began to say which model it serves, and had not ended {body_s:g} s later")
+            # A server that is starting says nothing: this one may have paused once.
+            began.retryable = not self._trickled
+            self._trickled = True
+            raise began from None
 
     async def _read(self, number: int, transport: Transport, attempt: int) -> None:
         """Ask one server.

@@ -111,8 +111,8 @@ PROTECTIONS = (
     Protection(
         "a stream that was cut off is no answer",
         "src/batchclient/dialects/_stream_decoder.py",
-        "        if not self._demux.complete:\n            if self._is_done",
-        "        if False:\n            if self._is_done",
+        "        if not self._demux.complete:\n            if self._size > 1",
+        "        if False:\n            if self._size > 1",
         "tests/shell/test_retries.py::test_a_stream_without_its_end_is_no_answer",
     ),
     Protection(
@@ -836,8 +836,8 @@ PROTECTIONS = (
     Protection(
         "a list is taken apart only where one member was answered",
         "src/batchclient/_core/member_first.py",
-        "            if alive or not self._try_one(parked, now, paused=paused):\n"
-        "                self._as_ever(parked.event, parked.requests, parked.endpoint)\n",
+        "            if (alive and not own) or not self._try_one(parked, now, paused=paused):\n"
+        "                self._as_ever(parked.event, parked.requests, parked.endpoint, now)\n",
         "            self._take_apart(parked, now)\n",
         "tests/playbook/test_member_first.py::test_a_dead_server_is_asked_three_times_more_for_a_list_of_64",
     ),

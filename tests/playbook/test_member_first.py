@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Cancelled, Failed, Failure, FailureKind, Woke
+from batchclient._core.messages import Cancelled, EndpointRemoved, Failed, Failure, FailureKind, Woke
 from batchclient.errors import AuthenticationFailed, BadRequest, ConnectionLost, DialectError, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -200,6 +200,8 @@ def test_a_server_that_fails_over_our_fields_gets_lists_without_them():
     server = Server(lambda batch: None if batch.bare else A_500)
     assert server.serve(*more(8)) == [(8, ""), (8, ""), (1, "bare"), (7, "bare")]
     assert server.play.succeeded == 8
+    # The control: it may have been a bad moment.
+    assert server.serve(*more(8)) == [(8, ""), (8, "bare")]
     assert server.serve(*more(8)) == [(8, "bare")]
     assert server.serve(*more(1)) == [(1, "bare")]
     # Five minutes later one batch tries them again, once.
@@ -213,8 +215,36 @@ def test_a_server_that_fails_over_our_fields_gets_lists_without_them():
 def test_a_lone_call_goes_without_our_fields_when_it_has_failed_twice_and_they_were_never_answered():
     server = Server(lambda batch: None if batch.bare else A_500)
     assert server.serve(*calls("a")) == [(1, ""), (1, ""), (1, "bare")]
-    assert server.serve(*calls("b", shape())) == [(1, "bare")]
-    assert (server.play.succeeded, server.play.failed) == (2, 0)
+    assert server.serve(*calls("b", shape())) == [(1, ""), (1, "bare")]
+    assert server.serve(*calls("c", shape())) == [(1, "bare")]
+    assert (server.play.succeeded, server.play.failed) == (3, 0)
+
+
+def test_after_a_bad_moment_lists_are_streamed_as_before():
+    server = Server(lambda batch: A_500 if batch.id <= 2 else None)
+    assert server.serve(*more(8)) == [(8, ""), (8, ""), (1, "bare"), (7, "bare")]
+    assert server.serve(*more(8)) == [(8, "")]
+    assert server.play.last.streamed
+    assert not server.play.endpoints[0].streams_refused
+
+
+def test_what_only_plain_lists_fail_over_is_no_reason_to_stream_none():
+    server = Server(lambda batch: A_500 if is_list(batch) and not batch.streamed and not batch.bare else None)
+    plain = shape(max_output_tokens=1)
+    assert server.serve(*more(4)) == [(4, "")]
+    assert server.serve(*calls("a b c d", plain)) == [(4, ""), (4, ""), (1, "bare"), (3, "bare")]
+    assert server.serve(*calls("e f g h", plain)) == [(4, ""), (4, "bare")]
+    assert server.serve(*calls("i j k l", plain)) == [(4, "bare")]
+    assert server.serve(*more(4)) == [(4, "")]
+    assert server.play.last.streamed
+
+
+def test_who_takes_the_pieces_has_them_without_what_only_we_add():
+    server = Server(lambda batch: None if batch.bare else A_500)
+    server.serve(*more(8))
+    server.serve(*more(8))
+    assert server.serve(*calls("a", shape(to_caller=True))) == [(1, "bare")]
+    assert server.play.last.streamed
 
 
 def test_a_lone_call_keeps_its_form_where_it_was_answered_before():
@@ -314,10 +344,11 @@ def test_a_member_whose_caller_leaves_is_followed_by_another():
     play >> failed(a, FailureKind.REFUSED) << ["send b"]
 
 
-def test_a_member_that_is_refused_for_its_own_sake_fails_and_the_others_go_again():
-    play, a, *_ = begun_trial()
-    play >> failed(a, FailureKind.BAD_CALL, status=400) << ["reject a: BadRequest"]
-    play.at(2.0) >> Woke() << ["send b c d"]
+def test_a_member_that_is_refused_for_its_own_sake_fails_and_another_is_asked():
+    play, a, b, *_ = begun_trial()
+    # The server lives: another member is asked.
+    play >> failed(a, FailureKind.BAD_CALL, status=400) << ["send b", "reject a: BadRequest"]
+    play >> answered(b) << ["resolve b", "send c d"]
 
 
 def test_those_who_wait_for_a_trial_can_leave_and_run_out_of_time():
@@ -356,3 +387,59 @@ def test_of_two_servers_the_one_that_takes_no_lists_is_spoken_to_singly_and_stay
     server.serve(*more(32))
     assert {(batch.endpoint, is_list(batch)) for batch in server.play.sent[first:]} == {(0, True), (1, False)}
     assert (server.play.failed, server.play.succeeded) == (0, 96)
+
+
+def test_a_list_waits_five_seconds_for_a_member_where_another_server_may_have_it():
+    play = Playbook(limit=[8, 8], max_list=8)
+    a, b, c, d = calls("a b c d")
+    play.submit(a, b, c, d) >> Woke() << ["send a b c d @0"]
+    play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << []
+    play.at(1.0) >> Woke() << ["send a b c d @1"]
+    play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << ["send a @1"]
+    assert play.wakes_at == 6.0
+    play.at(6.0) >> Woke() << []
+    play.at(7.0) >> Woke() << ["send b c d @0"]
+    play >> answered(b, c, d) << ["resolve b c d"]
+    play.at(90.0) >> answered(a) << ["resolve a"]
+
+
+def test_lists_that_wait_for_a_member_at_a_server_that_is_removed_go_elsewhere_whatever_the_policy():
+    play = Playbook(limit=[8, 8], max_list=8)
+    a, b, c = calls("a b c")
+    play.submit(a, b, c) >> Woke() << ["send a b c @0"]
+    play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << []
+    play.at(1.0) >> Woke() << ["send a b c @1"]
+    play >> failed(a, MAYBE, error=ServerFault, status=500) << ["send a @1"]
+    play >> EndpointRemoved(1, drain=False) << ["abort a"]
+    play >> failed(a, FailureKind.REFUSED) << ["gone @1", "send a @0", "send b c @0"]
+
+
+def test_a_success_without_an_answer_names_no_culprit():
+    empty = Failure(MAYBE, DialectError, "204: no message", 204, once=True)
+    server = Server(lambda batch: empty if is_list(batch) else None)
+    assert server.serve(*more(4)) == [(4, ""), (4, ""), (1, "bare"), (3, "bare"), (1, ""), (1, ""), (1, "")]
+    assert server.play.failed == 0
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_gateway_that_fails_over_a_route_for_lists_gets_chats_singly(status):
+    gateway = Failure(MAYBE, ServerFault, f"{status}: no", status)
+
+    def rule(batch):
+        batch.to_list_route = is_list(batch)
+        return gateway if is_list(batch) else None
+
+    server = Server(rule)
+    sizes = server.serve(*more(4))
+    assert sizes == [(4, ""), (4, ""), (1, "bare"), (1, ""), (1, ""), (1, "")]
+    assert server.play.failed == 0
+
+
+def test_two_lists_that_failed_long_apart_are_not_two_in_a_row():
+    fails = set()
+    server = Server(lambda batch: A_500 if batch.id in fails else None)
+    for first in (1, 7):
+        server.serve(*more(64))
+        fails |= {len(server.play.sent) + 1, len(server.play.sent) + 2}
+        assert [size for size, _ in server.serve(*more(64))] == [64, 64, 1, 32, 31], first
+    assert server.serve(*more(64)) == [(64, "")]

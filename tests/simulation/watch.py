@@ -295,11 +295,15 @@ class WatchedCore:
         return states
 
     def states_of_batch(self, batch):
+        endpoint = self.core._by_id.get(batch.endpoint)
+        if endpoint is None:
+            # All was answered before the reply had ended, and then the endpoint was removed.
+            return set()
         states = {
             State.IN_FLIGHT,
             State.IN_LIST if len(batch.requests) > 1 else State.ALONE,
             State.AGAIN if any(request.attempts > 1 for request in batch.requests) else State.FIRST,
-            self.state_of(self.core._by_id[batch.endpoint], batch),
+            self.state_of(endpoint, batch),
         }
         if batch.isolation is not None:
             states.add(State.HALF)

@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from batchclient import BatchClient, ConnectFailed, ReadTimedOut
+from batchclient import Backoff, BatchClient, ConnectFailed, ReadTimedOut
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
 from tests.transport.test_sockets import chunked
@@ -153,9 +153,22 @@ async def test_a_page_of_models_that_trickles_holds_no_call_for_long(backend, wh
                 server, backend, model=None, read_timeout_s=None if where == "body" else 5.0, server_metrics=False
             ) as client,  # fmt: skip
         ):
-            with pytest.raises(ReadTimedOut):
+            with pytest.raises(ReadTimedOut, match="which model it serves"):
                 await client.complete("p")
             assert 5 <= len(written) <= 8
+
+
+async def test_a_list_of_models_that_trickles_is_asked_for_twice_at_most(backend):
+    page = response(b'{"data": [{"id": "m"}]}' + b" " * 40)
+    head = page.index(b"\r\n\r\n") + 4
+    with clock() as forward:
+        async with (
+            RawServer(trickle(forward, bytes_of(page[head:]), first=page[:head])) as server,
+            make(server, backend, model=None, retry=Backoff(max_attempts=5, base_s=0), server_metrics=False) as client,
+        ):
+            with pytest.raises(ReadTimedOut, match="had not ended 5 s later"):
+                await client.complete("p")
+            assert server.connections == 2
 
 
 @pytest.mark.parametrize("step", ["headers", "a chunk's length"])

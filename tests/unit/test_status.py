@@ -25,7 +25,8 @@ def what(status, message="m", *, streamed=False, retry_after_s=None, code=None):
         ((429,), K.REJECTED, RateLimited),
         ((503,), K.REJECTED, ServerFault),
         ((500, 502, 504, 520, 599), K.MAYBE_PROCESSED, ServerFault),
-        ((100, 201, 204, 301, 302, 307, 399), K.REFUSED, DialectError),
+        ((200, 204, 205), K.MAYBE_PROCESSED, DialectError),
+        ((100, 301, 302, 307, 399), K.REFUSED, DialectError),
     ],
 )
 def test_a_status_means(statuses, kind, error):

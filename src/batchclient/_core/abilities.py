@@ -3,7 +3,9 @@
 Rules:
 - The cap is the least of three: what the caller allows, what is known of the server, what its refusals taught.
 - A learnt cap doubles every minute. What the server refused is tried again by one batch after a while (see ``withheld``).
-- Where our fields and streams have failed and the same calls were answered without both, calls go *bare*: plain, and with their callers' fields only.
+- Batches go in a *form*: streamed, or plain with the fields that only we add. Where a form has failed and the same calls were answered *bare*
+  (plain, with their callers' fields only), the next batch tries the form once more. Only if that fails, too, is the form withheld.
+- Streams and the fields of plain lists are judged apart: each by what became of its own.
 """
 
 from __future__ import annotations
@@ -27,19 +29,22 @@ class Abilities:
     """
 
     __slots__ = (
+        "_doubted",
+        "_failed",
         "_halved",
+        "_halved_size",
         "_learnt_at",
         "_learnt_cap",
-        "_plain_lists_proven",
-        "_streams_proven",
-        "full_failed",
-        "full_form",
+        "_proven",
         "known_cap",
         "lists",
         "lists_failed",
         "lists_proven",
         "longest_list",
         "packing",
+        "plain_form",
+        "stream_doubted",
+        "stream_form",
         "streaming",
         "told_cap",
         "trial",
@@ -55,19 +60,25 @@ class Abilities:
         self.streaming = Withheld()
         self.packing = Withheld()
         """Numbers as base64."""
-        self.full_form = Withheld()
-        """Streams and the fields that only we add, together: a server that fails does not say over which of them."""
+        self.stream_form = Withheld()
+        """Streams, and the fields that only we add to them, where such calls failed and no refusal was said."""
+        self.plain_form = Withheld()
+        """The fields that only we add to plain lists."""
+        self.stream_doubted = False
+        """Whether a stream of several has ended without all of them, since one was answered."""
         self.lists_failed = 0
         """Lists in a row that failed here and named no culprit."""
-        self.full_failed = False
-        """Whether a batch with our fields has failed here and named no culprit."""
         self.told_cap: int | None = None
         """The cap that was told last; ``None``: it was never another than at first."""
         self.trial = ListTrial()
         """Whether it serves a list's prompts at once."""
-        self._plain_lists_proven = False
-        self._streams_proven = False
+        # Of the plain form and the streamed one.
+        self._proven = [False, False]
+        self._failed = [False, False]
+        self._doubted = [False, False]
+        """Whether calls that had failed so were answered bare: the next batch in that form is the control."""
         self._halved = 0
+        self._halved_size = 0
         self._learnt_cap: int | None = None
         self._learnt_at = 0.0
 
@@ -88,54 +99,83 @@ class Abilities:
 
     def streams(self, now: float) -> bool:
         """Whether to ask for streamed replies."""
-        return self.streaming.allows(now) and self.full_form.allows(now)
+        return self.streaming.allows(now) and self.stream_form.allows(now)
+
+    def form(self, *, streamed: bool) -> Withheld:
+        """Streams with what we add to them, or what we add to plain lists."""
+        return self.stream_form if streamed else self.plain_form
 
     def sent(self, batch: Batch) -> None:
         """A batch is sent: it may be the one that tries what was refused."""
-        if len(batch.requests) > 1:
+        listed = len(batch.requests) > 1
+        if listed:
             self.lists.begin(batch.id)
-        if batch.streamed:
-            self.streaming.begin(batch.id)
         if batch.packed:
             self.packing.begin(batch.id)
-        if not batch.bare and (batch.streamed or len(batch.requests) > 1):
-            self.full_form.begin(batch.id)
+        if batch.streamed:
+            self.streaming.begin(batch.id)
+        if not batch.bare and (batch.streamed or listed):
+            self.form(streamed=batch.streamed).begin(batch.id)
 
     def failed(self, batch: Batch) -> tuple[bool, bool]:
-        """A batch has failed; return whether it tried lists, and our fields, that had been refused before."""
-        self.streaming.end(batch.id)
+        """A batch has failed; return whether it tried lists, and its form, that had been refused before."""
         self.packing.end(batch.id)
-        return self.lists.end(batch.id), self.full_form.end(batch.id)
+        self.streaming.end(batch.id)
+        return self.lists.end(batch.id), self.form(streamed=batch.streamed).end(batch.id)
 
-    def answered(self, batch: Batch, now: float, *, lone_member: bool = False) -> None:
+    def form_failed(self, batch: Batch, now: float, *, tried: bool) -> bool:
+        """A batch has failed and names no culprit; return whether its form is given up: it failed before, and bare calls are answered.
+
+        Args:
+            batch: it.
+            now: the time.
+            tried: its form had been refused before.
+        """
+        if batch.bare:
+            return False
+        streamed = batch.streamed
+        if not (tried or self._doubted[streamed]):
+            self._failed[streamed] = not self._proven[streamed]
+            return False
+        self._doubted[streamed] = False
+        self.form(streamed=streamed).refuse(now)
+        return True
+
+    def answered(self, batch: Batch, *, lone_member: bool = False) -> None:
         """Some calls of a batch were answered; ``lone_member``: of a list that had failed, to see whether its server lives."""
-        size = len(batch.requests)
+        size, streamed = len(batch.requests), batch.streamed
         if size > 1:
             self.lists.forget()
             self.lists_failed = 0
+            if size >= self._halved_size:
+                self._halved = 0
             if size > self.longest_list:
                 self.longest_list = size
                 self.lists_proven = True
+        if streamed:
+            self.streaming.forget()
+            if size * batch.shape.weight > 1:
+                self.stream_doubted = False
         if batch.packed:
             self.packing.forget()
-        if batch.streamed:
-            self.streaming.forget()
-            self.full_form.forget()
-            self._streams_proven, self.full_failed = True, False
-        elif batch.bare:
-            if self.full_failed and not lone_member and (size > 1 or not self._streams_proven):
-                self.full_form.refuse(now)
-        elif size > 1:
-            self.full_form.forget()
-            self._plain_lists_proven, self.full_failed = True, False
+        if batch.bare:
+            if not lone_member:
+                for each in (False, True):
+                    self._doubted[each] = self._doubted[each] or self._failed[each]
+                    self._failed[each] = False
+        elif streamed or size > 1:
+            self.form(streamed=streamed).forget()
+            self._proven[streamed] = True
+            self._failed[streamed] = self._doubted[streamed] = False
 
     def proves_form(self, batch: Batch) -> bool:
-        """Whether batches with our fields as in this one were ever answered here."""
-        return self._streams_proven if batch.streamed else self._plain_lists_proven
+        """Whether batches in the form of this one were ever answered here."""
+        return self._proven[batch.streamed]
 
     def halves_answered(self, size: int, now: float) -> None:
         """A list failed and both its halves were answered; or (0) one of its prompts was to blame."""
         self._halved = self._halved + 1 if size else 0
+        self._halved_size = size
         if self._halved >= _LENGTH_AFTER:
             self._halved = 0
             self.shorten_lists(size, None, now)

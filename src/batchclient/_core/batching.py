@@ -121,7 +121,14 @@ class BatchingRule:
         return None
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
-        """Whether to stream ``size`` of them: not where members finish together anyway, and not where the request or server cannot."""
+        """Whether to stream ``size`` of them."""
+        return self.wants_stream(shape, size, endpoint, now) and endpoint.can(shape.kind).stream_form.allows(now)
+
+    def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
+        """Whether to stream them where nothing but such calls' failures is against it.
+
+        Not where members finish together anyway, and not where the request or the server cannot.
+        """
         if size == 1 and shape.verbatim:
             return False
         if shape.lists_plain and size > 1:
@@ -131,4 +138,4 @@ class BatchingRule:
         if shape.to_caller or (shape.echo and most):
             # Its caller wants every piece; or: a plain list cannot both echo and count tokens (see the dialect).
             together = False
-        return not (together or shape.plain_only) and endpoint.can(shape.kind).streams(now)
+        return not (together or shape.plain_only) and endpoint.can(shape.kind).streaming.allows(now)

@@ -64,8 +64,6 @@ class Failure:
         once: what happened will most likely happen again: the calls are tried again if it was the first time that this kind
             of thing happened to them, and no more.
         reply: the server's own reply, where its callers hand it on (``Shape.verbatim``).
-        while_sending: the connection broke while a body of more than 64 KB was being written: the server may have refused it
-            for its length.
     """
 
     kind: FailureKind
@@ -81,17 +79,17 @@ class Failure:
     out_of_memory: bool = False
     """Whether the server says that its memory did not hold the work: less at once is what helps."""
     while_sending: bool = False
-    """Whether the connection broke while a body of more than 64 KB was being written: the server may have refused it for its length."""
+    """Whether the connection broke while a body of more than 64 KB was being written, or had just been: the server may have refused its length."""
 
     @property
     def unforeseen(self) -> bool:
         """Whether a whole reply is no answer and names no culprit: 500, 424, a 5xx other than 501 to 504, or a 2xx without an answer."""
         if self.kind is not FailureKind.MAYBE_PROCESSED:
             return False
+        if issubclass(self.error, DialectError):
+            return True
         status = self.status
-        if status is None:
-            return issubclass(self.error, DialectError)
-        return status == 424 or (status >= 500 and status not in _FORESEEN)
+        return status is not None and (status == 424 or (status >= 500 and status not in _FORESEEN))
 
     @property
     def final(self) -> bool:

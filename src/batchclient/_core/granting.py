@@ -393,8 +393,10 @@ class Granting:
                 oldest_at = request.queued_at
         self._sent += 1
         abilities = endpoint.can(shape.kind)
-        bare = group.bare or not abilities.full_form.allows(now)
-        streamed = not bare and self._rule.streamed(shape, size, endpoint, now)
+        streamed = self._rule.wants_stream(shape, size, endpoint, now)
+        bare = group.bare or not abilities.form(streamed=streamed).allows(now)
+        # A caller who takes the pieces has them in any case: without what only we add to such a request.
+        streamed = streamed and (shape.to_caller or not bare)
         batch = Batch(
             id=self._sent,
             endpoint=endpoint.id,

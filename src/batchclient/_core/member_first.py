@@ -4,18 +4,20 @@ Such a failure is a reply to a list that is no answer and may have any reason: a
 chokes on fields that only we add, one prompt that it cannot digest. Answers of single members tell these apart.
 
 Rules:
-- The list goes once more as it is. Where the retry policy allows one attempt, or no list was ever answered here, a second list
-  that fails in a row counts as well.
+- The list goes once more as it is, if the retry policy allows it. If it does not, the second list in a row that fails counts instead. It also does
+  where no list was ever answered here.
 - Then one member goes alone and bare: plain, with its callers' own fields. That is another form and no retry. There is one such trial per endpoint and
-  kind of call at a time, and three for a list at most, each with another member; lists that fail meanwhile wait for its end.
+  kind of call at a time, and three for a list at most, each with another member; lists that fail meanwhile wait for its end. Where another
+  endpoint is in use, which may have them, they wait five seconds at most.
 - The member is not answered: it goes back, and the lists go again, or fail, as the retry policy said. So a server that is down is asked three
   times more for a list at most.
-- The member is answered, and batches with our fields never were: the rest goes as a bare list. If that is answered, calls go bare here.
+- The member is answered, and no batch in the list's form ever was (streamed, or plain with our fields): the rest goes as a bare list, where it failed. What
+  that says of the form: see ``abilities``.
 - It is answered, and no list ever was, or lists are being tried after a refusal: the rest goes singly, and so do all calls for a while.
 - It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once and paid from the retry budget.
   What fails alone is tried again as the policy allows. If not one part with more than one prompt was answered, and every prompt alone was, the server has
   stopped to take lists. If both halves of two lists in a row were answered, lists were too long.
-- A connection that breaks while a long list is being written may be a refusal for its length, which the server could not say: if a member is answered, it was.
+- A connection that breaks while a long list is being written, or had just been, may be a refusal for its length, which the server could not say: if a member is answered, it was.
 - On a route for lists that not all servers have, a refusal of any sort may mean the route, until a list was answered there.
 """
 
@@ -25,6 +27,7 @@ from collections.abc import Callable
 
 from batchclient._core.abilities import Abilities
 from batchclient._core.endpoint import Endpoint
+from batchclient._core.endpoints import Endpoints
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Command, Failed, FailureKind, Isolation, Request, SendBatch
@@ -33,6 +36,8 @@ from batchclient._core.recovery import Parked, Recovery
 __all__ = ["MemberFirst"]
 
 _MOST_TRIALS = 3
+_LONGEST_WAIT_S = 5.0
+"""More than a short answer takes; whoever waits longer is better served elsewhere."""
 
 
 class MemberFirst:
@@ -54,7 +59,7 @@ class MemberFirst:
         granting: Granting,
         batches: dict[int, Batch],
         command: Callable[[Command], None],
-        as_ever: Callable[[Failed, list[Request], Endpoint], None],
+        as_ever: Callable[[Failed, list[Request], Endpoint, float], None],
     ) -> None:
         self._recovery = recovery
         self._granting = granting
@@ -83,9 +88,8 @@ class MemberFirst:
         by_route = _may_be_the_route(event, abilities)
         if not alive or not (failure.unforeseen or failure.while_sending or by_route):
             return False
-        if tried_form:
+        if abilities.form_failed(batch, now, tried=tried_form):
             # Known already: it goes again at once, in the form that is answered here.
-            abilities.full_form.refuse(now)
             self._recovery.send_bare(alive, batch)
             return True
         if len(batch.requests) == 1:
@@ -100,11 +104,11 @@ class MemberFirst:
             abilities.lists.refuse(now)
             self._recovery.send_singly(alive, batch.failures, isolation)
             return True
-        again = batch.failures > 0 or tried_lists or by_route
+        again = batch.failures > 0 or tried_lists or failure.kind is FailureKind.REFUSED
         alone_counts = event.retry_delay_s is None or not abilities.lists_proven
         if not again and not (alone_counts and abilities.lists_failed > 1):
             return False
-        return self._try_one(Parked(event, alive, endpoint), now, paused=paused)
+        return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now, paused=paused)
 
     def _try_one(self, parked: Parked, now: float, *, paused: bool) -> bool:
         """Send one member of a list alone, or let the list wait for another's; return false if neither can be."""
@@ -123,8 +127,6 @@ class MemberFirst:
             isolation.trials += 1
             parked.requests = parked.requests[1:]
             self._under_way[key] = trial = sent.id
-            full = endpoint.can(batch.shape.kind)
-            full.full_failed = full.full_failed or not batch.bare
         recovery.park(parked, trial)
         return True
 
@@ -150,6 +152,11 @@ class MemberFirst:
         del self._under_way[batch.endpoint, batch.shape.kind]
         own = event.failure.kind is FailureKind.BAD_CALL
         lists = self._recovery.unpark(batch.id)
+        if batch.moving:
+            for parked in lists:
+                if parked.requests:
+                    self._recovery.move(parked.requests, parked.event.batch)
+            return alive
         if alive and not own and lists:
             # Behind the others: the next trial is another's. The later of the two pauses that the policy wants holds for all of them.
             lists[0].requests += alive
@@ -159,17 +166,23 @@ class MemberFirst:
         for parked in lists:
             if not parked.requests:
                 continue
-            # Where its caller has left, nothing was found out.
-            if alive or not self._try_one(parked, now, paused=paused):
-                self._as_ever(parked.event, parked.requests, parked.endpoint)
+            # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
+            if (alive and not own) or not self._try_one(parked, now, paused=paused):
+                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
         return alive if own or not lists else []
+
+    def let_go(self, endpoints: Endpoints, now: float) -> None:
+        """Do as ever with the lists that have waited long enough for a member's answer."""
+        for parked in self._recovery.unpark_late(endpoints, now):
+            if parked.requests:
+                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
 
     def _take_apart(self, parked: Parked, now: float) -> None:
         event, alive, endpoint = parked.event, parked.requests, parked.endpoint
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
             self._begin_search(parked, now)
-        elif not (batch.bare or batch.to_list_route or abilities.proves_form(batch)):
+        elif _differs_bare(batch) and not abilities.proves_form(batch):
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
             # Where it failed: another server's answer would say nothing of this one.
@@ -198,8 +211,14 @@ class MemberFirst:
         self._recovery.search(alive, batch)
 
 
+def _differs_bare(batch: Batch) -> bool:
+    """Whether the list would be another request without what only we add; on a route for lists alone it tells nothing."""
+    adds_fields = batch.packed or "return_token_ids" not in batch.without
+    return not (batch.bare or batch.to_list_route) and (batch.streamed or adds_fields)
+
+
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
-    """Whether a list was refused on a route for lists that its server may not have."""
-    failure = event.failure
-    refused = failure.kind is FailureKind.REFUSED and failure.status is not None
-    return refused and event.batch.to_list_route and not abilities.lists_proven
+    """Whether a list was refused, or failed, on a route for lists that its server may not have."""
+    if abilities.lists_proven or not event.batch.to_list_route or event.failure.status is None:
+        return False
+    return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)

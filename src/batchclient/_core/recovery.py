@@ -40,6 +40,8 @@ class Parked:
     """Those whose callers still wait."""
     endpoint: Endpoint
     """Where they failed."""
+    until: float
+    """How long it waits where another endpoint is in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,11 @@ class Recovery:
             # The endpoint's dialect leaves them out from now on; those that it can leave out are few, so that this comes to an end.
             self._again(alive, batch)
         elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
+            if failure.once and not abilities.stream_doubted:
+                # It may have been this reply alone.
+                abilities.stream_doubted = True
+                self.send_bare(alive, batch)
+                return True
             abilities.streaming.refuse(now)
             self._again(alive, batch)
         elif kind is FailureKind.PACKING_REFUSED and batch.packed:
@@ -207,9 +214,8 @@ class Recovery:
         elif event.retry_delay_s is not None and not failure.final and not (failure.once and _met_before(alive)):
             self._counters.retries += 1
             bare = batch.bare
-            if not listed and failure.unforeseen and not batch.shape.to_caller and not abilities.proves_form(batch):
+            if not listed and batch.streamed and failure.unforeseen and not abilities.proves_form(batch):
                 bare = bare or batch.failures > 0
-                abilities.full_failed = abilities.full_failed or not batch.bare
             self._back_off(alive, batch, endpoint, now + event.retry_delay_s, bare=bare)
         else:
             isolation = batch.isolation
@@ -249,9 +255,32 @@ class Recovery:
         self.backing_off += len(parked.requests)
         self._parked.setdefault(until, []).append(parked)
 
+    @property
+    def parks(self) -> bool:
+        """Whether any list waits for a batch."""
+        return bool(self._parked)
+
+    def parked_until(self, endpoints: Endpoints) -> float | None:
+        """When a list has waited long enough, since another endpoint may have it; ``None``: none need look."""
+        if not self._parked:
+            return None
+        waits = (one.until for lists in self._parked.values() for one in lists if endpoints.others_in_use(one.endpoint))
+        return min(waits, default=None)
+
     def unpark(self, batch: int) -> list[Parked]:
         """A batch has ended: return the lists that waited for it, without those whose callers have gone."""
-        lists = self._parked.pop(batch, [])
+        return self._free(self._parked.pop(batch, []))
+
+    def unpark_late(self, endpoints: Endpoints, now: float) -> list[Parked]:
+        """Return the lists that have waited long enough, likewise."""
+        late: list[Parked] = []
+        for batch, lists in self._parked.items():
+            due = [one for one in lists if one.until <= now and endpoints.others_in_use(one.endpoint)]
+            self._parked[batch] = [one for one in lists if one not in due]
+            late += due
+        return self._free(late)
+
+    def _free(self, lists: list[Parked]) -> list[Parked]:
         for parked in lists:
             parked.requests = [one for one in parked.requests if one.state is RequestState.BACKING_OFF]
             self.backing_off -= len(parked.requests)

@@ -36,7 +36,7 @@ class Resending:
         command: takes a command.
     """
 
-    __slots__ = ("_endings", "_endpoints", "_now", "_recovery", "member_first")
+    __slots__ = ("_endings", "_endpoints", "_recovery", "member_first")
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class Resending:
         self._endpoints = endpoints
         self._recovery = recovery
         self._endings = endings
-        self._now = 0.0
         self.member_first = MemberFirst(recovery, granting, batches, command, self._as_ever)
 
     def failed(
@@ -66,7 +65,6 @@ class Resending:
             disproved: it was the one call that was to find out about a refused key or model.
             paused: nothing may be sent now.
         """
-        self._now = now
         batch, member_first = event.batch, self.member_first
         if batch.bare and member_first.is_trial(batch):
             alive = member_first.failed(event, alive, now, paused=paused)
@@ -74,19 +72,21 @@ class Resending:
             if alive:
                 self._recovery.move(alive, batch)
         elif not member_first.take(event, alive, endpoint, now, paused=paused):
-            self._as_ever(event, alive, endpoint, disproved=disproved)
+            self._as_ever(event, alive, endpoint, now, disproved=disproved)
 
-    def _as_ever(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool = False) -> None:
+    def _as_ever(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool = False
+    ) -> None:
         if is_refusal(event.failure) and event.retry_delay_s is None:
-            self._refused(event, alive, endpoint, disproved=disproved)
-        elif alive and not self._recovery.try_again(event, alive, endpoint, self._now, self._endpoints):
+            self._refused(event, alive, endpoint, now, disproved=disproved)
+        elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
             self._endings.fail(alive, event)
 
-    def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, *, disproved: bool) -> None:
+    def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
         shape = event.batch.shape
-        endpoint.refusals.doubt(event.batch, self._now)
-        if self._endpoints.others_take(shape, endpoint, self._now):
+        endpoint.refusals.doubt(event.batch, now)
+        if self._endpoints.others_take(shape, endpoint, now):
             for request in alive:
                 request.failed_on = endpoint.id
             if alive:

@@ -200,7 +200,8 @@ class Scheduler:
             return self._now
         patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
         due, held_until = self._recovery.next_due(), self._queue.held_until
-        times = (self._deadlines.next(), self._granting.wake_at, due, held_until, patience_ends)
+        parked_until = self._recovery.parked_until(self._endpoints)
+        times = (self._deadlines.next(), self._granting.wake_at, due, held_until, patience_ends, parked_until)
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -285,7 +286,7 @@ class Scheduler:
             else:
                 endpoint.answer(tally.count * weight, now)
             lone_member = batch.bare and self._resending.member_first.is_trial(batch)
-            endpoint.can(batch.shape.kind).answered(batch, now, lone_member=lone_member)
+            endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
         endpoint.abandoned -= tally.abandoned * weight
         batch.unanswered -= tally.count
         batch.callers -= len(tally.resolved)
@@ -452,6 +453,8 @@ class Scheduler:
                 if request.batch is not None:
                     request.batch.expired = True
             self._endings.expire(expired, now)
+        if self._recovery.parks:
+            self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)
         self._queue.let_go(now)
         if self._outage.began_at is not None:

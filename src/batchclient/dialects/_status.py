@@ -53,7 +53,7 @@ def failure_of(
     kind, error, cap = _classify(status, message, streamed=streamed)
     if packed and kind is FailureKind.BAD_CALL and _PACKING_REFUSED.search(message):
         kind = FailureKind.PACKING_REFUSED
-    once = kind is FailureKind.BAD_CALL and error is ServerFault
+    once = (kind is FailureKind.BAD_CALL and error is ServerFault) or error is DialectError
     full = kind is FailureKind.LIST_TOO_LONG and error is ServerFault
     return Failure(kind, error, f"{status}: {message}", status, retry_after_s, code, cap, once=once, out_of_memory=full)
 
@@ -88,5 +88,8 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
         return FailureKind.MAYBE_PROCESSED, ServerFault, None
     if status >= 400:
         return FailureKind.REFUSED, BadRequest, None
-    # A redirect, or a success without an answer: the base URL is not that of such a server.
+    if 200 <= status < 300:
+        # A success without an answer.
+        return FailureKind.MAYBE_PROCESSED, DialectError, None
+    # A redirect: the base URL is not that of such a server.
     return FailureKind.REFUSED, DialectError, None

@@ -54,6 +54,7 @@ _NOT_STREAMED = Failure(
     FailureKind.STREAM_REFUSED,
     DemuxError,
     "the server ended a stream in which a choice has no end, or no number of its own",
+    once=True,
 )
 _EVENTS_PER_TOKEN = 4
 _FEWEST_EVENTS = 4096
@@ -366,7 +367,7 @@ class StreamDecoder(ReplyDecoder):
         if again is not None:
             return answers, again
         if not self._demux.complete:
-            if self._is_done and (self._pieces or self._over.keys() == {0}):
+            if self._size > 1 and self._is_done and (self._pieces or self._over.keys() == {0}):
                 return answers, _NOT_STREAMED
             if self.events and not self._pieces:
                 return answers, mismatch(DemuxError(self._demux.missing()))

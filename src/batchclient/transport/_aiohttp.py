@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from batchclient.transport._body import Pieces
+from batchclient.transport._body import LONG_BODY_BYTES, Pieces
 from batchclient.transport._sockets import is_readable
-from batchclient.transport._under_way import AIOHTTP_EVENTS
+from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
 __all__ = ["make_request", "make_transport"]
 
@@ -32,14 +31,14 @@ def make_request(
     content: bytes | None,
     headers: httpx.Headers,
     extensions: dict[str, Any],
-    wrote: Callable[[], None],
+    under_way: UnderWay,
 ) -> httpx.Request:
-    """Write a request; ``wrote`` is told whenever a part of a long one was sent."""
-    if content is None or len(content) <= _LARGEST_PIECE_BYTES:
+    """Write a request; ``under_way`` is told whenever a part of a long one was sent."""
+    if content is None or len(content) <= LONG_BODY_BYTES:
         return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
     headers = httpx.Headers(headers)
     headers["content-length"] = str(len(content))
-    stream = Pieces(content, _LARGEST_PIECE_BYTES, wrote)
+    stream = Pieces(content, _LARGEST_PIECE_BYTES, under_way)
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Self
 
 import httpx
 
-__all__ = ["Pieces"]
+from batchclient.transport._under_way import UnderWay
+
+__all__ = ["LONG_BODY_BYTES", "Pieces"]
+
+LONG_BODY_BYTES = 64 * 1024
+"""Servers read a shorter one before they refuse it: it is in their sockets' buffers."""
 
 
 class Pieces(httpx.AsyncByteStream):
@@ -16,13 +20,13 @@ class Pieces(httpx.AsyncByteStream):
     Args:
         content: the body.
         size: bytes of a piece.
-        wrote: told whenever the next piece is wanted.
+        under_way: told whenever the next piece is wanted, and when there is none.
     """
 
-    def __init__(self, content: bytes, size: int, wrote: Callable[[], None]) -> None:
+    def __init__(self, content: bytes, size: int, under_way: UnderWay) -> None:
         self._content = content
         self._size = size
-        self._wrote = wrote
+        self._under_way = under_way
         self._at = 0
 
     def __aiter__(self) -> Self:
@@ -30,8 +34,9 @@ class Pieces(httpx.AsyncByteStream):
         return self
 
     async def __anext__(self) -> bytes:
-        self._wrote()
+        self._under_way.wrote()
         at, self._at = self._at, self._at + self._size
         if at >= len(self._content):
+            self._under_way.sent()
             raise StopAsyncIteration
         return self._content[at : self._at]

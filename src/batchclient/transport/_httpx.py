@@ -32,7 +32,7 @@ import httpx
 
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest, root_of
-from batchclient.transport._body import Pieces
+from batchclient.transport._body import LONG_BODY_BYTES, Pieces
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
 from batchclient.transport._response import Response
@@ -49,8 +49,8 @@ __all__ = ["HttpxTransport", "check_arguments"]
 _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _ID = "x-request-id"
-_LONG_BODY_BYTES = 64 * 1024
-"""Servers read a shorter one before they refuse it: it is in their sockets' buffers."""
+_REFUSED_WITHIN_S = 1.0
+"""What was written may still be on its way: a server that refuses it for its length breaks the connection no later."""
 _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
 
@@ -147,13 +147,13 @@ class HttpxTransport:
         if self._backend == "aiohttp":
             from batchclient.transport._aiohttp import make_request
 
-            wire = make_request(request.method, url, content, headers, extensions, under_way.wrote)
+            wire = make_request(request.method, url, content, headers, extensions, under_way)
         else:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
             wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
             if _is_long(request):
-                wire.stream = Pieces(request.body, len(request.body), under_way.wrote)
+                wire.stream = Pieces(request.body, len(request.body), under_way)
         return await self._send_in_pools(wire, request, under_way, timeouts.read_s)
 
     async def _send_in_pools(
@@ -187,7 +187,7 @@ class HttpxTransport:
                 if isinstance(error, TimeoutError):
                     raise ReadTimedOut(SILENT) from error
                 if isinstance(error, httpx.TransportError) or is_aiohttps(error):
-                    raise self._translated(error, request) from cause_of(error)
+                    raise self._translated(error, request, under_way) from cause_of(error)
                 raise
             pool.fresh = False
             release = partial(self._release, pool)
@@ -210,7 +210,7 @@ class HttpxTransport:
             raise ReadTimedOut(SILENT) from error
         except Exception as error:
             if is_of(type(error), "HTTPError"):
-                raise self._translated(error, request) from cause_of(error)
+                raise self._translated(error, request, under_way) from cause_of(error)
             raise
         made = Response(response, self._cap, silence_s, mark, None, long=_is_long(request))
         await made.check()
@@ -224,11 +224,11 @@ class HttpxTransport:
         wire.headers[_ID] = mark.id
         return mark
 
-    def _translated(self, error: BaseException, request: WireRequest) -> BatchClientError:
+    def _translated(self, error: BaseException, request: WireRequest, under_way: UnderWay) -> BatchClientError:
         """As ours, and whether the request's length may be to blame."""
         ours = translated(error, self._address)
-        if isinstance(ours, ConnectionLost) and _is_long(request):
-            ours.while_sending = True
+        if isinstance(ours, ConnectionLost):
+            ours.while_sending = _is_long(request) and not under_way.was_sent_for(_REFUSED_WITHIN_S)
         return ours
 
     async def _release(self, pool: _Pool, *, good: bool) -> None:
@@ -329,7 +329,7 @@ class _Pool:
 
 
 def _is_long(request: WireRequest) -> bool:
-    return len(request.body) > _LONG_BODY_BYTES
+    return len(request.body) > LONG_BODY_BYTES
 
 
 def _is_break(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ _current: ContextVar[UnderWay | None] = ContextVar("_current", default=None)
 class UnderWay:
     """One request."""
 
-    __slots__ = ("_since", "bound", "fresh", "silence_s")
+    __slots__ = ("_sent_at", "_since", "bound", "fresh", "silence_s")
 
     def __init__(self, silence_s: float | None) -> None:
         self.silence_s = silence_s
@@ -28,12 +28,21 @@ class UnderWay:
     def watch(self) -> None:
         """It is about to be sent."""
         self.fresh = False
+        self._sent_at: float | None = None
         self._since = time.monotonic()
         _current.set(self)
 
     @property
     def age_s(self) -> float:
         return time.monotonic() - self._since
+
+    def was_sent_for(self, seconds: float) -> bool:
+        """Whether all of it was written so long ago."""
+        return self._sent_at is not None and time.monotonic() - self._sent_at >= seconds
+
+    def sent(self) -> None:
+        """The last of it was written."""
+        self._sent_at = time.monotonic()
 
     def wrote(self) -> None:
         """A part of it was written: silence begins."""
@@ -57,7 +66,9 @@ class UnderWay:
         """Httpcore's trace extension."""
         if event == "connection.connect_tcp.started":
             self.fresh = True
-        elif self.bound is not None and event.endswith(("send_request_headers.complete", "send_request_body.complete")):
+        elif event.endswith(("send_request_headers.complete", "send_request_body.complete")):
+            if event.endswith("body.complete"):
+                self.sent()
             self.wrote()
 
 
