@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import contextlib
 import socket
 import subprocess
 import sys
@@ -83,6 +84,17 @@ def test_a_body_over_the_bound_is_not_read_to_its_end(header, body):
         assert b"connection: close" in answer.lower()
         ok = httpx.post(f"{server.base_url}/completions", json={"prompt": "a", "max_tokens": 1})
         assert ok.status_code == 200
+
+
+@pytest.mark.parametrize("size", [15_000, 150_000, 155_000, 3_000_000])
+def test_what_is_still_sent_of_a_body_over_the_bound_is_no_client_that_left(size):
+    # Another profile than "instant": the refusal waits for the server's next step, and the rest of the body comes before it.
+    with EmbeddedServer("gpu", max_body_bytes=4000) as server:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as raw:
+            with contextlib.suppress(ConnectionError):
+                raw.sendall(head + b"x" * size)
+            assert raw.recv(13) == b"HTTP/1.1 413 "
 
 
 def test_a_body_nested_without_end_is_the_callers_fault(server):

@@ -83,6 +83,7 @@ def choice(index, text_="t", reason="stop", **fields):
 def test_pings_of_every_form_between_the_pieces_are_skipped():
     pings = (
         b"data:\n\n", b"data: \n\n", b": ping\n\n", b"event: ping\ndata: {\"type\": \"ping\"}\n\n", b"data: null\n\n", b"data: {}\n\n",
+        b"data: ping\n\n", b"event: ping\ndata: keepalive\n\n",
         events({"id": "1"}, done=False), events({"choices": None}, done=False), events({"choices": []}, done=False),
         events({"choices": None, "error": None}, done=False),
     )  # fmt: skip

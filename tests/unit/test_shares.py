@@ -13,7 +13,7 @@ ANY = 1 << 30
     ("total", "weights", "least", "most", "shares"),
     [
         (10, [1, 1, 2], [0] * 3, [ANY] * 3, [3, 2, 5]),
-        (7, [1, 1, 1], [0] * 3, [ANY] * 3, [2, 3, 2]),
+        (7, [1, 1, 1], [0] * 3, [ANY] * 3, [3, 2, 2]),
         # Proportion alone would leave the first without a token, and give the last more than it asked for.
         (9, [1, 10, 400], [1] * 3, [ANY, ANY, 4], [1, 4, 4]),
         (8, [1, 30], [1, 1], [4, 4], [4, 4]),

@@ -6,8 +6,7 @@ Rules:
 - It holds what the limit lets be in flight, at least a hundred calls' worth, and is full at the start: a server that is started
   anew breaks everything in flight at once, and that is repaid at once.
 - It delays and never fails: a retry goes while the budget is not in debt, and may leave it there; the next ones wait, in order.
-- What was not sent costs nothing, and neither does what is sent again in another form (splits, singles, plain). The parts of a list that failed
-  and named no culprit are paid for, debt or not (see ``member_first``).
+- What was not sent costs nothing, and neither does what is sent again in another form (splits, singles, plain).
 
 Sources: the 20 % and 10 per second are Finagle's ``RetryBudget`` and tower's; like gRPC's throttle it belongs to a server, and
 unlike them it is counted in tokens, since that is what a server's work is.

@@ -14,7 +14,7 @@ Rules:
 - The member is answered, and no batch in the list's form ever was (streamed, or plain with our fields): the rest goes as a bare list, where it failed. What
   that says of the form: see ``abilities``.
 - It is answered, and no list ever was, or lists are being tried after a refusal: the rest goes singly, and so do all calls for a while.
-- It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once and paid from the retry budget.
+- It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once.
   What fails alone is tried again as the policy allows. If not one part with more than one prompt was answered, and every prompt alone was, the server has
   stopped to take lists. If both halves of two lists in a row were answered, lists were too long.
 - A connection that breaks while a long list is being written, or had just been, may be a refusal for its length, which the server could not say: if a member is answered, it was.
@@ -207,7 +207,6 @@ class MemberFirst:
         batch = event.batch
         if event.failure.while_sending:
             endpoint.can(batch.shape.kind).shorten_lists(len(batch.requests), None, now)
-        self._recovery.charge(alive, batch, endpoint, now)
         self._recovery.search(alive, batch)
 
 

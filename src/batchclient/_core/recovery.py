@@ -209,7 +209,7 @@ class Recovery:
         elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
             self._counters.retries += 1
             # At once, as it is sent in another form; but it failed, and what failed has its price.
-            self.charge(alive, batch, endpoint, now)
+            endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
             self.send_singly(alive, batch.failures + 1)
         elif event.retry_delay_s is not None and not failure.final and not (failure.once and _met_before(alive)):
             self._counters.retries += 1
@@ -218,6 +218,9 @@ class Recovery:
                 bare = bare or batch.failures > 0
             self._back_off(alive, batch, endpoint, now + event.retry_delay_s, bare=bare)
         else:
+            if failure.once and event.retry_delay_s is not None:
+                # It has happened twice: its callers are told not to try again either.
+                event.failure = replace(failure, kind=FailureKind.REFUSED)
             isolation = batch.isolation
             if isolation is not None and (kind is FailureKind.BAD_CALL or isolation.blind):
                 isolation.bad += len(alive)
@@ -285,10 +288,6 @@ class Recovery:
             parked.requests = [one for one in parked.requests if one.state is RequestState.BACKING_OFF]
             self.backing_off -= len(parked.requests)
         return lists
-
-    def charge(self, alive: list[Request], batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """Take from the retry budget for what is sent again at once, debt or not."""
-        endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
 
     def search(self, alive: list[Request], batch: Batch) -> None:
         """A list was refused for one of its prompts, or for all of them."""

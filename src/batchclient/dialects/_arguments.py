@@ -117,7 +117,8 @@ def refuse_unknown(call: str, given: Iterable[str]) -> None:
         from difflib import get_close_matches  # seldom needed, and slow to import
 
         method, own = _METHODS[call]
-        near = [meant[name]] if name in meant else get_close_matches(name, [*own, *_ARGUMENTS, *sorted(known)], 1)
+        near = get_close_matches(name, [*meant, *own, *_ARGUMENTS, *sorted(known)], 1)
+        near = [meant.get(each, each) for each in near]
         hint = f"Did you mean {near[0]}? " if near else ""
         raise ConfigError(
             f"{name:.60} is no argument of {method}, and no server is known that takes such a field. {hint}"

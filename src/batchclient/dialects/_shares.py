@@ -52,13 +52,12 @@ def share_out(total: int, weights: Sequence[int], least: Sequence[int], most: Se
         lack = {i: least[i] * whole - left * heavy[i] for i in free if left * heavy[i] < least[i] * whole}
         excess = {i: left * heavy[i] - most[i] * whole for i in free if left * heavy[i] > most[i] * whole}
         if not lack and not excess:
-            before = upto = 0
             for i in free:
-                upto += heavy[i]
-                # Cumulated, so that rounding loses and adds none.
-                until = (2 * left * upto + whole) // (2 * whole)
-                shares[i] = until - before
-                before = until
+                shares[i] = left * heavy[i] // whole
+            # Of what rounding down has left, one more for each of the largest remainders: the heavier never has less.
+            rest = left - sum(shares[i] for i in free)
+            for i in sorted(free, key=lambda i: left * heavy[i] % whole, reverse=True)[:rest]:
+                shares[i] += 1
             break
         # Those that the larger of both misfits concerns stay at their bounds: what it leaves to the others cannot set them free again.
         bound, fixed = (least, lack) if sum(lack.values()) >= sum(excess.values()) else (most, excess)

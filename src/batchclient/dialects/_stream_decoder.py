@@ -49,6 +49,7 @@ from batchclient.types import Choice, Completion, Delta, Reply, Usage
 __all__ = ["StreamDecoder", "decoder_of"]
 
 _BOM = b"\xef\xbb\xbf"
+_LONGEST_PING = 32
 _NO_EVENT: dict[str, Any] = {}
 _NOT_STREAMED = Failure(
     FailureKind.STREAM_REFUSED,
@@ -162,12 +163,12 @@ class StreamDecoder(ReplyDecoder):
         return answers
 
     def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:
-        """Read what is no JSON to pydantic: a ping without data, the end with blanks, half a surrogate pair."""
+        """Read what is no JSON to pydantic: a ping without data or with a word, the end with blanks, half a surrogate pair."""
         said = payload.strip()
         if said == b"[DONE]":
             self.complete = self._is_done = True
             self._release(answers)
-        if said in (b"", b"[DONE]"):
+        if said in (b"", b"[DONE]") or (len(said) <= _LONGEST_PING and said.isalpha()):
             return None
         event = read_odd(payload)
         if not isinstance(self._reader, MendingReader):

@@ -90,7 +90,7 @@ class SimulatorApp:
 
     async def _send_waiting(self, request_id: int, mailbox: _Mailbox, receive: Receive, send: Send) -> None:
         """Send parts as they come; stop the work when the client leaves."""
-        gone = asyncio.ensure_future(receive())
+        gone = asyncio.ensure_future(_left(receive))
         gone.add_done_callback(lambda _: mailbox.ring())
         try:
             while True:
@@ -136,6 +136,12 @@ class SimulatorApp:
     def _on_timer(self) -> None:
         self._timer = None
         self._pump()
+
+
+async def _left(receive: Receive) -> None:
+    """Return once the client has left. What it still sends of a body that is too long is thrown away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _read_body(receive: Receive, most_bytes: int) -> bytes | None:
