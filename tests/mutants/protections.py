@@ -199,7 +199,7 @@ PROTECTIONS = (
         "src/batchclient/_attempts.py",
         "                self.end(batch, batch.verdict or _CANCELLED)\n",
         "                pass\n",
-        _SIMULATION,
+        "tests/shell/test_cancellation.py::test_the_connection_is_closed_before_the_headers_when_the_last_caller_has_gone",
     ),
     Protection(
         "a fault of ours leaves no caller hanging",
@@ -289,9 +289,9 @@ PROTECTIONS = (
     ),
     Protection(
         "a missing list route is no missing model",
-        "src/batchclient/dialects/_server.py",
-        "if status in _NO_ROUTE and len(prompts) > 1",
-        "if status in () and len(prompts) > 1",
+        "src/batchclient/_core/member_first.py",
+        "    return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)\n",
+        "    return False\n",
         "tests/shell/test_chat.py::test_a_server_without_the_list_route_is_sent_singles_from_then_on",
     ),
     Protection(
@@ -696,8 +696,8 @@ PROTECTIONS = (
     Protection(
         "shares of a list's prompt tokens add up",
         "src/batchclient/dialects/_shares.py",
-        "shares[i] = until - before",
-        "shares[i] = until",
+        "shares[i] += 1",
+        "shares[i] += 0",
         "tests/drop_in/test_same_answers.py::test_the_shares_of_a_lists_prompt_tokens_add_up",
     ),
     Protection(
@@ -856,6 +856,13 @@ PROTECTIONS = (
         "now >= self._until",
         "tests/playbook/test_member_first.py::"
         "test_one_that_takes_no_lists_is_asked_again_by_one_list_after_5_then_10_minutes",
+    ),
+    Protection(
+        "a form is given up only after a control",
+        "src/batchclient/_core/abilities.py",
+        "        if not (tried or self._doubted[streamed]):\n",
+        "        if False:\n",
+        "tests/playbook/test_member_first.py::test_after_a_bad_moment_lists_are_streamed_as_before",
     ),
     Protection(
         "a reply that came whole is no broken connection",
