@@ -186,7 +186,7 @@ def test_token_ids_asked_for_by_us_are_not_handed_out():
 def test_a_list_without_token_ids_has_shares_of_its_sum():
     answers, _ = decode(golden("plain_list").batch(), golden("plain_list").body)
     # Six tokens were asked for and each answer ended by that: of the prompts' tokens alone it is not known whose they are.
-    assert [answers[place].usage for place in range(3)] == [Usage(3, 6, True), Usage(2, 6, True), Usage(3, 6, True)]
+    assert [answers[place].usage for place in range(3)] == [Usage(3, 6, True), Usage(3, 6, True), Usage(2, 6, True)]
 
 
 def test_a_streamed_list_whose_sum_comes_last_has_estimates():
