@@ -47,6 +47,8 @@ _LONGEST_ERROR_BODY = 65_536
 _ERROR_BODY_TIMEOUT_S = 5.0
 """The status says what to do; its body only says why."""
 _SAYS_NOTHING = (204, 205)
+_USAGE_TIMEOUT_S = 2.0
+"""A proxy adds up the usage of what it has passed on before it tells it."""
 _END_TIMEOUT_S = 0.5
 """A body's end comes with its last event, or in the next packet."""
 
@@ -202,7 +204,7 @@ class Exchanges:
         use.under_way -= 1
         use.ending += 1
         try:
-            async with deadline(_END_TIMEOUT_S):
+            async with deadline(_END_TIMEOUT_S if decoder is None else _USAGE_TIMEOUT_S):
                 async for chunk in chunks:
                     if decoder is not None:
                         pending.add(decoder.feed(chunk, self._backend.now()))

@@ -288,11 +288,12 @@ PROTECTIONS = (
         "tests/shell/test_stream.py::test_a_caller_who_takes_nothing_stops_the_reading_and_nobody_else",
     ),
     Protection(
-        "a missing list route is no missing model",
+        "a refusal on the route for lists is no refusal of the calls",
         "src/batchclient/_core/member_first.py",
         "    return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)\n",
         "    return False\n",
-        "tests/shell/test_chat.py::test_a_server_without_the_list_route_is_sent_singles_from_then_on",
+        "tests/playbook/test_member_first.py::"
+        "test_a_server_without_a_route_for_lists_of_chats_gets_them_singly_whatever_it_says",
     ),
     Protection(
         "texts within messages are cut out of a server's words",

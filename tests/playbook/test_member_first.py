@@ -443,3 +443,13 @@ def test_two_lists_that_failed_long_apart_are_not_two_in_a_row():
         fails |= {len(server.play.sent) + 1, len(server.play.sent) + 2}
         assert [size for size, _ in server.serve(*more(64))] == [64, 64, 1, 32, 31], first
     assert server.serve(*more(64)) == [(64, "")]
+
+
+def test_where_a_route_refused_a_list_and_its_member_was_put_off_all_are_put_off():
+    play = Playbook(limit=8, max_list=8)
+    a, b, c = calls("a b c", shape(kind=Kind.CHAT, lists_plain=True))
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    a.batch.to_list_route = True
+    play >> failed(a, FailureKind.REFUSED, error=AuthenticationFailed, status=403) << ["send a"]
+    play >> failed(a, FailureKind.REJECTED, status=429, delay=2.0) << []
+    play.at(2.0) >> Woke() << ["send b c a"]

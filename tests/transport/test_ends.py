@@ -111,7 +111,7 @@ async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last
     """Without ``[DONE]`` and without an end."""
     from batchclient import _exchange
 
-    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(_exchange, "_USAGE_TIMEOUT_S", 0.05)
 
     async def on_request(heard, reader, writer, server):
         events = without_usage(heard, last=last)

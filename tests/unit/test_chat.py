@@ -284,6 +284,17 @@ def test_a_golden_refusal_has_a_kind_and_holds_no_text(name):
 # What servers send -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("status", [404, 405])
+@pytest.mark.parametrize(
+    "body", [b'{"detail":"Not Found"}', b"", b'{"detail":"Method Not Allowed"}', b"<html>no</html>"]
+)
+def test_a_missing_list_route_refuses_lists_and_nobodys_model(status, body):
+    failure = VllmDialect().failure(batch_of(user("hi"), user("what")), status, {}, body, 0.0)
+    assert failure.kind is FailureKind.LIST_REFUSED
+    failure = VllmDialect().failure(batch_of(user("hi")), status, {}, body, 0.0)
+    assert failure.kind is FailureKind.REFUSED
+
+
 def test_a_missing_model_refuses_the_calls():
     record = golden("chat_batch_error_wrong_model")
     failure = VllmDialect().failure(batch_of(user("hi"), user("what")), 404, {}, record.body, 0.0)

@@ -166,6 +166,9 @@ class MemberFirst:
         for parked in lists:
             if not parked.requests:
                 continue
+            if parked.event.failure.kind is FailureKind.REFUSED and event.failure.kind is not FailureKind.REFUSED:
+                # The route refused the list, and the member was put off: so are the others.
+                parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
             if (alive and not own) or not self._try_one(parked, now, paused=paused):
                 self._as_ever(parked.event, parked.requests, parked.endpoint, now)

@@ -21,10 +21,12 @@ from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
-from batchclient.errors import BadRequest
+from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 
 __all__ = ["Form", "ServerDialect"]
+
+_NO_ROUTE = (404, 405)
 
 
 class Form(Protocol):
@@ -105,6 +107,9 @@ class ServerDialect:
         if refused:
             self._without |= refused
             return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
+        if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
+            # Were it the model that is missing, each call would hear so again by itself.
+            return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
             status,
             clean,
