@@ -31,7 +31,7 @@ _READ_TIMEOUT_S = 5.0
 _LATE_S = 0.001
 _LONGEST_SILENCE_S = 250.0
 _LONGEST_RUN_S = 2000.0
-_PAUSE_S = 1.0
+_PAUSE_S = 2.5
 """Between the calls with the mutated reply and those after it: what still has to be closed is closed by then."""
 
 
