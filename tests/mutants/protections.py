@@ -839,7 +839,7 @@ PROTECTIONS = (
         "src/batchclient/_core/member_first.py",
         "            if (alive and not own) or not self._try_one(parked, now, paused=paused):\n"
         "                self._as_ever(parked.event, parked.requests, parked.endpoint, now)\n",
-        "            self._take_apart(parked, now)\n",
+        "            self._take_apart(parked, now, paused=paused)\n",
         "tests/playbook/test_member_first.py::test_a_dead_server_is_asked_three_times_more_for_a_list_of_64",
     ),
     Protection(

@@ -8,7 +8,16 @@ from itertools import count
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Cancelled, EndpointRemoved, Failed, Failure, FailureKind, Woke
+from batchclient._core.messages import (
+    Cancelled,
+    EndpointRemoved,
+    Failed,
+    Failure,
+    FailureKind,
+    Paused,
+    Resumed,
+    Woke,
+)
 from batchclient.errors import AuthenticationFailed, BadRequest, ConnectionLost, DialectError, ServerFault
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
@@ -453,3 +462,11 @@ def test_where_a_route_refused_a_list_and_its_member_was_put_off_all_are_put_off
     play >> failed(a, FailureKind.REFUSED, error=AuthenticationFailed, status=403) << ["send a"]
     play >> failed(a, FailureKind.REJECTED, status=429, delay=2.0) << []
     play.at(2.0) >> Woke() << ["send b c a"]
+
+
+def test_nothing_of_a_list_is_sent_while_the_client_is_paused():
+    play, a, b, c, d = begun_trial()
+    play >> Paused() << []
+    play >> answered(a) << ["resolve a"]
+    play >> Resumed() << ["send b c d"]
+    assert play.last.bare

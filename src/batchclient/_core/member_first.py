@@ -139,12 +139,12 @@ class MemberFirst:
             self._command(SendBatch(sent))
         return sent
 
-    def answered(self, batch: Batch, now: float) -> None:
+    def answered(self, batch: Batch, now: float, *, paused: bool) -> None:
         """The member was answered: the lists that wait for it are not what their server cannot do at all."""
         del self._under_way[batch.endpoint, batch.shape.kind]
         for parked in self._recovery.unpark(batch.id):
             if parked.requests:
-                self._take_apart(parked, now)
+                self._take_apart(parked, now, paused=paused)
 
     def failed(self, event: Failed, alive: list[Request], now: float, *, paused: bool) -> list[Request]:
         """The member was not answered; return it if its failure is its own, and not to be put back."""
@@ -166,7 +166,8 @@ class MemberFirst:
         for parked in lists:
             if not parked.requests:
                 continue
-            if parked.event.failure.kind is FailureKind.REFUSED and event.failure.kind is not FailureKind.REFUSED:
+            refused = parked.event.failure.kind is FailureKind.REFUSED
+            if refused and alive and not own and event.failure.kind is not FailureKind.REFUSED:
                 # The route refused the list, and the member was put off: so are the others.
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
@@ -180,7 +181,7 @@ class MemberFirst:
             if parked.requests:
                 self._as_ever(parked.event, parked.requests, parked.endpoint, now)
 
-    def _take_apart(self, parked: Parked, now: float) -> None:
+    def _take_apart(self, parked: Parked, now: float, *, paused: bool) -> None:
         event, alive, endpoint = parked.event, parked.requests, parked.endpoint
         batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
         if event.failure.while_sending:
@@ -189,7 +190,7 @@ class MemberFirst:
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
             # Where it failed: another server's answer would say nothing of this one.
-            if self._send(alive, parked, now) is None:
+            if paused or self._send(alive, parked, now) is None:
                 recovery.send_bare(alive, batch)
         elif not abilities.lists_proven or abilities.lists.in_doubt:
             abilities.lists.refuse(now)

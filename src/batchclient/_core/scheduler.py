@@ -303,7 +303,7 @@ class Scheduler:
         if tally.count:
             self._learn(event, endpoint, in_flight, tally)
             if lone_member:
-                self._resending.member_first.answered(batch, now)
+                self._resending.member_first.answered(batch, now, paused=self._paused)
         if event.ended:
             self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
