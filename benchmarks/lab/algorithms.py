@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.lab.classic import FailsafeLimit, Gradient2Limit, VectorLimit, VegasLimit
 
-from batchclient._core.limits import AimdLimit, CacheCap, FixedLimit, KneeLimit, Limit, LimitControl, LoadCap
+from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, Limit, LimitControl, LoadCap
 
 ALGORITHMS: dict[str, Callable[[], Limit]] = {
     # Each preset's knee begins where that preset begins: ``knee`` as ``balanced`` does.
@@ -24,7 +24,7 @@ ALGORITHMS: dict[str, Callable[[], Limit]] = {
     "failsafe": FailsafeLimit,
     "fixed-64": partial(FixedLimit, 64),
     # The same under what the server's metrics page says.
-    "knee+load": lambda: LimitControl(KneeLimit(), (LoadCap(), CacheCap())),
-    "fixed-1024+load": lambda: LimitControl(FixedLimit(1024), (LoadCap(), CacheCap())),
+    "knee+load": lambda: LimitControl(KneeLimit(), (LoadCap(),)),
+    "fixed-1024+load": lambda: LimitControl(FixedLimit(1024), (LoadCap(),)),
 }
 """``fixed-64`` is the limit of the ``balanced`` preset. One with ``on_load`` is given the server's load once a second (``server.Load``)."""

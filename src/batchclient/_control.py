@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from batchclient._core.limits import (
     AimdLimit,
-    CacheCap,
     Cap,
     FixedLimit,
     KneeLimit,
@@ -36,7 +35,7 @@ _said: set[int] = set()
 
 def make_limit(settings: Settings, *, hears_load: bool) -> LimitControl:
     """Return a fresh limit for one endpoint; ``hears_load``: its server is asked for its load."""
-    caps: list[Cap] = [LoadCap(), CacheCap()] if hears_load else []
+    caps: list[Cap] = [LoadCap()] if hears_load else []
     if settings.p95_latency_s is not None:
         caps.append(LatencyCap(settings.p95_latency_s))
     if settings.time_to_first_token_s is not None:

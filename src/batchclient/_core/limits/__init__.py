@@ -6,7 +6,6 @@ that may lower it, and a pin.
 
 from batchclient._core.limits.aimd import AimdLimit, FixedLimit
 from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample
-from batchclient._core.limits.cache import CacheCap
 from batchclient._core.limits.control import Cap, LimitControl
 from batchclient._core.limits.knee import KneeLimit
 from batchclient._core.limits.latency import LatencyCap
@@ -14,7 +13,6 @@ from batchclient._core.limits.load import LoadCap, ServerLoad
 
 __all__ = [
     "AimdLimit",
-    "CacheCap",
     "Cap",
     "FixedLimit",
     "KneeLimit",

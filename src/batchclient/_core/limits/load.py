@@ -1,7 +1,5 @@
 """What a server says of its own load, and what that says about the limit: it only ever lowers it.
 
-Two bounds, each of which may have no opinion; the smaller one holds.
-
 The standing queue. What waits in the server for longer than a burst does nothing for throughput; it costs priorities, deadlines,
 cancellation and balance.
 - A queue stands if the *smallest* ``waiting`` of a window is above the threshold. One instant says nothing: every list that arrives
@@ -21,22 +19,11 @@ cancellation and balance.
 - The cap grows by 2 % per report while the window's smallest queue is 0, if it is used (0.8 of it in flight).
 - A server that runs nothing while work waits (asleep, paused) says nothing about the limit.
 
-The KV budget. ``limit <= 0.95 * kv_capacity_tokens / resident``, where ``resident = sum o (p + o/2) / sum o`` over recent answers of
-``p`` prompt and ``o`` output tokens: what a sequence holds, averaged over the time it holds it (the time is in proportion to ``o``, its
-own output is on average half there).
-- Prompt tokens found in the prefix cache count as nothing: ``p`` is reduced by the hit ratio of the last reports. Where sequences in
-  flight share a prefix it is in the cache once. Where each has its own (an earlier turn of its conversation) the bound comes out too
-  high, and so does not bind.
-- If the server's own figure, ``kv_usage_ratio * capacity / running``, is less than half of the estimate, the estimate is not what this
-  server's cache works like (sliding windows, state-space layers, much sharing), and its figure is taken.
-
 Reports grow stale: after 5 s without one there is no cap. A counter that went down means that the server was restarted: what was
-learnt of it is forgotten; what answers hold is not the server's and stays.
+learnt of it is forgotten.
 
-Sources: the forms and constants are those of the design's controller study (A4.4), which found that the smallest queue of a window, not
-its instant, keeps a controller from collapsing, and that only a bound on KV tokens handles a KV cliff (0.84 to 0.99 of the best). But for the
-share of the KV cache: the study has 0.85; in the laboratory (``--set load._KV_RATIO=0.85``) that cost a twentieth of the throughput (``shorter``, 0.89
-against 0.94 of the best; ``B``, 0.94 against 0.99), and 1.05 brings little more.
+Source: the form and constants are those of the design's controller study (A4.4), which found that the smallest queue of a window, not
+its instant, keeps a controller from collapsing.
 """
 
 from __future__ import annotations
@@ -60,18 +47,11 @@ _USED_RATIO = 0.8
 _OTHERS_FLOOR_RATIO = 0.5
 _STEADY_RATIO = 0.75
 _FULL_KV_RATIO = 0.9
-_KV_RATIO = 0.95
 _LEAST_REPORTS = 4
 STALE_AFTER_S = 5.0
 """The upper end of the study's 2 to 5 s: a real vLLM short of CPU took up to 2 s for its page, and is then asked 4 s later."""
-_LEAST_ANSWERS = 16
-"""Fewer are the short ones: they finish first."""
 _ANSWERS_KEPT = 256
 _NEWEST_SHARE = 0.1
-_USAGE_SHARE = 0.2
-_HITS_KEPT_RATIO = 0.8
-"""Of the hits and queries so far at each report: at 0.5 s a report the last 2.5 s weigh most."""
-_CONTRADICTED_RATIO = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,31 +103,23 @@ class LoadCap:
 
     __slots__ = (
         "_answered_at",
-        "_answers",
         "_counted",
         "_heard_at",
-        "_hits",
-        "_kv_tokens",
         "_last",
         "_latency_s",
-        "_measured_resident",
-        "_queries",
         "_queue_cap",
         "_queue_reason",
         "_tokens",
-        "_verdict",
         "_window",
         "_window_from",
     )
 
     def __init__(self) -> None:
         self._latency_s = 0.0
-        self._answers = 0
         self._answered_at = -math.inf
-        # Decayed sums over answers: how many, their output tokens, and these times what each held of its prompt and of its output.
+        # Decayed sums over answers: how many, and their output tokens.
         self._counted = 0.0
         self._tokens = 0.0
-        self._kv_tokens: tuple[float, float] = (0.0, 0.0)
         self._forget()
 
     def __repr__(self) -> str:
@@ -156,17 +128,13 @@ class LoadCap:
     def _forget(self) -> None:
         self._heard_at = -math.inf
         self._last: ServerLoad | None = None
-        self._verdict: tuple[int, str] | None = None
         self._queue_cap: float | None = None
         self._queue_reason = ""
         self._window: deque[_Report] = deque()
         self._window_from = math.inf
-        self._hits = 0.0
-        self._queries = 0.0
-        self._measured_resident: float | None = None
 
     def on_sample(self, sample: Sample) -> None:
-        """Take in one observation: how long answers take and what they hold."""
+        """Take in one observation: how long answers take and how many tokens they have."""
         if self._last is None or sample.outcome is not Outcome.SUCCESS:
             # A server that has no page costs nothing here.
             return
@@ -177,16 +145,9 @@ class LoadCap:
             return
         count = sample.sequences
         keep = 1.0 - 1.0 / _ANSWERS_KEPT if count == 1 else (1.0 - 1.0 / _ANSWERS_KEPT) ** count
-        prompt, output = self._kv_tokens
-        # With n > 1 a prompt is counted once and held once, by all its n.
-        self._kv_tokens = (
-            prompt * keep + made * sample.prompt_tokens / count,
-            output * keep + made * (made / count) / 2.0,
-        )
         self._counted = self._counted * keep + count
         self._tokens = self._tokens * keep + made
         self._answered_at = sample.now
-        self._answers += count
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:
         """Take in a report.
@@ -205,13 +166,11 @@ class LoadCap:
             self._restart_window()
         self._last = load
         self._heard_at = now
-        self._learn_cache(last, load)
         if load.waiting is None:
             self._restart_window()
             self._queue_cap = None
         else:
             self._watch_queue(_Report(now, load.waiting, load.running, load.kv_usage_ratio, in_flight), now)
-        self._decide(load)
 
     def on_restart(self, now: float) -> None:
         """The server was started anew."""
@@ -219,16 +178,9 @@ class LoadCap:
 
     def cap(self, now: float) -> tuple[int, str] | None:
         """The most sequences in flight, and why; ``None``: no opinion, or none that is fresh."""
-        return None if now - self._heard_at > STALE_AFTER_S else self._verdict
-
-    def _decide(self, load: ServerLoad) -> None:
-        verdict: tuple[int, str] | None = None
-        if self._queue_cap is not None:
-            verdict = max(1, int(self._queue_cap)), self._queue_reason
-        budget = self._kv_budget(load)
-        if budget is not None and (verdict is None or budget[0] < verdict[0]):
-            verdict = budget
-        self._verdict = verdict
+        if self._queue_cap is None or now - self._heard_at > STALE_AFTER_S:
+            return None
+        return max(1, int(self._queue_cap)), self._queue_reason
 
     # The standing queue --------------------------------------------------------------------------------------------
 
@@ -283,37 +235,6 @@ class LoadCap:
             if fewest - least >= 1:
                 self._queue_reason += f", {fewest - least:.0f} of them for the next step"
         self._restart_window()
-
-    # The KV budget -------------------------------------------------------------------------------------------------
-
-    def _learn_cache(self, last: ServerLoad | None, load: ServerLoad) -> None:
-        hits, queries = load.prefix_hit_tokens, load.prefix_query_tokens
-        if hits is None or queries is None:
-            self._hits = self._queries = 0.0
-        elif last is not None and last.prefix_hit_tokens is not None and last.prefix_query_tokens is not None:
-            asked = queries - last.prefix_query_tokens
-            if asked > 0:
-                self._hits = self._hits * _HITS_KEPT_RATIO + hits - last.prefix_hit_tokens
-                self._queries = self._queries * _HITS_KEPT_RATIO + asked
-        usage, capacity, running = load.kv_usage_ratio, load.kv_capacity_tokens, load.running
-        if usage is None or not capacity or not running:
-            return
-        held = usage * capacity / running
-        before = self._measured_resident
-        self._measured_resident = held if before is None else before + _USAGE_SHARE * (held - before)
-
-    def _kv_budget(self, load: ServerLoad) -> tuple[int, str] | None:
-        capacity = load.kv_capacity_tokens
-        if not capacity or self._answers < _LEAST_ANSWERS or not self._tokens:
-            return None
-        hit_ratio = min(1.0, self._hits / self._queries) if self._queries else 0.0
-        prompt, output = self._kv_tokens
-        resident = (prompt * (1.0 - hit_ratio) + output) / self._tokens
-        measured = self._measured_resident
-        if measured is not None and 0 < measured < _CONTRADICTED_RATIO * resident:
-            resident = measured
-        budget = _KV_RATIO * capacity / max(1.0, resident)
-        return max(1, round(budget)), f"the KV cache holds {capacity:.0f} tokens, a sequence {resident:.0f}"
 
 
 def _went_down(last: ServerLoad, load: ServerLoad) -> bool:
