@@ -32,7 +32,7 @@ from vllm_cpu import Gauges, Prompts, Server, learn_prompts
 
 from batchclient import BatchClient
 
-WAYS: dict[str, int | str | None] = {"default": "knee", "no limit": 1024, "64": 64, "openai": None}
+WAYS: dict[str, int | str | None] = {"default": "auto", "no limit": 1024, "64": 64, "openai": None}
 TO = "no limit"
 
 Ask = Callable[[str, int], Awaitable[int | None]]

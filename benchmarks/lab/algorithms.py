@@ -7,7 +7,7 @@ from functools import partial
 
 from benchmarks.lab.classic import FailsafeLimit, Gradient2Limit, VectorLimit, VegasLimit
 
-from batchclient._core.limits import AimdLimit, FixedLimit, KneeLimit, Limit, LimitControl, LoadCap
+from batchclient._core.limits import FixedLimit, Limit
 
 ALGORITHMS: dict[str, Callable[[], Limit]] = {
     # Each preset's knee begins where that preset begins: ``knee`` as ``balanced`` does.

@@ -1,7 +1,7 @@
 """From settings to the limit of one endpoint: which algorithm, within which bounds, under which caps.
 
 Rules:
-- ``limit`` is a number, or the name of an algorithm that finds one.
+- ``limit`` is a number, or ``"auto"``: it is found.
 - Neither is ever more than the process may open sockets for: where outputs are long, every sequence has its own.
 """
 
@@ -10,17 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from batchclient._core.limits import (
-    AimdLimit,
-    Cap,
-    FixedLimit,
-    KneeLimit,
-    LatencyCap,
-    Limit,
-    LimitControl,
-    LoadCap,
-)
-from batchclient._core.limits.knee import OBJECTIVES
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
@@ -33,17 +23,32 @@ _FILES_FOR_OTHERS = 64
 _said: set[int] = set()
 
 
-def make_limit(settings: Settings, *, hears_load: bool) -> LimitControl:
-    """Return a fresh limit for one endpoint; ``hears_load``: its server is asked for its load."""
-    caps: list[Cap] = [LoadCap()] if hears_load else []
+_USUAL = 64, 256
+"""Where a limit that is found begins, and where it opens to: vLLM's default number of running sequences on small GPUs."""
+_URGENT = 32, 64
+"""The same where a burst had better wait here than be served slowly."""
+
+
+def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = False) -> LimitControl:
+    """Return a fresh limit for one endpoint.
+
+    Args:
+        settings: the client's.
+        turn: shared by the limits of one client.
+        engine: whether its server is known to be an engine that batches hundreds of sequences.
+    """
+    objectives = []
     if settings.p95_latency_s is not None:
-        caps.append(LatencyCap(settings.p95_latency_s))
+        objectives.append(Objective(settings.p95_latency_s))
     if settings.time_to_first_token_s is not None:
-        caps.append(LatencyCap(settings.time_to_first_token_s, first_token=True))
-    return LimitControl(_algorithm(settings), caps)
+        objectives.append(Objective(settings.time_to_first_token_s, first_token=True))
+    limit = LimitControl(_number(settings, turn), objectives)
+    if engine:
+        limit.on_known(None, 0.0, engine=True)
+    return limit
 
 
-def _algorithm(settings: Settings) -> Limit:
+def _number(settings: Settings, turn: Turn | None) -> Limit:
     files = _most_sockets(len(settings.base_url))
     if isinstance(settings.limit, int):
         if files is None or settings.limit <= files:
@@ -57,19 +62,14 @@ def _algorithm(settings: Settings) -> Limit:
             )
         return FixedLimit(files)
     ceiling = settings.max_limit if files is None else min(settings.max_limit, files)
-    start = min(settings.initial_limit, ceiling)
-    if settings.limit == "aimd":
-        return AimdLimit(start, ceiling=ceiling)
-    return KneeLimit(start, ceiling=ceiling, target=OBJECTIVES[settings.objective], opens=not _wants_latency(settings))
-
-
-def _wants_latency(settings: Settings) -> bool:
-    """Whether a burst had better wait here than be served slowly."""
-    return (
-        settings.objective == "latency"
-        or settings.p95_latency_s is not None
-        or settings.time_to_first_token_s is not None
-    )
+    urgent = settings.urgent or settings.p95_latency_s is not None or settings.time_to_first_token_s is not None
+    if settings.initial_limit is not None:
+        start = opens_to = settings.initial_limit
+    elif urgent:
+        start, opens_to = _URGENT
+    else:
+        start, opens_to = _USUAL
+    return Search(min(start, ceiling), opens_to, ceiling, turn)
 
 
 def _most_sockets(endpoints: int) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects import Dialect, make_dialect
+from batchclient.dialects import ENGINES, Dialect, make_dialect
 
 if TYPE_CHECKING:
     from batchclient.dialects._fingerprints import ServerFacts
@@ -35,6 +35,11 @@ class DialectChoice:
         self.secrets = secrets
         self.at_first = self.make()
         """What is taken for granted of every server until it is known."""
+
+    @property
+    def engine(self) -> bool:
+        """Whether every server is known to be an engine that batches hundreds of sequences."""
+        return self._name in ENGINES
 
     def make(self) -> Dialect:
         """Return a fresh dialect for an endpoint of which nothing is known yet."""

@@ -56,6 +56,7 @@ from batchclient._feedback import Feedback
 from batchclient._servers import Servers
 from batchclient._stall import StallWatch
 from batchclient._tasks import Tasks
+from batchclient.dialects import ENGINES
 from batchclient.errors import BatchClientError
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
@@ -217,7 +218,7 @@ class Runner:
         caps = self._servers.learn(endpoint, facts)
         if self._on_server is not None:
             self._on_server(endpoint, facts, self._now())
-        self.tell(ServerKnown(endpoint, caps, facts.slots, facts.server))
+        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.known in ENGINES))
 
     def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
         """The server was asked for its model."""

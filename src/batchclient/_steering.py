@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient._calls import CallMaker
 from batchclient._connections import secrets_of, shown
 from batchclient._control import make_limit
-from batchclient._core.limits import LimitControl
+from batchclient._core.limits import LimitControl, Turn
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient._dialect_choice import DialectChoice
 from batchclient._runner import Runner
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SteeringMethods"]
 
-_LIMIT_SETTINGS = frozenset(
-    ("limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s")
-)
+_LIMIT_SETTINGS = frozenset(("limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s"))
 
 
 class SteeringMethods:
@@ -48,9 +46,10 @@ class SteeringMethods:
     _closed: bool
     _paused: bool
     _pinned: int | None
+    _turn: Turn
 
     def retune(self, **settings: Any) -> None:
-        """Change settings while running: ``limit`` (a number or an algorithm's name), ``initial_limit``, ``max_limit``, ``objective``,
+        """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
         ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
 
@@ -190,7 +189,7 @@ class SteeringMethods:
         return None
 
     def _make_limit(self) -> LimitControl:
-        limit = make_limit(self._settings, hears_load=bool(self._asks_for_load))
+        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
         # Also where a server joins later, or a runner starts anew.
         limit.pin(self._pinned, 0.0)
         return limit

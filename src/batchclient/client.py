@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend
 from batchclient._calls import CallMaker
 from batchclient._connections import Connections, shown
+from batchclient._core.limits import Turn
 from batchclient._core.messages import Paused, Resumed
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
@@ -69,11 +70,10 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             ``batchclient.transport.Transport``; called once per server and event loop, and closed with the client.
         retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
         headers: sent with every request.
-        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"knee"`` (the default) or ``"aimd"`` to have
-            it found while running.
-        initial_limit: where a limit that is found starts.
+        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"auto"`` (the default) to have it found
+            while running.
+        initial_limit: where a limit that is found starts; by default that depends on what is known of the server.
         max_limit: how far it may go.
-        objective: what ``"knee"`` aims at: ``"throughput"``, ``"balanced"`` or ``"latency"``; the preset's by default.
         p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from sending to answer, seconds.
         time_to_first_token_s: the same for the time to first token, where replies are streamed.
         max_list: prompts per request, at most; 1 sends every call by itself.
@@ -141,7 +141,6 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         limit: int | str | None = None,
         initial_limit: int | None = None,
         max_limit: int | None = None,
-        objective: str | None = None,
         p95_latency_s: float | None = None,
         time_to_first_token_s: float | None = None,
         max_list: int | None = None,
@@ -209,6 +208,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         self._closed = False
         self._paused = False
         self._pinned: int | None = None
+        self._turn = Turn()
         _clients.add(self)
 
     def __repr__(self) -> str:

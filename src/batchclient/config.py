@@ -25,23 +25,23 @@ Preset = Literal["latency", "balanced", "throughput"]
 PRESETS: dict[str, dict[str, Any]] = {
     # Each permit is granted as it comes free; lists form only where calls are made together.
     "latency": {
-        "limit": "knee", "initial_limit": 32, "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0,
+        "limit": "auto", "max_list": 16, "linger_s": 0.0, "refill_s": 0.0, "refill_ratio": 0.0, "starvation_s": 1.0,
     },
     # A hold of at most 0.1 s on a busy server buys lists of an eighth of the limit.
     "balanced": {
-        "limit": "knee", "initial_limit": 64, "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
+        "limit": "auto", "max_list": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125, "starvation_s": 5.0,
     },
     # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
     # its knee a server loses the permits that wait, an eighth of the limit on average.
     "throughput": {
-        "limit": "knee", "initial_limit": 128, "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
+        "limit": "auto", "max_list": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25, "starvation_s": 30.0,
     },
 }  # fmt: skip
 """What a preset sets; every entry can be given as an argument of its own. Times in seconds."""
 
 CHANGEABLE = frozenset(
     (
-        "limit", "initial_limit", "max_limit", "objective", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
+        "limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
         "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "chat_lists_up_to_tokens", "batch_size", "length_reach",
     )
 )  # fmt: skip
@@ -68,10 +68,11 @@ class Settings(BaseModel):
     base_url: tuple[str, ...]
     model: Annotated[str, Field(min_length=1)] | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
-    limit: Count | Literal["knee", "aimd"]
-    initial_limit: Count
+    limit: Count | Literal["auto"]
+    initial_limit: Count | None = None
     max_limit: Count = 1024
-    objective: Literal["latency", "balanced", "throughput"] = "balanced"
+    urgent: bool = False
+    """Whether a burst had better wait in the client than be served slowly: the ``latency`` preset."""
     p95_latency_s: PositiveSeconds | None = None
     time_to_first_token_s: PositiveSeconds | None = None
     max_list: Count
@@ -113,9 +114,9 @@ class Settings(BaseModel):
     @field_validator("limit", mode="before")
     @classmethod
     def _check_limit(cls, value: object) -> object:
-        if (type(value) is int and value >= 1) or value in ("knee", "aimd"):
+        if (type(value) is int and value >= 1) or value == "auto":
             return value
-        raise ValueError("a whole number of at least 1, or 'knee' or 'aimd' to have it found")
+        raise ValueError("a whole number of at least 1, or 'auto' to have it found")
 
     @field_validator("on_adjustment")
     @classmethod
@@ -243,9 +244,8 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}
-    # What a limit that is found aims at has the presets' names.
-    values = {"objective": preset, **chosen, **given}
-    return _in_agreement(_checked(_start_within(values, given)), given)
+    values = {"urgent": preset == "latency", **chosen, **given}
+    return _in_agreement(_checked(values), given)
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -260,30 +260,19 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
                 f"{name} cannot be changed while running; these can: {', '.join(sorted(CHANGEABLE))}", field=name
             )
     values = {name: getattr(settings, name) for name in Settings.model_fields} | dict(changes)
-    return _in_agreement(_checked(_start_within(values, changes)), changes)
-
-
-def _start_within(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``max_limit`` given alone bounds where the limit starts, too."""
-    highest = given.get("max_limit")
-    if "initial_limit" not in given and isinstance(highest, int):
-        values["initial_limit"] = max(1, min(values["initial_limit"], highest))
-    return values
+    return _in_agreement(_checked(values), changes)
 
 
 def _in_agreement(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """Refuse what was given and would do nothing beside the rest."""
     limit = settings.limit
-    for name in ("initial_limit", "max_limit", "objective"):
+    for name in ("initial_limit", "max_limit"):
         if name in given and isinstance(limit, int):
             raise ConfigError(f"{name}: it is for a limit that is found, and limit={limit} is a number", field=name)
-    if "objective" in given and limit != "knee":
-        raise ConfigError(
-            f"objective: only limit='knee' has one, and limit={limit!r} follows refusals", field="objective"
-        )
-    if isinstance(limit, str) and settings.initial_limit > settings.max_limit:
+    start = settings.initial_limit
+    if isinstance(limit, str) and start is not None and start > settings.max_limit:
         if "max_limit" in given:
-            message, name = f"at least initial_limit, which is {settings.initial_limit}", "max_limit"
+            message, name = f"at least initial_limit, which is {start}", "max_limit"
         else:
             message, name = f"at most max_limit, which is {settings.max_limit}", "initial_limit"
         raise ConfigError(f"{name}: {message}", field=name)

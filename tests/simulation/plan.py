@@ -114,7 +114,7 @@ def make_server_plan(rng: Random, heal_at_s: float) -> ServerPlan:
 def _settings(rng: Random) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "preset": rng.choice(["latency", "balanced", "throughput"]),
-        "limit": rng.choice([1, 3, 8, 16, 16, 32, "knee", "aimd"]),
+        "limit": rng.choice([1, 3, 8, 16, 16, 32, "auto", "auto"]),
         "initial_limit": 8,
         "max_limit": 32,
         "max_list": rng.choice([1, 3, 8, 32, 32]),
@@ -130,7 +130,7 @@ def _settings(rng: Random) -> dict[str, Any]:
         "server_metrics": False,
     }
     # What would do nothing beside others is refused.
-    if settings["limit"] not in ("knee", "aimd"):
+    if settings["limit"] != "auto":
         del settings["initial_limit"], settings["max_limit"]
     if settings["order"] != "fcfs":
         settings["warm_prefixes"] = False

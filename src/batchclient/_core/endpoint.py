@@ -112,7 +112,7 @@ class Endpoint:
     @property
     def opening(self) -> bool:
         """Whether first tokens may still raise the limit."""
-        return getattr(self.limit, "opening", False)
+        return self.limit.opening
 
     @property
     def free(self) -> int:
@@ -181,8 +181,7 @@ class Endpoint:
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.trial = ListTrial()
-            restart = getattr(self.limit, "on_restart", None)
-            change = restart(now) if restart is not None else None
+            change = self.limit.on_restart(now)
         health.answered_once = True
         return change
 
@@ -226,7 +225,7 @@ class Endpoint:
         blocked_until, blocked_by = self.held_back(now) or (None, "")
         return EndpointStatistics(
             limit=self.limit.limit,
-            limit_reason=getattr(self.limit, "reason", "fixed"),
+            limit_reason=self.limit.reason,
             in_flight=self.in_flight,
             abandoned=self.abandoned,
             list_cap=self.list_cap(now),

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import HealthState, Sign, sign_of
-from batchclient._core.limits import LimitChange, LimitControl
+from batchclient._core.limits import LimitChange
 from batchclient._core.messages import (
     AbortBatch,
     Batch,
@@ -144,11 +144,10 @@ class Fleet:
             self._note_list_cap(
                 endpoint, kind, cap, f"it was found to be {event.server or 'no server that is known'}", now
             )
-        if isinstance(endpoint.limit, LimitControl):
-            before = endpoint.limit.limit
-            change = endpoint.limit.bound(event.slots, f"the server has {event.slots} slots", now)
-            if change is not None:
-                self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        before = endpoint.limit.limit
+        change = endpoint.limit.on_known(event.slots, now, engine=event.engine)
+        if change is not None:
+            self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def remove(self, event: EndpointRemoved) -> None:
         """Send an endpoint nothing more; without ``drain``, end what is there."""
@@ -182,14 +181,12 @@ class Fleet:
                     endpoint.set_rates(event.settings)
             if event.limits is not None:
                 fresh = event.limits[place]
-                if isinstance(fresh, LimitControl) and isinstance(endpoint.limit, LimitControl):
-                    fresh.replace(endpoint.limit, now)
+                fresh.replace(endpoint.limit, now)
                 endpoint.limit = fresh
-            if event.pin is not None and isinstance(endpoint.limit, LimitControl):
+            if event.pin is not None:
                 endpoint.limit.pin(event.pin or None, now)
             if endpoint.limit.limit != limit:
-                reason = getattr(endpoint.limit, "reason", "set by the caller")
-                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, reason, now)
+                self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, endpoint.limit.reason, now)
 
     def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float) -> None:
         health = endpoint.health

@@ -176,7 +176,7 @@ class ServerKnown:
     Args:
         endpoint: its id.
         caps: prompts per request that it takes, by kind of call; a kind that is missing has no known cap.
-        slots: sequences that it runs at once, if it says so; more would only queue there.
+        slots: sequences that it takes at once, if it says so; more would only queue there, or be refused.
         server: its name and version as they may be shown; ``None``: none of those that are known.
     """
 
@@ -184,6 +184,8 @@ class ServerKnown:
     caps: Mapping[Kind, int]
     slots: int | None = None
     server: str | None = None
+    engine: bool = False
+    """Whether it is one that batches hundreds of sequences and queues the rest."""
 
 
 @dataclass(slots=True, eq=False)

@@ -366,7 +366,7 @@ class Scheduler:
         self._fleet.judge(batch, failure, self._now)
         self._outage.watch(self._now, failure)
         disproved = endpoint.refusals.end_probe(batch)
-        self._steering.failed(batch, in_flight, left, len(alive), dropped=dropped, now=self._now)
+        self._steering.failed(batch, failure, in_flight, left, len(alive), self._now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id

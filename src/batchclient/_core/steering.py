@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 
@@ -22,14 +21,30 @@ from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
 from batchclient._core.list_cost import ListCost
-from batchclient._core.messages import Adjusted, Answered, Batch, Command, LoadReported, Request, RequestState, Shape
+from batchclient._core.messages import (
+    Adjusted,
+    Answered,
+    Batch,
+    Command,
+    Failure,
+    FailureKind,
+    LoadReported,
+    Request,
+    RequestState,
+    Shape,
+)
 from batchclient._core.service import is_fresh
 from batchclient._core.statistics import Adjustment
 from batchclient._core.tally import Tally
+from batchclient.errors import ConnectionLost
 
 __all__ = ["Steering"]
 
 _REMEMBERED = 256
+_SILENCE_S = 20.0
+"""Gateways give up what is silent for 30 or 60 s as a rule; what breaks sooner broke for another reason."""
+_GATEWAYS = (502, 504)
+"""Bad gateway, gateway timeout (RFC 9110)."""
 
 
 class Steering:
@@ -89,17 +104,12 @@ class Steering:
     def begun(self, batch: Batch, now: float) -> bool:
         """Every prompt of a batch has its first token; return whether that changed a limit."""
         endpoint = self._endpoints.by_id[batch.endpoint]
-        begin = getattr(endpoint.limit, "on_begun", None)
-        if begin is None or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
+        if not endpoint.opening or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
             return False
         # Servers begin prompts in order: of what was there when it was sent, nothing waits any more. Of the last one's choices one is known to have begun.
         running = batch.in_flight_at_sent - (endpoint.returned - batch.returned_at_sent) - (batch.shape.weight - 1)
-        given_s = min(
-            (request.deadline - batch.sent_at for request in batch.requests if request.deadline is not None),
-            default=math.inf,
-        )
         before = endpoint.limit.limit
-        change = begin(running, (now - batch.sent_at) / given_s, now)
+        change = endpoint.limit.on_begun(running, now)
         if change is None:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
@@ -124,20 +134,20 @@ class Steering:
             self.adjusted(endpoint.id, _list_setting(shape.kind), before, 1, reason, now)
 
     def failed(
-        self, batch: Batch, in_flight: int, left: list[Request], alive: int, *, dropped: bool, now: float
+        self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
     ) -> None:
         """The unanswered requests of a batch have failed.
 
         Args:
             batch: theirs.
+            failure: why.
             in_flight: sequences in flight before.
             left: all of them; those whose callers have gone are done already.
             alive: how many callers still wait.
-            dropped: whether the server refused the work.
             now: the time.
         """
         if alive:
-            self._observe(batch, in_flight, alive, Outcome.DROPPED if dropped else Outcome.IGNORED, now)
+            self._observe(batch, in_flight, alive, _outcome(batch, failure, now), now, failure=failure)
         if alive < len(left):
             gone = [request for request in left if request.state is RequestState.DONE]
             late = sum(_is_late(request, batch, now) for request in gone)
@@ -149,11 +159,10 @@ class Steering:
     def on_load(self, event: LoadReported, now: float) -> bool:
         """A server has said how busy it is; return whether that changed a limit."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
-        listen = getattr(endpoint.limit, "on_load", None) if endpoint is not None else None
-        if endpoint is None or listen is None:
+        if endpoint is None:
             return False
         before = endpoint.limit.limit
-        change = listen(event.load, endpoint.in_flight, now)
+        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now)
         if change is None:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
@@ -193,6 +202,7 @@ class Steering:
         completion_tokens: int = 0,
         first_tokens_s: float = 0.0,
         shared_tokens: float = 0.0,
+        failure: Failure | None = None,
     ) -> None:
         endpoint = self._endpoints.by_id[batch.endpoint]
         if batch.sent_at < self.trusts_from and outcome is not Outcome.DROPPED:
@@ -218,6 +228,9 @@ class Steering:
                 batch.admitted_at,
                 shared_tokens,
                 batch.shape.weight,
+                batch.shape.priority,
+                failure.retry_after_s or 0.0 if failure is not None else 0.0,
+                failure is not None and outcome is Outcome.LATE,
             )
         )
         if change is not None:
@@ -226,6 +239,20 @@ class Steering:
 
 def _list_setting(kind: Kind) -> str:
     return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
+
+
+def _outcome(batch: Batch, failure: Failure, now: float) -> Outcome:
+    """What a failure says of the load."""
+    if failure.kind is FailureKind.REJECTED or failure.out_of_memory:
+        return Outcome.DROPPED
+    if now - batch.sent_at > _SILENCE_S and failure.kind is FailureKind.MAYBE_PROCESSED and _gave_up(failure):
+        return Outcome.LATE
+    return Outcome.IGNORED
+
+
+def _gave_up(failure: Failure) -> bool:
+    """Whether it is how a gateway ends what was silent for too long."""
+    return failure.status in _GATEWAYS or (failure.status is None and issubclass(failure.error, ConnectionLost))
 
 
 def _is_late(request: Request, batch: Batch, now: float) -> bool:

@@ -19,10 +19,12 @@ from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Completion
 
-__all__ = ["DIALECTS", "Decoder", "Dialect", "OwnFields", "make_dialect"]
+__all__ = ["DIALECTS", "ENGINES", "Decoder", "Dialect", "OwnFields", "make_dialect"]
 
 DIALECTS = ("vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai")
 """The names of all dialects; each is a module here."""
+ENGINES = frozenset(("vllm", "sglang", "trtllm"))
+"""Those of engines that batch hundreds of sequences continuously, and queue what is beyond."""
 
 
 OwnFields = Callable[[Mapping[str, Any]], frozenset[str]]

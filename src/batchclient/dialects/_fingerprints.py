@@ -52,6 +52,8 @@ _NEXT = {
 """By what ``/models`` said: the pages to ask for until one answers."""
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
 """The server is busy, is loading its model (llama.cpp) or is not there behind its proxy. Not 500: transformers serve says it for good."""
+_REFUSES = frozenset({"tgi", "tei"})
+"""Servers that refuse what is beyond the number that they name (``max_concurrent_requests``)."""
 _POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 _LONGEST_NAME = 512
@@ -107,6 +109,13 @@ class ServerFacts:
         }
         more = [f"{name} {number}" for name, number in said.items() if number]
         return "; ".join([self.server or "none of the servers that are known", *more])
+
+    @property
+    def takes(self) -> int | None:
+        """Sequences to have in flight at most, if it says so: an eighth less than its own bound where it refuses what is beyond."""
+        if self.slots is None or self.dialect not in _REFUSES:
+            return self.slots
+        return max(1, self.slots - self.slots // 8)
 
     @property
     def known(self) -> str | None:

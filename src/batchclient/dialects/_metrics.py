@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 
-from batchclient._core.limits.load import ServerLoad
+from batchclient._core.limits import ServerLoad
 
 __all__ = ["parse_metrics"]
 

@@ -1,27 +1,25 @@
-"""How many sequences may be in flight: algorithms, what feeds them, and what bounds them.
+"""How many sequences may be in flight: how the number is found, what it is found by, and what bounds it.
 
-A ``Limit`` is an algorithm; it holds no permits (the endpoint does). ``LimitControl`` is one endpoint's: an algorithm, the caps
-that may lower it, and a pin.
+A ``Limit`` holds no permits (the endpoint does). ``LimitControl`` is one endpoint's limit in force: a number that ``Search`` finds or
+that was given, under what refusals, late answers (``Bounds``) and the caller's objectives leave of it.
 """
 
-from batchclient._core.limits.aimd import AimdLimit, FixedLimit
-from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample
-from batchclient._core.limits.control import Cap, LimitControl
-from batchclient._core.limits.knee import KneeLimit
-from batchclient._core.limits.latency import LatencyCap
-from batchclient._core.limits.load import LoadCap, ServerLoad
+from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.control import LimitControl
+from batchclient._core.limits.fixed import FixedLimit
+from batchclient._core.limits.objective import Objective
+from batchclient._core.limits.search import Search
+from batchclient._core.limits.trial import Turn
 
 __all__ = [
-    "AimdLimit",
-    "Cap",
     "FixedLimit",
-    "KneeLimit",
-    "LatencyCap",
     "Limit",
     "LimitChange",
     "LimitControl",
-    "LoadCap",
+    "Objective",
     "Outcome",
     "Sample",
+    "Search",
     "ServerLoad",
+    "Turn",
 ]

@@ -1,24 +1,23 @@
-"""What a limit algorithm is told and what it answers.
+"""What a limit is told and what it answers.
 
-Fed with samples, an algorithm answers with a number and its reason. The unit is a sequence (prompts × n): that is what
-every server schedules, never an HTTP request.
+Fed with samples, a limit answers with a number and its reason. The unit is a sequence (prompts × n): that is what every server
+schedules, never an HTTP request.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
-__all__ = ["Limit", "LimitChange", "Outcome", "Sample"]
+__all__ = ["Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
 
 
 class Outcome(Enum):
     """What finished sequences say about the server.
 
     ``SUCCESS``: they were answered. ``WASTED``: their callers left while the server worked on them: time was spent and nothing
-    came of it. ``LATE``: the same, because their deadlines passed. ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's
-    fault, a broken connection).
+    came of it. ``LATE``: the same, because their deadlines passed, or because a gateway cut them off after a long silence.
+    ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's fault, a broken connection).
     """
 
     SUCCESS = "success"
@@ -48,6 +47,9 @@ class Sample:
         admitted_at: the limit in force when the batch was granted.
         shared_tokens: of the prompts' tokens, those of prefixes that the server had been sent before, at least; about.
         weight: sequences of one call (``n``), which are granted together.
+        priority: their priority class.
+        retry_after_s: how long the server that refused them wishes to be left alone; 0 if it does not say.
+        cut_off: whether a gateway gave them up after a long silence.
     """
 
     now: float
@@ -63,6 +65,34 @@ class Sample:
     admitted_at: int
     shared_tokens: float = 0.0
     weight: int = 1
+    priority: int = 0
+    retry_after_s: float = 0.0
+    cut_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """One report of a server's metrics page. ``None``: it does not say.
+
+    Args:
+        running: sequences it works on.
+        waiting: sequences in its queue.
+        kv_usage_ratio: how much of its KV cache is in use, 0 to 1.
+        kv_capacity_tokens: what the KV cache holds.
+        preemptions: sequences thrown out of it so far.
+        generation_tokens: generated so far.
+        prefix_hit_tokens: prompt tokens found in the prefix cache so far.
+        prefix_query_tokens: prompt tokens looked up in it.
+    """
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage_ratio: float | None = None
+    kv_capacity_tokens: float | None = None
+    preemptions: float | None = None
+    generation_tokens: float | None = None
+    prefix_hit_tokens: float | None = None
+    prefix_query_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +103,77 @@ class LimitChange:
     reason: str
 
 
-class Limit(Protocol):
-    """The algorithm: samples in, a number and its reason out. Pure: no clock, no randomness."""
+class Limit:
+    """How many sequences may be in flight. Pure: no clock, no randomness.
+
+    Each method that is told something returns the change it caused, if any. What a limit does not listen to changes nothing.
+    """
+
+    __slots__ = ("limit", "reason")
+
+    def __init__(self, limit: int, reason: str) -> None:
+        self.limit = limit
+        """Sequences that may be in flight, at least 1."""
+        self.reason = reason
+        """Why it is that number."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.limit}: {self.reason}>"
 
     @property
-    def limit(self) -> int:
-        """Sequences that may be in flight, at least 1."""
-        ...
+    def opening(self) -> bool:
+        """Whether it is to be told when batches have begun (``on_begun``)."""
+        return False
+
+    @property
+    def named(self) -> tuple[int, str] | None:
+        """A number that the server itself has named, and how."""
+        return None
+
+    @property
+    def engine(self) -> bool:
+        """Whether its server is known to be an engine (``on_known``)."""
+        return False
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
-        """Take in one observation; return the change it caused, if any."""
-        ...
+        """Take in one observation."""
+        return None
+
+    def on_begun(self, running: int, now: float) -> LimitChange | None:
+        """All prompts of a batch have their first token: ``running`` sequences were served at once."""
+        return None
+
+    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
+        """The server's metrics page says how busy it is; ``in_flight`` of its sequences are ours."""
+        return None
+
+    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
+        """It was found out which server it is.
+
+        Args:
+            slots: sequences that it takes at once, if it says so.
+            now: the time.
+            engine: whether it is one that batches hundreds of sequences and queues the rest.
+        """
+        return None
+
+    def on_restart(self, now: float) -> LimitChange | None:
+        """The server was started anew: what was learnt of it is void."""
+        return None
+
+    def on_bound(self, now: float) -> LimitChange | None:
+        """Refusals or late answers have bounded what is in flight."""
+        return None
+
+    def pin(self, limit: int | None, now: float) -> LimitChange | None:
+        """Hold the limit at a number; ``None`` lets go."""
+        return None
+
+    def replace(self, other: Limit, now: float) -> None:
+        """Take the place of one that the caller wants no more, and the number that the server has named."""
+
+    def _set(self, limit: int, reason: str) -> LimitChange | None:
+        if limit == self.limit:
+            return None
+        self.limit, self.reason = limit, reason
+        return LimitChange(limit, reason)

@@ -1,152 +1,129 @@
-"""One endpoint's limit: an algorithm, the caps that may lower it, and a pin.
+"""One endpoint's limit in force: a number that is found or given, what bounds it, and a pin.
 
 Rules:
-- The limit in force is the pin if there is one, else the smallest of the algorithm's number and the caps'; never below 1.
-- A cap only ever lowers. One that has nothing to say, or nothing fresh, is not there.
-- So does the bound, a number that the server itself has named; but it does not lower a limit that the caller gave.
-- While a cap lowers it, the algorithm is told (``hold``, if it has that): what it knows is from more load than there is now, and the cap may be gone in
-  a moment, with the report it rests on. A pin is the caller's affair, and tells it nothing.
-- The reason of a change is that of the number in force; of a cap and an algorithm that say the same number, the cap's. A cap that has given up may say
-  why (``gave_up``).
+- In force is the pin if there is one; else the smallest of the number, what refusals and late answers leave of it, what the caller's
+  objectives allow, and the number that the server itself has named; never below 1.
+- A number that the caller gave is not lowered by the one that the server has named.
+- The reason is that of the number in force.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from batchclient._core.limits.aimd import FixedLimit
-from batchclient._core.limits.base import Limit, LimitChange, Sample
+from batchclient._core.limits.base import Limit, LimitChange, Sample, ServerLoad
+from batchclient._core.limits.bounds import Bounds
+from batchclient._core.limits.fixed import FixedLimit
+from batchclient._core.limits.objective import Objective
 
-__all__ = ["Cap", "LimitControl"]
-
-_GONE = "no cap any more"
-
-
-class Cap(Protocol):
-    """Something that may lower a limit."""
-
-    def on_sample(self, sample: Sample) -> None:
-        """Take in one observation."""
-        ...
-
-    def cap(self, now: float) -> tuple[int, str] | None:
-        """The most sequences in flight, and why; ``None``: no opinion."""
-        ...
+__all__ = ["LimitControl"]
 
 
-class LimitControl:
+class LimitControl(Limit):
     """The limit in force on one endpoint.
 
     Args:
-        algorithm: proposes a limit.
-        caps: each may lower it.
+        number: the limit that is found or given.
+        objectives: each may lower it.
     """
 
-    __slots__ = ("_bound", "_caps", "_hold", "_pinned", "algorithm", "limit", "reason")
+    __slots__ = ("_bounds", "_engine", "_heeds_named", "_named", "_number", "_objectives", "_pinned")
 
-    def __init__(self, algorithm: Limit, caps: Sequence[Cap] = ()) -> None:
-        self.algorithm = algorithm
-        self._caps = tuple(caps)
-        self._hold = getattr(algorithm, "hold", None)
+    def __init__(self, number: Limit, objectives: Sequence[Objective] = ()) -> None:
+        super().__init__(number.limit, number.reason)
+        self._number = number
+        self._objectives = tuple(objectives)
+        given = type(number) is FixedLimit
+        self._bounds = Bounds(lateness=not given)
+        self._heeds_named = not given
+        self._named: tuple[int, str] | None = None
         self._pinned: int | None = None
-        self._bound: tuple[int, str] | None = None
-        self.limit = algorithm.limit
-        """Sequences that may be in flight now."""
-        self.reason = "the start"
-
-    def __repr__(self) -> str:
-        return f"<LimitControl {self.limit}: {self.reason}>"
+        self._engine = False
 
     @property
     def pinned(self) -> bool:
         """Whether a pin holds it."""
         return self._pinned is not None
 
-    def on_sample(self, sample: Sample) -> LimitChange | None:
-        """Take in one observation; return the change it caused, if any."""
-        proposed = self.algorithm.on_sample(sample)
-        for cap in self._caps:
-            cap.on_sample(sample)
-        if proposed is None and not self._caps:
-            return None  # neither a bound nor a pin changes with a sample
-        return self._decide(sample.now, proposed)
-
     @property
     def opening(self) -> bool:
-        """Whether the algorithm is to be told when batches have begun."""
-        return getattr(self.algorithm, "opening", False)
+        return self._number.opening
 
-    def on_begun(self, running: int, hurry: float, now: float) -> LimitChange | None:
-        """All prompts of a batch have their first token (``KneeLimit.on_begun``)."""
-        begin = getattr(self.algorithm, "on_begun", None)
-        return self._decide(now, begin(running, hurry, now)) if begin is not None else None
+    @property
+    def named(self) -> tuple[int, str] | None:
+        return self._named
 
-    def on_load(self, load: object, in_flight: int, now: float) -> LimitChange | None:
-        """Take in what the server says of itself, for the caps that listen to it."""
-        for cap in self._caps:
-            listen = getattr(cap, "on_load", None)
-            if listen is not None:
-                listen(load, in_flight, now)
-        return self._decide(now, None)
+    @property
+    def engine(self) -> bool:
+        return self._engine
+
+    def on_sample(self, sample: Sample) -> LimitChange | None:
+        if self._bounds.on_sample(sample, self.limit):
+            self._number.on_bound(sample.now)
+        self._number.on_sample(sample)
+        for objective in self._objectives:
+            objective.on_sample(sample)
+        return self._decide()
+
+    def on_begun(self, running: int, now: float) -> LimitChange | None:
+        self._number.on_begun(running, now)
+        return self._decide()
+
+    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
+        self._number.on_load(load, in_flight, now)
+        return self._decide()
+
+    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
+        self._named = (max(1, slots), f"the server takes {slots} calls at once") if slots is not None else None
+        self._engine = engine
+        self._number.on_known(slots, now, engine=engine)
+        return self._decide()
 
     def on_restart(self, now: float) -> LimitChange | None:
-        """The server was started anew: the algorithm and the caps forget what they learnt of it."""
-        for part in (self.algorithm, *self._caps):
-            forget = getattr(part, "on_restart", None)
-            if forget is not None:
-                forget(now)
-        return self._decide(now, None)
+        self._bounds.forget()
+        self._number.on_restart(now)
+        for objective in self._objectives:
+            objective.on_restart(now)
+        return self._decide()
 
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
-        """Hold the limit at a number, whatever the algorithm and the caps say; they go on learning. ``None`` lets go."""
         if limit is not None and limit < 1:
             raise ValueError("a limit is at least 1")
         if limit is None and self._pinned is None:
             return None
         self._pinned = limit
-        return self._set_anew(now, "unpinned")
+        return self._say("unpinned")
 
-    def bound(self, limit: int | None, reason: str, now: float) -> LimitChange | None:
-        """Never go above a number that the server itself has named; ``None``: it names none (any more)."""
-        self._bound = (max(1, limit), reason) if limit is not None else None
-        return self._decide(now, None)
+    def replace(self, other: Limit, now: float) -> None:
+        self._named = other.named
+        if other.engine:
+            self._engine = True
+            self._number.on_known(None, now, engine=True)
+        self._say("set by the caller")
 
-    def replace(self, other: LimitControl, now: float) -> None:
-        """Take the place of one that the caller wants no more, and its bound."""
-        self._bound = other._bound
-        self._set_anew(now, "set by the caller")
-
-    def _decide(self, now: float, proposed: LimitChange | None) -> LimitChange | None:
-        limit, reason = self._in_force(now, proposed.reason if proposed is not None else _GONE)
-        if reason is _GONE and limit != self.limit:
-            reason = next(filter(None, (getattr(cap, "gave_up", "") for cap in self._caps)), _GONE)
-        if self._hold is not None and self._pinned is None and limit < self.algorithm.limit:
-            self._hold(limit)
-        return self._set(limit, reason)
-
-    def _set_anew(self, now: float, reason: str) -> LimitChange | None:
+    def _say(self, reason: str) -> LimitChange | None:
         # Somebody has said so: that is the reason from now on, of the same number too.
-        limit, reason = self._in_force(now, reason)
+        limit, found = self._in_force()
+        reason = found if self._pinned is not None else reason
         change = self._set(limit, reason)
         self.reason = reason
         return change
 
-    def _in_force(self, now: float, reason: str) -> tuple[int, str]:
-        """The limit that is to hold, and why; ``reason`` is why if that is the algorithm's number."""
+    def _decide(self) -> LimitChange | None:
+        return self._set(*self._in_force())
+
+    def _in_force(self) -> tuple[int, str]:
+        """The limit that is to hold, and why."""
         if self._pinned is not None:
             return self._pinned, "pinned"
-        limit = self.algorithm.limit
-        if self._bound is not None and self._bound[0] < limit and not isinstance(self.algorithm, FixedLimit):
-            limit, reason = self._bound
-        for cap in self._caps:
-            verdict = cap.cap(now)
-            if verdict is not None and verdict[0] <= limit:
-                limit, reason = verdict
+        limit, reason = self._number.limit, self._number.reason
+        for objective in self._objectives:
+            reason = objective.gave_up or reason
+        if self._named is not None and self._heeds_named and self._named[0] < limit:
+            limit, reason = self._named
+        if self._bounds.load < limit:
+            limit, reason = int(self._bounds.load), self._bounds.reason
+        for objective in self._objectives:
+            if objective.load < limit:
+                limit, reason = int(objective.load), objective.reason
         return max(1, limit), reason
-
-    def _set(self, limit: int, reason: str) -> LimitChange | None:
-        if limit == self.limit:
-            return None
-        self.limit, self.reason = limit, reason
-        return LimitChange(limit, reason)

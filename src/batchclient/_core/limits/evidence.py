@@ -1,285 +1,198 @@
-"""What answers say about the load they were served under: samples gathered into points, and a line through the points.
+"""What answers that ended one after another say of the load they were served under: a rate, its error, and how long they waited.
 
 Rules:
-- An answer's time is spread over its tokens and over ``overhead`` more, so that short answers and long ones compare: the overhead is what
-  the wait for the first token comes to, in tokens. Only the whole time is believed, point by point: events reach a client in bunches, and a
-  first token that is read late makes the wait look longer and the tokens shorter by the same time.
-- Time that somebody's request took and nobody had anything of (its caller left, its deadline passed) is added to the others'.
-- Nothing is assumed to be steady: a point carries the mean load its own answers saw, so that answers begun before a change of the limit
-  count like any others.
-- The line is one of time against load, not of their logarithms: a server that batches continuously takes ``a + b N``, one that queues ``N / X``,
-  and both are straight lines wherever they are looked at from.
+- By Little's law what is answered per second is the mean load ``N`` over the mean time ``T`` of an answer (Little 1961). Where first tokens are
+  seen, ``T`` is taken apart into the wait ``w`` for the first and ``s`` for each of the others, so that tokens per second are
+  ``N t / (w + s t)`` for answers of ``t`` tokens: the luck of long and short answers, which a count of tokens follows, is not in it.
+  Two windows are compared at the same ``t``. Where answers come in one piece, it is ``N`` times the tokens over the sequence-seconds.
+- Time that callers left, or came too late for, belongs to the wait; its tokens count as none.
+- The error comes from slices of the window: the standard error of their mean. A slice is half a second or an eighth of a mean latency, so that
+  a machine's weather of a moment is in one slice.
+- What waits: of the time before first tokens, that beyond the least that was seen. As a share of an answer's time it is the share of what is in
+  flight that waits (Little's law again).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["Cohort", "Line", "Point", "Timed", "Wait", "waiting"]
+__all__ = ["Rate", "Window"]
 
-_SHORT_TOKENS = 8
-"""Plain answers of up to this many tokens on average are made in a few steps: their tokens say nothing of their time."""
+_SHORTEST_SLICE_S = 0.5
+_SLICE_LATENCIES = 0.125
+_LEAST_SLICES = 6
+_LEAST_SLICE_ANSWERS = 4
+_ALIKE = 0.18
+"""A fifth, of logarithms."""
 _ONE_PIECE_SHARE = 0.98
-"""A stream that waits for its first token for a larger share of its time comes at its end, and shows no queue; but that it waited is seen. A queue of
-nine times what is served has 0.9."""
-_UNSEEN_SHARE = 0.3
-"""Of a plain reply, the share taken for a wait. Time in a queue follows the load that was met, time in a batch the load that was shared;
-which of them is not known, and as the limit swings the one lags behind the other. With this share a plateau's slope comes out within 0.02 of what
-it is in either case (tests/unit/test_evidence.py); with all or nothing it may be off by more than half."""
-_MOSTLY = 0.5
-"""Whether a queue would be seen is a matter of where most of the time went, where some answers come piece by piece and others in one."""
-_HUBER = 1.5
-"""Beyond so many standard deviations a point's pull no longer grows (Huber 1964 has 1.5 as the usual value)."""
+"""A stream that waits for its first token for a larger share of its time comes at its end, and shows no queue."""
 
 
-class Timed(NamedTuple):
-    """Answers whose first token's time is known.
+class Rate(NamedTuple):
+    """What a window says.
 
     Args:
-        answers: how many they are.
-        tokens: they made.
-        seconds: sequence-seconds they took.
-        first_s: the sum of their times to first token.
+        error: the relative standard error of ``per_s``.
+        load: mean sequences in flight.
+        peak: most of them.
+        heaviest: sequences of the largest call.
+        tokens: of a useful answer, on average; 1 where nobody counts them.
+        first_s: seconds before the first of them.
+        token_s: seconds for each of the others.
+        prompt: mean prompt tokens, and
+        output: mean output tokens, of their logarithms.
+        waiting: the share of answers' time that was a wait beyond the least one; 0: none was seen.
+        shared: the share of prompt tokens that the server had been sent before.
     """
 
-    answers: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    first_s: float = 0.0
-
-
-class Point(NamedTuple):
-    """Some answers that ended one after another.
-
-    Args:
-        at: when the last of them ended.
-        answers: how many they were.
-        load: the mean sequences in flight while they were served.
-        queue: sequences in flight that they met.
-        tokens: they made; 0 if the answers are too short to say.
-        seconds: sequence-seconds they took, and what was wasted beside them.
-        timed: those of them whose first token's time is known.
-        untimed_s: sequence-seconds that the others took.
-    """
-
-    at: float
-    answers: int
+    error: float
     load: float
-    queue: float
-    tokens: int
-    seconds: float
-    timed: Timed
-    untimed_s: float
+    peak: int
+    heaviest: int
+    tokens: float
+    first_s: float
+    token_s: float
+    prompt: float
+    output: float
+    waiting: float
+    shared: float
 
-    def cost_s(self, overhead: float) -> float:
-        """Time per token, an answer's overhead counted as that many tokens more."""
-        return self.seconds / self.answers / self.units(overhead)
+    def per_s(self, tokens: float) -> float:
+        """Tokens per second, with answers of so many."""
+        return self.load * tokens / (self.first_s + self.token_s * (tokens - 1))
 
-    def units(self, overhead: float) -> float:
-        """What an answer is made of: tokens, and its overhead in tokens."""
-        return self.tokens / self.answers + overhead
-
-    def felt(self, wait_share: float) -> float:
-        """The load that made their time what it was: as much of it as is waiting is a matter of the queue they met."""
-        return float(self.queue**wait_share * self.load ** (1 - wait_share))
+    def is_like(self, other: Rate) -> bool:
+        """Whether prompts and outputs were alike."""
+        return abs(self.prompt - other.prompt) < _ALIKE and abs(self.output - other.output) < _ALIKE
 
 
-class Cohort:
-    """Sums over some samples."""
+class _Sums:
+    """Sums over answers."""
 
-    __slots__ = (
-        "_area", "_late_queue", "_queue", "_served_s", "_timed", "answered", "began", "heaviest", "late", "peak", "seconds", "sequences", "tokens",
-    )  # fmt: skip
+    __slots__ = ("area", "began", "count", "first_s", "spent_s", "timed", "timed_s", "timed_tokens", "tokens", "useful")
 
-    def __init__(self) -> None:
-        self.began = math.inf
-        """When the first of them ended."""
-        self.sequences = 0
-        self.late = 0
-        """Those whose deadline passed meanwhile."""
-        self.answered = 0
-        """Those somebody got the answer of."""
-        self.tokens = 0
-        self.seconds = 0.0
-        """Sequence-seconds, wasted ones too."""
-        self.peak = 0
-        """Most in flight when one of them ended."""
-        self.heaviest = 1
-        """Sequences of the call that has most of them."""
-        self._served_s = 0.0
-        self._timed = Timed()
-        self._area = 0.0
-        self._queue = 0
-        self._late_queue = 0
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.count = self.useful = self.tokens = 0
+        self.spent_s = self.area = 0.0
+        self.timed = self.timed_tokens = 0
+        """Of answers whose first token's time is known."""
+        self.timed_s = self.first_s = 0.0
 
-    def add(self, sample: Sample) -> None:
-        """Take in a sample that took some time."""
-        seconds = sample.sequences * (sample.now - sample.sent_at)
-        self.began = min(self.began, sample.now)
-        self.sequences += sample.sequences
-        self.seconds += seconds
-        self.peak = max(self.peak, sample.in_flight)
-        self.heaviest = max(self.heaviest, sample.weight)
-        self._area += seconds * sample.mean_in_flight
-        self._queue += sample.sequences * sample.in_flight_at_sent
+    def add(self, sample: Sample, spent_s: float) -> None:
+        count = sample.sequences
+        self.count += count
+        self.spent_s += spent_s
+        self.area += spent_s * sample.mean_in_flight
         if sample.outcome is Outcome.SUCCESS:
-            self.answered += sample.sequences
-            self.tokens += sample.completion_tokens
-            self._served_s += seconds
+            tokens = sample.completion_tokens or count
+            self.useful += count
+            self.tokens += tokens
             if sample.first_tokens_s:
-                answers, tokens, timed_s, first_s = self._timed
-                self._timed = Timed(
-                    answers + sample.sequences,
-                    tokens + sample.completion_tokens,
-                    timed_s + seconds,
-                    first_s + sample.first_tokens_s,
-                )
-        elif sample.outcome is Outcome.LATE:
-            self.late += sample.sequences
-            self._late_queue += sample.sequences * sample.in_flight_at_sent
+                self.timed += count
+                self.timed_tokens += tokens
+                self.timed_s += spent_s
+                self.first_s += sample.first_tokens_s
 
     @property
-    def late_load(self) -> float:
-        """Mean sequences in flight that the late ones met."""
-        return self._late_queue / self.late
+    def load(self) -> float:
+        return self.area / self.spent_s
 
-    def point(self, now: float) -> Point:
-        """What they say; somebody must have got an answer."""
-        # At most as much again as was served: a burst of callers who leave must not outweigh everything else.
-        wasted_s = min(self.seconds - self._served_s, self._served_s)
-        tokens = self.tokens if self._timed.answers or self.tokens > _SHORT_TOKENS * self.answered else 0
-        load = max(1.0, self._area / self.seconds)
-        queue = max(1.0, self._queue / self.sequences)
-        return Point(
-            now,
-            self.answered,
-            load,
-            queue,
-            tokens,
-            self._served_s + wasted_s,
-            self._timed,
-            self._served_s - self._timed.seconds,
+    def parts_s(self) -> tuple[float, float]:
+        """Seconds before the first token of an answer, and for each of the others; all of the time where they are not told apart."""
+        later = self.timed_tokens - self.timed
+        if self.shows_wait and later:
+            token_s = (self.timed_s - self.first_s) / later
+            first_s = (self.spent_s - self.timed_s + self.first_s) / self.useful
+            # What came in one piece is taken to have had the others' tokens.
+            return max(0.0, first_s - token_s * (self.tokens - self.timed_tokens) / self.useful), token_s
+        token_s = self.spent_s / max(1, self.tokens)
+        return token_s, token_s
+
+    @property
+    def shows_wait(self) -> bool:
+        """Whether first tokens came at all, and not only with the last."""
+        return self.timed > self.useful / 2 and self.first_s < _ONE_PIECE_SHARE * self.timed_s
+
+
+class Window:
+    """Answers that ended since ``began``."""
+
+    __slots__ = ("_all", "_heaviest", "_outputs", "_peak", "_prompts", "_shared", "_slice", "_slices", "began")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self._all = _Sums(began)
+        self._slice = _Sums(began)
+        self._slices: list[_Sums] = []
+        self._prompts = self._outputs = self._shared = 0.0
+        """Sums of logarithms, and of shares, over useful answers."""
+        self._peak, self._heaviest = 0, 1
+
+    def __repr__(self) -> str:
+        return f"<Window of {self._all.count} answers since {self.began:g}>"
+
+    @property
+    def useful(self) -> int:
+        """How many answers somebody got."""
+        return self._all.useful
+
+    def add(self, sample: Sample, latency_s: float) -> None:
+        """Take in a sample that took some time; ``latency_s`` is what answers take on average."""
+        if sample.now < self.began:
+            return
+        self._peak = max(self._peak, sample.in_flight)
+        self._heaviest = max(self._heaviest, sample.weight)
+        count = sample.sequences
+        spent_s = count * (sample.now - sample.sent_at)
+        self._all.add(sample, spent_s)
+        if sample.outcome is Outcome.SUCCESS:
+            self._shared += count * sample.shared_tokens / max(1, sample.prompt_tokens)
+            self._prompts += count * math.log(max(1.0, sample.prompt_tokens / count))
+            self._outputs += count * math.log((sample.completion_tokens or count) / count)
+        part = self._slice
+        part.add(sample, spent_s)
+        least_s = max(_SHORTEST_SLICE_S, _SLICE_LATENCIES * latency_s)
+        if part.useful >= _LEAST_SLICE_ANSWERS and sample.now - part.began >= least_s:
+            self._slices.append(part)
+            self._slice = _Sums(sample.now)
+
+    @property
+    def error(self) -> float:
+        """The relative standard error of the rate so far; infinite before there are enough slices."""
+        count = len(self._slices)
+        if count < _LEAST_SLICES:
+            return math.inf
+        tokens = self._all.tokens / self._all.useful
+        rates = []
+        for part in self._slices:
+            first_s, token_s = part.parts_s()
+            rates.append(part.load * tokens / (first_s + token_s * (tokens - 1)))
+        mean = sum(rates) / count
+        return math.sqrt(sum((rate - mean) ** 2 for rate in rates) / (count - 1) / count) / mean
+
+    def rate(self, least_first_s: float) -> Rate:
+        """What it says; some answer must have been useful.
+
+        Args:
+            least_first_s: what a first token takes where nothing waits.
+        """
+        sums = self._all
+        first_s, token_s = sums.parts_s()
+        waits_s = max(0.0, sums.first_s - sums.timed * least_first_s) if sums.shows_wait else 0.0
+        return Rate(
+            self.error,
+            sums.load,
+            self._peak,
+            self._heaviest,
+            sums.tokens / sums.useful,
+            first_s,
+            token_s,
+            self._prompts / sums.useful,
+            self._outputs / sums.useful,
+            waits_s / sums.spent_s,
+            self._shared / sums.useful,
         )
-
-
-class Wait(NamedTuple):
-    """How much of an answer is the wait for its first token.
-
-    Args:
-        tokens: in later tokens' time, that first one left out.
-        share: of its time.
-        seen: whether that is known: an answer that comes in one piece does not show it.
-    """
-
-    tokens: float
-    share: float
-    seen: bool
-
-
-def waiting(points: Sequence[Point]) -> Wait:
-    """What the answers' first tokens say; of those that came in one piece nothing is known."""
-    answers, tokens, seconds, first_s = (sum(column) for column in zip(*(point.timed for point in points), strict=True))
-    making_s = seconds - first_s
-    if tokens <= answers or making_s <= 0:
-        return Wait(1.0, _UNSEEN_SHARE, seen=False)
-    overhead = max(1.0, first_s / answers * (tokens - answers) / making_s - 1)
-    known = seconds / (seconds + sum(point.untimed_s for point in points))
-    share = known * first_s / seconds + (1 - known) * _UNSEEN_SHARE
-    return Wait(overhead, share, seen=known > _MOSTLY and first_s < _ONE_PIECE_SHARE * seconds)
-
-
-class Line:
-    """A straight line through points, robustly: weighted ridge regression of a value on a load, on time, on a mix and on a lag, twice.
-
-    The slope is drawn to a prior where the loads hardly differ. A drift over time is allowed for, but only a small one, so that a ramp
-    of the load is not taken for a drift of the server (ridge regression: Hoerl and Kennard 1970). The second time, points far off the first
-    line count less (Huber 1964).
-
-    Args:
-        loads: relative to the present one: 0 there, 1 at twice as much.
-        times: 0 now, -1 at the far end of what is looked at.
-        mixes: what else may have made a value what it is; 0 is usual.
-        lags: what else may have made it what it is: the logarithm of the queue that was met over the load.
-        values: one per point; their noise is taken to be in proportion to them.
-        weights: one per point.
-        prior: the slope expected, relative to the value at the present load.
-        noise: of a point's value, relative.
-        spreads: how far the slope may well be from the prior, and the effects of time, mix and lag from none: standard deviations.
-    """
-
-    __slots__ = ("noise", "residuals", "slope")
-
-    def __init__(
-        self,
-        loads: Sequence[float],
-        times: Sequence[float],
-        mixes: Sequence[float],
-        lags: Sequence[float],
-        values: Sequence[float],
-        weights: Sequence[float],
-        prior: float,
-        noise: float,
-        spreads: tuple[float, float, float, float],
-    ) -> None:
-        expected = [max(0.2, 1 + prior * load) for load in loads]
-        total = sum(weights) or 1e-9
-        # In units of what is expected the noise is the same everywhere.
-        rows = [
-            (1 / unit, load / unit, time / unit, mix / unit, lag / unit)
-            for unit, load, time, mix, lag in zip(expected, loads, times, mixes, lags, strict=True)
-        ]
-        mean = sum(w * y / unit for w, y, unit in zip(weights, values, expected, strict=True)) / total
-        ys = [y / unit / mean for y, unit in zip(values, expected, strict=True)]
-        priors = (0.0, prior, 0.0, 0.0, 0.0)
-        ridges = (0.0, *((noise / spread) ** 2 for spread in spreads))
-        off = _off(rows, ys, _ridge(rows, ys, weights, priors, ridges))
-        self.noise = sum(w * abs(r) for w, r in zip(weights, off, strict=True)) / total * 1.25
-        """Relative standard deviation of a value, from the mean distance to the line."""
-        far = _HUBER * max(noise, self.noise)
-        pulls = [w * min(1.0, far / abs(r)) if r else w for w, r in zip(weights, off, strict=True)]
-        fit = _ridge(rows, ys, pulls, priors, ridges)
-        self.slope = fit[1] / max(fit[0], 1e-9)
-        """Its relative growth per relative growth of the load, there."""
-        self.residuals = _off(rows, ys, fit)
-        """How far above the line each point lies, relative."""
-
-
-def _off(rows: Sequence[Sequence[float]], ys: Sequence[float], fit: Sequence[float]) -> list[float]:
-    return [y - sum(map(mul, fit, row)) for row, y in zip(rows, ys, strict=True)]
-
-
-def _ridge(
-    rows: Sequence[Sequence[float]],
-    ys: Sequence[float],
-    weights: Sequence[float],
-    priors: Sequence[float],
-    ridges: Sequence[float],
-) -> list[float]:
-    """The coefficients with the least weighted squares, each drawn to its prior by its ridge."""
-    size = len(priors)
-    # The normal equations of what the priors leave over, their right side as a last column.
-    table = [[0.0] * (size + 1) for _ in range(size)]
-    for at, ridge in enumerate(ridges):
-        table[at][at] = ridge or 1e-12
-    for row, y, weight in zip(rows, ys, weights, strict=True):
-        whole = (*row, y - sum(map(mul, priors, row)))
-        for value, sums in zip(row, table, strict=True):
-            weighted = weight * value
-            for at, other in enumerate(whole):
-                sums[at] += weighted * other
-    # Symmetric and, thanks to the ridges, positive definite: elimination needs no pivoting.
-    for at, pivot in enumerate(table):
-        for below in table[at + 1 :]:
-            ratio = below[at] / pivot[at]
-            for column in range(at, size + 1):
-                below[column] -= ratio * pivot[column]
-    found = [0.0] * size
-    for at in reversed(range(size)):
-        known = sum(map(mul, table[at][at + 1 : size], found[at + 1 :]))
-        found[at] = (table[at][size] - known) / table[at][at]
-    return [prior + more for prior, more in zip(priors, found, strict=True)]

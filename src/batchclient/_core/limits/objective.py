@@ -1,4 +1,4 @@
-"""A cap that keeps a promise about latency: the 95th percentile of what answers take, or of their time to first token.
+"""A bound that keeps a promise about latency: the 95th percentile of what answers take, or of their time to first token.
 
 Rules:
 - Time counts from when the request was sent: queueing on our side is not the server's, and sending less would only lengthen it.
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["LatencyCap"]
+__all__ = ["Objective"]
 
 _LEAST_ANSWERS = 100
 _MOST_ANSWERS = 1000
@@ -60,7 +60,7 @@ class _Cut(NamedTuple):
     cap: float | None
 
 
-class LatencyCap:
+class Objective:
     """Lowers the limit until the 95th percentile keeps to an objective.
 
     Args:
@@ -69,7 +69,7 @@ class LatencyCap:
     """
 
     __slots__ = (
-        "_cap", "_changed_at", "_cuts", "_doubts", "_first_token", "_objective_s", "_pause_s", "_paused_until", "_reason", "_window", "gave_up",
+        "_cap", "_changed_at", "_cuts", "_doubts", "_first_token", "_objective_s", "_pause_s", "_paused_until", "_window", "gave_up", "reason",
     )  # fmt: skip
 
     def __init__(self, p95_s: float, *, first_token: bool = False) -> None:
@@ -80,11 +80,11 @@ class LatencyCap:
         self._forget()
 
     def __repr__(self) -> str:
-        return f"<LatencyCap {self._cap}>"
+        return f"<Objective {self._cap}>"
 
     def _forget(self) -> None:
         self._cap: float | None = None
-        self._reason = ""
+        self.reason = ""
         self.gave_up = ""
         """Why there is no cap although the objective is not kept."""
         self._changed_at: float | None = None
@@ -116,9 +116,10 @@ class LatencyCap:
         if window.began - self._changed_at >= _SETTLED_RATIO * p95_s:
             self._judge(window, p95_s, sample.now)
 
-    def cap(self, now: float) -> tuple[int, str] | None:
-        """The most sequences in flight that keep the promise; ``None`` until it was broken."""
-        return None if self._cap is None else (int(self._cap), self._reason)
+    @property
+    def load(self) -> float:
+        """The most sequences in flight that keep the promise; infinite until it was broken."""
+        return math.inf if self._cap is None else self._cap
 
     def on_restart(self, now: float) -> None:
         """The server was started anew."""
@@ -151,12 +152,12 @@ class LatencyCap:
             if window.peak < _USED_RATIO * int(self._cap):
                 return
             ratio = _AIM_RATIO * self._objective_s / p95_s if p95_s else math.inf
-            self._reason = f"p95 {what} within {self._objective_s:g} s"
+            self.reason = f"p95 {what} within {self._objective_s:g} s"
             self._cap *= min(_GROWTH_RATIO, ratio)
         elif now < self._paused_until:
             return
         else:
-            self._reason = f"p95 {what} {p95_s:.3g} s, {self._objective_s:g} s asked for"
+            self.reason = f"p95 {what} {p95_s:.3g} s, {self._objective_s:g} s asked for"
             if not self._lower(window, p95_s, now):
                 return
         self._changed_at = now
@@ -169,9 +170,9 @@ class LatencyCap:
             if not self._doubts:
                 self._doubts = True
                 return False
-            self._reason += "; less load hardly lowers it"
+            self.reason += "; less load hardly lowers it"
             self._cap = back.cap if back is not None else None
-            self.gave_up = self._reason if self._cap is None else ""
+            self.gave_up = self.reason if self._cap is None else ""
             self._cuts.clear()
             self._doubts = False
             self._paused_until = now + self._pause_s

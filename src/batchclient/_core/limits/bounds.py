@@ -1,0 +1,161 @@
+"""For a while, no limit above a load that the server refused, or that made answers come too late.
+
+Rules:
+- The bound lies just below that load and holds for half a minute. Then it rises by a twentieth per mean latency, until the load is refused
+  again or nothing is bounded any more.
+- An episode is a mean latency: what fails in it was sent before the bound. But what is refused of a smaller load lowers the bound to below
+  that: else whatever is above the server's own bound is refused as fast as it can be sent. Two cuts down that ends, since
+  refusals may be about something else.
+- A refusal is about load unless as much load was served, or less load was refused as well (``Refusals``).
+- A refusal that names a time (``Retry-After``) is about how often calls come. It bounds the load only if it comes again after that time.
+- Answers are late where more than one in fifty is. If half of that load makes as large a share late, or two calls at once never are in time, it is not
+  load that makes them so: the bound goes, and lateness bounds nothing for a minute, then two, up to fifteen.
+
+Source: the cuts are those of TCP and of every limit by refusals since (Jacobson 1988).
+"""
+
+from __future__ import annotations
+
+import math
+
+from batchclient._core.limits.base import Outcome, Sample
+from batchclient._core.limits.refused import Refusals
+from batchclient._core.limits.silence import Silence
+
+__all__ = ["Bounds"]
+
+_BELOW_RATIO = 0.95
+_HOLDS_S = 30.0
+_CUT_RATIO = 0.8
+_TIGHTEST_RATIO = 0.64
+"""Two cuts' worth."""
+_RISE = 1.05
+_SHORTEST_EPISODE_S = 1.0
+_LATE_SHARE = 0.02
+_ALIKE_RATIO = 0.8
+"""A share of late answers that is so much of another, or more, is as large: the error of a few answers in a window."""
+_NOTHING_IN_TIME_RATIO = 0.7
+_ALONE = 2.0
+_LEAST_ENDED = 4
+_LATENCY_SHARE = 0.1
+
+
+class Bounds:
+    """What refusals and late answers leave of a limit.
+
+    Args:
+        lateness: whether late answers bound it, too.
+    """
+
+    __slots__ = (
+        "_cooling_until", "_ended", "_first_late", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_silence",
+        "_tightest", "_useful", "_wait_until", "load", "reason",
+    )  # fmt: skip
+
+    def __init__(self, *, lateness: bool = True) -> None:
+        self._heeds_lateness = lateness
+        self._latency_s = 0.0
+        self.forget()
+
+    def __repr__(self) -> str:
+        return f"<Bounds {self.load:g}: {self.reason}>"
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.load = math.inf
+        """Sequences in flight; infinite: nothing is bounded."""
+        self.reason = ""
+        self._refusals = Refusals()
+        self._tightest = 1.0
+        self._cooling_until = self._wait_until = -math.inf
+        self._rises_at = 0.0
+        self._first_late: tuple[float, float] | None = None
+        """The load that was the first to make answers late, and their share."""
+        self._silence = Silence()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._ended = self._late = self._useful = self._late_load = 0
+
+    def on_sample(self, sample: Sample, limit: int) -> bool:
+        """Take in one observation under a limit in force; return whether that bounds it anew."""
+        self._refusals.on_sample(sample)
+        if sample.outcome is Outcome.DROPPED:
+            return self._refused(sample, limit)
+        if sample.outcome is Outcome.IGNORED:
+            return False
+        seconds = sample.now - sample.sent_at
+        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        self._ended += sample.sequences
+        if sample.outcome is Outcome.LATE:
+            self._late += sample.sequences
+            self._late_load += sample.sequences * sample.in_flight_at_sent
+        elif sample.outcome is Outcome.SUCCESS:
+            self._useful += sample.sequences
+        if self._ended < max(_LEAST_ENDED, limit // 8):
+            self._rise(sample.now, limit)
+            return False
+        late = self._late > max(1.0, _LATE_SHARE * self._ended) and self._came_late(sample.now, limit)
+        self._restart()
+        self._rise(sample.now, limit)
+        return late
+
+    def _refused(self, sample: Sample, limit: int) -> bool:
+        now = sample.now
+        if sample.retry_after_s:
+            waited = sample.sent_at >= self._wait_until > -math.inf
+            self._wait_until = max(self._wait_until, now + sample.retry_after_s)
+            if not waited:
+                return False
+        if sample.admitted_at > limit:
+            return False
+        if not self._refusals.about_load(sample.in_flight_at_sent):
+            if now >= self._cooling_until:
+                self.load = math.inf
+            return False
+        if now < self._cooling_until:
+            load = max(self._tightest, sample.in_flight_at_sent - 1.0)
+            if load >= self.load:
+                return False
+            self.load = load
+            return True
+        self._set(min(float(sample.in_flight), limit * _CUT_RATIO / _BELOW_RATIO), "the server refused work", now)
+        return True
+
+    def _came_late(self, now: float, limit: int) -> bool:
+        """Some answers came too late: bound what is in flight, or find that it is not load that made them so."""
+        share, load = self._late / self._ended, self._late_load / self._late
+        if not self._heeds_lateness or now < self._cooling_until or self._silence.lasts(now):
+            return False
+        if self._is_no_matter_of_load(load, share):
+            self.load, self._first_late = math.inf, None
+            self._silence.begin(now)
+            return True
+        if self._useful:
+            self._set(min(load, float(limit)), "answers came too late", now)
+        else:
+            self._set(limit * _NOTHING_IN_TIME_RATIO / _BELOW_RATIO, "no answer came in time", now)
+        return True
+
+    def _is_no_matter_of_load(self, load: float, share: float) -> bool:
+        """Whether half of a load makes as many answers late; where none is in time, whether a call or two at once are late."""
+        if not self._useful:
+            return load <= _ALONE
+        if self._first_late is None or self._first_late[0] < load:
+            self._first_late = load, share
+            return False
+        return load <= self._first_late[0] / 2 and share >= _ALIKE_RATIO * self._first_late[1]
+
+    def _set(self, load: float, reason: str, now: float) -> None:
+        self.load, self.reason = max(1.0, _BELOW_RATIO * load), reason
+        self._tightest = max(1.0, _TIGHTEST_RATIO * self.load)
+        self._cooling_until = now + max(self._latency_s, _SHORTEST_EPISODE_S)
+        self._rises_at = now + _HOLDS_S
+
+    def _rise(self, now: float, limit: int) -> None:
+        """Once its time is over, a twentieth at a time; what is bounded by something lower, or not used, needs no rise."""
+        if self.load == math.inf or now < self._rises_at:
+            return
+        self._rises_at = now + max(self._latency_s, _SHORTEST_EPISODE_S)
+        self.load *= _RISE
+        self.reason = "no more was refused" if "refused" in self.reason else "no more came too late"

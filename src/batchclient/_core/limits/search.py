@@ -1,0 +1,326 @@
+"""How a limit finds itself: it begins where the evidence is, and tries more or less of it only where that can be checked.
+
+Rules (the design's, ``docs/explanation/limits.md`` has them for users):
+- It begins at ``start``. An engine that is known to batch hundreds of sequences gets ``opens_to`` at once. Else the limit doubles, up to there,
+  each time that a limit's worth of calls is known to be served at once: by first tokens, or by answers where they come in one piece.
+- After that every change is a trial (``trial``), judged by useful tokens per second.
+- Less is tried where sequences of ours wait in the server: by its page (``queue``), or by the time before first tokens. That many fewer are in flight then.
+  Less is tried, too, where calls share prefixes: a half of it. A cache that holds too few of them shows in no queue.
+- More is tried where nothing speaks for less: 1.4 times.
+- What did not pay is silent for a minute, then two, up to fifteen; until another server is there, or prompts or outputs are twice or half as long.
+- Nothing is tried in the first ten seconds of a job, nor where the limit is not used, nor where a window would have to be longer than a minute
+  (or a tenth of the job so far) to tell a tenth from noise. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back.
+"""
+
+from __future__ import annotations
+
+import math
+
+from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.evidence import Rate, Window
+from batchclient._core.limits.queue import StandingQueue
+from batchclient._core.limits.silence import Silence
+from batchclient._core.limits.trial import Trial, Turn, Verdict
+
+__all__ = ["Search"]
+
+_LESS = ("queue", "wait", "shared")
+"""What less is tried for."""
+_QUIET_S = 10.0
+_PAUSE_S = 3.0
+"""So long without an answer, beyond what answers take, ends a job."""
+_LATENCY_SHARE = 0.1
+_ERROR = 0.03
+_MOST_ERROR = 0.05
+"""Of a window's rate: with less a tenth is told from noise, three times of four at least."""
+_LONGEST_WINDOW_S = 60.0
+_JOB_SHARE = 0.1
+_SETTLE = 1.5
+"""Mean latencies: until most of what was sent before a change has ended."""
+_SETTLE_SHARED = 3.0
+"""Mean latencies: until conversations have come once more."""
+_USED_RATIO = 0.8
+_MORE = 1.4
+_RUNNING_RATIO = 0.75
+_WAITING_SHARE = 0.1
+"""A shorter wait may be that for the step under way."""
+_SHARED_SHARE = 0.2
+_MARGIN = 0.05
+"""A small queue is what refills a place the moment it comes free."""
+_LEAST_STEP = 0.9
+"""A smaller one would be lost in the noise."""
+_LONGER = math.log(2)
+_CLASS_SEEN_S = 60.0
+_CUT_OFF_SEEN_S = 300.0
+
+
+class Search(Limit):
+    """The limit that is found.
+
+    Args:
+        start: the first limit.
+        opens_to: up to where it doubles; where an engine begins.
+        ceiling: never above this.
+        turn: shared by the limits of one client's servers.
+    """
+
+    __slots__ = (
+        "_answered", "_ceiling", "_classes", "_cut_off_at", "_ended_at", "_latency_s", "_least_first_s", "_open", "_opens_to", "_queue", "_silences",
+        "_trial", "_turn", "_usual", "_window", "_work_since",
+    )  # fmt: skip
+
+    def __init__(self, start: int = 64, opens_to: int = 256, ceiling: int = 1024, turn: Turn | None = None) -> None:
+        if not 1 <= start <= ceiling:
+            raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
+        super().__init__(start, "the start")
+        self._ceiling = ceiling
+        self._opens_to = min(opens_to, ceiling)
+        self._turn = turn or Turn()
+        self._queue = StandingQueue()
+        self._latency_s = 0.0
+        self._ended_at = self._work_since = math.inf
+        self._classes: dict[int, float] = {}
+        """Priority classes, and when an answer of each came last."""
+        self._cut_off_at = -math.inf
+        self._forget()
+
+    def _forget(self) -> None:
+        self._trial: Trial | None = None
+        self._window: Window | None = None
+        self._least_first_s = math.inf
+        self._silences = {reason: Silence() for reason in (*_LESS, "more")}
+        self._usual: Rate | None = None
+        """What work was like when something was tried last."""
+        self._answered = 0
+        """Answers in one piece since the limit was raised."""
+        self._open = self.limit < self._opens_to
+
+    @property
+    def opening(self) -> bool:
+        return self._open
+
+    # What it is told -----------------------------------------------------------------------------------------------
+
+    def on_sample(self, sample: Sample) -> LimitChange | None:
+        now = sample.now
+        if sample.cut_off:
+            self._cut_off_at = now
+        if sample.outcome is Outcome.DROPPED:
+            return self.on_bound(now)
+        if sample.outcome is Outcome.IGNORED or now <= sample.sent_at:
+            # What took no time (a mocked server's answer) has no rate.
+            return None
+        change = self._follow(sample)
+        self._queue.on_sample(sample)
+        if self._open:
+            change = self._answer(sample) or change
+        if sample.in_flight <= sample.sequences:
+            # Nothing is left in flight: the next job, if there is one, is not to begin with a limit that is tried.
+            return self._end_trial(now) or change
+        window = self._window
+        if window is None:
+            window = self._window = Window(now)
+        window.add(sample, self._latency_s)
+        return self._look(window, now) or change
+
+    def on_begun(self, running: int, now: float) -> LimitChange | None:
+        if not self._open or running < _RUNNING_RATIO * self.limit:
+            return None
+        return self._double(now, f"{running} calls were being answered at once")
+
+    def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
+        self._queue.on_load(load, in_flight, now)
+        return None
+
+    def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
+        if not engine or not self._open:
+            return None
+        self._open = False
+        return self._move(self._opens_to, "it is an engine that batches hundreds of calls", now)
+
+    def on_restart(self, now: float) -> LimitChange | None:
+        change = self._end_trial(now)
+        self._queue.forget()
+        self._forget()
+        return change
+
+    def on_bound(self, now: float) -> LimitChange | None:
+        self._open = False
+        return self._end_trial(now)
+
+    # The job and its pauses ----------------------------------------------------------------------------------------
+
+    def _follow(self, sample: Sample) -> LimitChange | None:
+        """See whether this is the same job, and what its answers are like."""
+        now, seconds = sample.now, sample.now - sample.sent_at
+        change = None
+        if sample.sent_at - self._ended_at > _PAUSE_S + self._latency_s or self._work_since == math.inf:
+            change = self._end_trial(now)
+            self._work_since = sample.sent_at
+            self._window = None
+        self._ended_at = now
+        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        if sample.first_tokens_s:
+            self._least_first_s = min(self._least_first_s, sample.first_tokens_s / sample.sequences)
+        self._classes[sample.priority] = now
+        return change
+
+    def _wait_is_harm(self, now: float) -> bool:
+        """Whether somebody suffers from what waits in the server: a higher class behind it, or whoever a gateway cuts off."""
+        if now - self._cut_off_at < _CUT_OFF_SEEN_S:
+            return True
+        return sum(now - seen < _CLASS_SEEN_S for seen in self._classes.values()) > 1
+
+    # Opening -------------------------------------------------------------------------------------------------------
+
+    def _answer(self, sample: Sample) -> LimitChange | None:
+        """An answer in one piece tells that its place is free again; a streamed one has told with its first token."""
+        if sample.first_tokens_s or sample.outcome is not Outcome.SUCCESS:
+            return None
+        self._answered += sample.sequences
+        if self._answered < self.limit or sample.in_flight < _USED_RATIO * self.limit:
+            return None
+        return self._double(sample.now, f"{self._answered} calls were answered")
+
+    def _double(self, now: float, reason: str) -> LimitChange | None:
+        if self._queue.ours(now):
+            self._open = False
+            return None
+        self._answered = 0
+        limit = min(self._opens_to, 2 * self.limit)
+        self._open = limit < self._opens_to
+        return self._move(limit, reason, now)
+
+    # Windows and trials --------------------------------------------------------------------------------------------
+
+    def _move(self, limit: int, reason: str, now: float, settle: float = _SETTLE) -> LimitChange | None:
+        """Set the limit, and look at it once what was sent before has ended."""
+        self._window = Window(now + min(_LONGEST_WINDOW_S, settle * self._latency_s))
+        self._queue.restart()
+        return self._set(limit, reason)
+
+    def _look(self, window: Window, now: float) -> LimitChange | None:
+        """See whether a window is over, and what follows."""
+        seconds = now - window.began
+        if seconds < self._latency_s or not window.useful:
+            return None
+        error = window.error
+        if error > _ERROR:
+            longest_s = max(_LONGEST_WINDOW_S, _JOB_SHARE * (now - self._work_since))
+            if seconds < longest_s:
+                return None
+            if error > _MOST_ERROR:
+                # Too noisy to tell.
+                self._window = Window(now)
+                return self._end_trial(now)
+        rate = window.rate(self._least_first_s)
+        self._window = Window(now)
+        used = rate.peak >= _USED_RATIO * self.limit or rate.peak + rate.heaviest > self.limit
+        if not used:
+            return self._end_trial(now)
+        return self._consider(rate, now) if self._trial is None else self._judge(self._trial, rate, now)
+
+    def _consider(self, rate: Rate, now: float) -> LimitChange | None:
+        """Begin a trial if something speaks for one."""
+        if (
+            self._usual is not None
+            and max(abs(rate.prompt - self._usual.prompt), abs(rate.output - self._usual.output)) > _LONGER
+        ):
+            self._usual = None
+            for silence in self._silences.values():
+                silence.end()
+        trusted = self._wait_is_harm(now)
+        if now - self._work_since < _QUIET_S and not trusted:
+            return None
+        wanted = self._less(rate, now) or self._more(now)
+        if wanted is None:
+            return None
+        limit, reason, why = wanted
+        longest_s = max(_LONGEST_WINDOW_S, _JOB_SHARE * (now - self._work_since))
+        if not self._turn.take(self, now + 2 * longest_s, now):
+            return None
+        self._usual = rate
+        self._open = False
+        self._trial = Trial(self.limit, rate, reason, limit, trusted and reason != "shared", self.limit)
+        return self._move(limit, why, now, self._settle(rate))
+
+    def _less(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
+        waits = self._queue.ours(now)
+        if waits >= 1 and not self._silences["queue"].lasts(now):
+            served = max(1.0, rate.load - waits)
+            return self._lower(served, "queue", f"{waits:.0f} calls waited in the server all the time")
+        if rate.waiting > _WAITING_SHARE and not self._silences["wait"].lasts(now):
+            served = max(1.0, rate.load * (1 - rate.waiting))
+            return self._lower(
+                served, "wait", f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
+            )
+        if rate.shared > _SHARED_SHARE and self.limit > 1 and not self._silences["shared"].lasts(now):
+            return (
+                self.limit // 2,
+                "shared",
+                "calls share prefixes, and fewer of them may fit the server's cache better",
+            )
+        return None
+
+    def _lower(self, served: float, reason: str, why: str) -> tuple[int, str, str] | None:
+        limit = math.ceil(served + max(1.0, _MARGIN * served))
+        return (limit, reason, why) if limit <= _LEAST_STEP * self.limit else None
+
+    def _more(self, now: float) -> tuple[int, str, str] | None:
+        if self.limit >= self._ceiling or self._silences["more"].lasts(now):
+            return None
+        limit = min(self._ceiling, math.ceil(_MORE * self.limit))
+        return limit, "more", "to see whether more calls at once bring more"
+
+    @staticmethod
+    def _settle(rate: Rate) -> float:
+        """For how many mean latencies what was sent before a change is felt."""
+        return _SETTLE_SHARED if rate.shared > _SHARED_SHARE else _SETTLE
+
+    def _judge(self, trial: Trial, rate: Rate, now: float) -> LimitChange | None:
+        """Take in a window of a trial, and go on with it or end it."""
+        if not rate.is_like(trial.before):
+            return self._end_trial(now)
+        if trial.again:
+            holds = trial.confirms(rate)
+            return self._conclude(trial, trial.kept if holds else trial.first, now)
+        if trial.judge(rate) is Verdict.LOSES:
+            self._silences[trial.reason].begin(now)
+        elif trial.other < trial.first:
+            further = self._less(rate, now)
+            if further is not None:
+                trial.other, trial.reason, why = further
+                return self._move(trial.other, why, now, self._settle(rate))
+        if not trial.certain:
+            trial.again = True
+            return self._move(trial.first, f"to compare with {trial.kept} once more", now, self._settle(rate))
+        return self._conclude(trial, trial.kept, now)
+
+    def _conclude(self, trial: Trial, limit: int, now: float) -> LimitChange | None:
+        """The trial is over: stay with a limit."""
+        self._trial = None
+        self._turn.give_back(self)
+        if limit < trial.first:
+            self._silences["more"].rest(now)
+        elif limit > trial.first:
+            for reason in _LESS:
+                self._silences[reason].rest(now)
+        else:
+            self._silences[trial.reason].begin(now)
+        if limit != trial.first:
+            why = f"{limit} in flight bring {trial.gain:.0%} of what {trial.first} did"
+        elif trial.again:
+            why = f"{trial.kept} in flight brought {1 - trial.gain:.0%} less"
+        elif trial.lost > 0:
+            why = f"{trial.other} in flight brought {trial.lost:.0%} less"
+        else:
+            why = f"{trial.other} in flight brought no more to speak of"
+        return self._move(limit, why, now)
+
+    def _end_trial(self, now: float) -> LimitChange | None:
+        """It says nothing: the limit is back."""
+        trial, self._trial = self._trial, None
+        if trial is None:
+            return None
+        self._turn.give_back(self)
+        return self._move(trial.first, f"the trial of {trial.other} says nothing", now)

@@ -1,0 +1,108 @@
+"""Trials of another limit: what it brings, against what the limit before brings; and who may try.
+
+Rules:
+- Less: a descent. The limit before, a lower one, perhaps lower ones still, and at its end the limit before once more, so that whatever drifts
+  meanwhile is seen. Every lower limit is compared with the limit before the first cut, and with the best since: ten steps of a twentieth are not small.
+- A lower limit that loses more than a twentieth ends the descent at the one above it.
+- Where the lower limit brings clearly more, or where the wait itself is the harm (``trusted``), the limit before is not looked at once more.
+- More: one that brings more is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from batchclient._core.limits.evidence import Rate
+
+__all__ = ["Trial", "Turn", "Verdict"]
+
+_LOSS = 0.05
+_CLEARLY = 0.1
+_GAIN = 0.03
+"""What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth."""
+
+
+class Verdict(Enum):
+    """What a window of a trial says of the limit that is looked at."""
+
+    HOLDS = "holds"
+    """It is kept, until something lower is."""
+    LOSES = "loses"
+    """The trial is over."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """Of another limit.
+
+    Args:
+        first: the limit before.
+        before: what it brings.
+        reason: what the other is tried for, as a key.
+        other: the limit that is looked at.
+        trusted: whether the limit before need not be looked at once more.
+    """
+
+    first: int
+    before: Rate
+    reason: str
+    other: int
+    trusted: bool
+    kept: int
+    """The lowest limit that held so far; at first the limit before."""
+    gain: float = 1.0
+    """What it brings, of what the limit before does."""
+    best: float = 1.0
+    """The most that any limit of this trial brings, likewise."""
+    again: bool = False
+    """Whether the limit before is looked at once more."""
+    lost: float = 0.0
+    """What the last one that did not hold brings less."""
+
+    def judge(self, rate: Rate) -> Verdict:
+        """Take in a window at the other limit."""
+        gain = self._against(rate)
+        least = 1 + _GAIN if self.other > self.first else (1 - _LOSS) * self.best
+        if gain < least:
+            self.lost = 1 - gain
+            return Verdict.LOSES
+        self.kept, self.gain, self.best = self.other, gain, max(self.best, gain)
+        return Verdict.HOLDS
+
+    @property
+    def certain(self) -> bool:
+        """Whether what was kept needs no look at the limit before once more."""
+        return self.kept >= self.first or self.trusted or self.gain > 1 + _CLEARLY
+
+    def confirms(self, rate: Rate) -> bool:
+        """Take in a window at the limit before; return whether what was kept still holds against both looks at it."""
+        self.gain /= math.sqrt(self._against(rate))
+        return self.gain >= 1 - _LOSS
+
+    def _against(self, rate: Rate) -> float:
+        tokens = self.before.tokens
+        return rate.per_s(tokens) / self.before.per_s(tokens)
+
+
+class Turn:
+    """Of several servers, one is tried at a time: their answers depend on how calls are shared between them."""
+
+    __slots__ = ("_owner", "_until")
+
+    def __init__(self) -> None:
+        self._owner: object = None
+        self._until = -math.inf
+
+    def take(self, owner: object, until: float, now: float) -> bool:
+        """Take the turn if nobody has it; return whether the owner has it now."""
+        if self._owner is not owner and now < self._until:
+            return False
+        self._owner, self._until = owner, until
+        return True
+
+    def give_back(self, owner: object) -> None:
+        """The trial is over."""
+        if self._owner is owner:
+            self._owner, self._until = None, -math.inf
