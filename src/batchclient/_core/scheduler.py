@@ -462,6 +462,8 @@ class Scheduler:
         self._admit()
         self._fresh_calls = False
         if not self._paused:
+            if not self._batches and self._queue.size:
+                self._steering.resumed(now)
             for batch in self._granting.grant(now):
                 self._batches[batch.id] = batch
                 self._commands.append(SendBatch(batch))

@@ -115,6 +115,14 @@ class Steering:
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
         return True
 
+    def resumed(self, now: float) -> None:
+        """Calls are about to be sent, and nothing is in flight anywhere."""
+        for endpoint in self._endpoints.serving:
+            before = endpoint.limit.limit
+            change = endpoint.limit.on_resume(now)
+            if change is not None:
+                self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
         """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""
         abilities = endpoint.can(batch.shape.kind)

@@ -161,6 +161,10 @@ class Limit:
         """The server was started anew: what was learnt of it is void."""
         return None
 
+    def on_resume(self, now: float) -> LimitChange | None:
+        """Calls are about to be sent, and nothing was in flight."""
+        return None
+
     def on_bound(self, now: float) -> LimitChange | None:
         """Refusals or late answers have bounded what is in flight."""
         return None

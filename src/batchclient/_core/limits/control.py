@@ -79,6 +79,10 @@ class LimitControl(Limit):
         self._number.on_known(slots, now, engine=engine)
         return self._decide()
 
+    def on_resume(self, now: float) -> LimitChange | None:
+        self._number.on_resume(now)
+        return self._decide()
+
     def on_restart(self, now: float) -> LimitChange | None:
         self._bounds.forget()
         self._number.on_restart(now)

@@ -114,9 +114,6 @@ class Search(Limit):
         self._queue.on_sample(sample)
         if self._open:
             change = self._answer(sample) or change
-        if sample.in_flight <= sample.sequences:
-            # Nothing is left in flight: the next job, if there is one, is not to begin with a limit that is tried.
-            return self._end_trial(now) or change
         window = self._window
         if window is None:
             window = self._window = Window(now)
@@ -137,6 +134,10 @@ class Search(Limit):
             return None
         self._open = False
         return self._move(self._opens_to, "it is an engine that batches hundreds of calls", now)
+
+    def on_resume(self, now: float) -> LimitChange | None:
+        # The next job is not to begin with a limit that is tried.
+        return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
 
     def on_restart(self, now: float) -> LimitChange | None:
         change = self._end_trial(now)
@@ -230,9 +231,10 @@ class Search(Limit):
             for silence in self._silences.values():
                 silence.end()
         trusted = self._wait_is_harm(now)
-        if now - self._work_since < _QUIET_S and not trusted:
-            return None
-        wanted = self._less(rate, now) or self._more(now)
+        quiet = now - self._work_since < _QUIET_S
+        wanted = self._less(rate, now) if trusted or not quiet else None
+        if wanted is None and not quiet:
+            wanted = self._more(rate, now)
         if wanted is None:
             return None
         limit, reason, why = wanted
@@ -245,29 +247,28 @@ class Search(Limit):
         return self._move(limit, why, now, self._settle(rate))
 
     def _less(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
+        """The lowest limit that something speaks for, what that is, and in words."""
+        said: list[tuple[float, str, str]] = []
         waits = self._queue.ours(now)
-        if waits >= 1 and not self._silences["queue"].lasts(now):
+        if waits:
             served = max(1.0, rate.load - waits)
-            return self._lower(served, "queue", f"{waits:.0f} calls waited in the server all the time")
-        if rate.waiting > _WAITING_SHARE and not self._silences["wait"].lasts(now):
+            said.append((served, "queue", f"{waits:.0f} calls waited in the server all the time"))
+        if rate.waiting > _WAITING_SHARE:
             served = max(1.0, rate.load * (1 - rate.waiting))
-            return self._lower(
-                served, "wait", f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
-            )
-        if rate.shared > _SHARED_SHARE and self.limit > 1 and not self._silences["shared"].lasts(now):
-            return (
-                self.limit // 2,
-                "shared",
-                "calls share prefixes, and fewer of them may fit the server's cache better",
-            )
-        return None
+            why = f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
+            said.append((served, "wait", why))
+        lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
+        if rate.shared > _SHARED_SHARE and self.limit > 1:
+            why = "calls share prefixes, and fewer of them may fit the server's cache better"
+            lower.append((self.limit // 2, "shared", why))
+        most = _LEAST_STEP * self.limit
+        return min((one for one in lower if one[0] <= most and not self._silences[one[1]].lasts(now)), default=None)
 
-    def _lower(self, served: float, reason: str, why: str) -> tuple[int, str, str] | None:
-        limit = math.ceil(served + max(1.0, _MARGIN * served))
-        return (limit, reason, why) if limit <= _LEAST_STEP * self.limit else None
-
-    def _more(self, now: float) -> tuple[int, str, str] | None:
+    def _more(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
         if self.limit >= self._ceiling or self._silences["more"].lasts(now):
+            return None
+        if rate.waiting > _WAITING_SHARE or self._queue.ours(now):
+            # Less did not pay, and more would only wait.
             return None
         limit = min(self._ceiling, math.ceil(_MORE * self.limit))
         return limit, "more", "to see whether more calls at once bring more"

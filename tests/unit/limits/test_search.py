@@ -1,0 +1,281 @@
+"""The limit that is found, against servers that are a formula: where it begins, what it tries, and what it takes back."""
+
+import itertools
+import random
+
+import pytest
+
+from batchclient._core.limits import Outcome, Sample, Search, ServerLoad, Turn
+
+ENGINE = {"slots": None, "engine": True}
+
+
+class Loop:
+    """Callers who keep as many calls in flight as the limit allows, on a server that is a formula.
+
+    Args:
+        limit: the limit.
+        seconds: how long an answer takes under a load.
+        first: the share of that before its first token; 0: answers come in one piece.
+        tokens: of an answer.
+        queued: how many of a load wait in the server, for its page; ``None``: it has none.
+        shared: the share of prompts that the server was sent before.
+        at_most: calls that there are at most.
+    """
+
+    def __init__(self, limit, seconds, *, first=lambda load: 0.0, tokens=100, queued=None, shared=0.0, at_most=10**6):
+        self.limit, self.seconds, self.first, self.tokens = limit, seconds, first, tokens
+        self.queued, self.shared, self.at_most = queued, shared, at_most
+        self.now, self.page_at, self.changes = 0.0, 0.5, []
+        self.noise = random.Random(1)
+        self.unsteadiness = 0.0
+
+    def run(self, until, **about):
+        while self.now < until:
+            load = min(self.limit.limit, self.at_most)
+            took = self.seconds(load) * self.noise.lognormvariate(0.0, self.unsteadiness)
+            self.now += took / load
+            self.tell(sample(self.now, took, load, first=took * self.first(load), tokens=self.tokens, shared=self.shared, **about))
+            if self.queued is not None and self.now >= self.page_at:
+                self.page_at = self.now + 0.5
+                waiting = self.queued(load)
+                self.limit.on_load(ServerLoad(running=load - waiting, waiting=waiting), load, self.now)
+        return self.limit.limit
+
+    def tell(self, sample):
+        change = self.limit.on_sample(sample)
+        if change is not None:
+            self.changes.append((self.now, change.limit, change.reason))
+
+    @property
+    def limits(self):
+        return [limit for _, limit, _ in self.changes]
+
+
+def sample(now, seconds, load, *, first=0.0, tokens=10, shared=0.0, outcome=Outcome.SUCCESS, priority=0, prompt=100):
+    return Sample(
+        now, now - seconds, load, float(load), load, 1, prompt, tokens, first, outcome, 10**6,
+        shared_tokens=prompt * shared, priority=priority,
+    )  # fmt: skip
+
+
+def full_at(room, seconds=1.0):
+    """More load is free up to ``room``; beyond it everybody waits in proportion."""
+    return lambda load: seconds * max(1.0, load / room)
+
+
+def growing(knee, seconds=1.0):
+    """Throughput that grows with the load, ever more slowly."""
+    return lambda load: seconds * (1 + load / knee)
+
+
+# The beginning -----------------------------------------------------------------------------------------------------
+
+
+def test_it_doubles_as_first_tokens_show_that_a_limits_worth_is_served_at_once():
+    limit = Search()
+    changes = [limit.on_begun(running, 0.1) for running in (32, 64, 90, 128, 256)]
+    assert [change and change.limit for change in changes] == [None, 128, None, 256, None]
+    assert changes[1].reason == "64 calls were being answered at once"
+    assert not limit.opening
+
+
+def test_answers_in_one_piece_show_it_too():
+    loop = Loop(Search(), full_at(1000, seconds=0.1))
+    assert loop.run(1.0) == 256
+    assert loop.limits == [128, 256]
+
+
+def test_a_limit_that_is_not_used_does_not_double():
+    loop = Loop(Search(), full_at(1000, seconds=0.1), at_most=20)
+    assert loop.run(5.0) == 64
+
+
+def test_an_engine_begins_where_others_come_to():
+    limit = Search()
+    assert limit.on_known(**ENGINE, now=0.2).limit == 256
+    assert not limit.opening
+
+
+def test_a_server_of_another_sort_changes_nothing():
+    limit = Search()
+    assert limit.on_known(8, 0.2, engine=False) is None
+    assert limit.opening
+
+
+def test_what_lowered_it_meanwhile_stands():
+    limit = Search()
+    limit.on_bound(0.1)
+    assert limit.on_known(**ENGINE, now=0.2) is None
+    assert limit.on_begun(64, 0.3) is None
+
+
+def test_a_start_that_was_given_stands():
+    limit = Search(40, 40)
+    assert not limit.opening
+    assert limit.on_known(**ENGINE, now=0.2) is None
+    assert limit.on_begun(40, 0.3) is None
+
+
+@pytest.mark.parametrize(("start", "ceiling"), [(0, 8), (16, 8)])
+def test_bounds_that_make_no_sense_are_refused(start, ceiling):
+    with pytest.raises(ValueError, match="1 <= start <= ceiling"):
+        Search(start, 256, ceiling)
+
+
+# Less --------------------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
+    loop = Loop(Search(256), full_at(64), queued=lambda load: max(0, load - 64))
+    assert loop.run(60.0) == 68
+    assert loop.changes[0][1:] == (68, "191 calls waited in the server all the time")
+    assert loop.changes[1][1:] == (256, "to compare with 68 once more")
+    assert loop.changes[2][1:] == (68, "68 in flight bring 100% of what 256 did")
+
+
+def test_a_wait_for_first_tokens_shows_it_too():
+    # The first answers of a burst have waited for nobody.
+    loop = Loop(Search(256), full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
+    loop.tell(sample(0.1, 0.1, 1, first=0.01))
+    assert loop.run(90.0) in range(60, 90)
+
+
+def test_nothing_is_tried_in_the_first_ten_seconds():
+    loop = Loop(Search(256), full_at(64, seconds=0.1), queued=lambda load: max(0, load - 64))
+    loop.run(30.0)
+    assert loop.changes[0][0] >= 10.0
+
+
+def test_a_queue_of_others_is_theirs():
+    """Throughput follows what is in flight here: whoever takes less gets less."""
+    loop = Loop(Search(256), lambda load: 4.0, queued=lambda load: load - 64)
+    assert loop.run(70.0) == 256
+    assert "68 in flight brought 73% less" in [reason for _, _, reason in loop.changes]
+    tried = [at for at, limit, _ in loop.changes if limit < 256]
+    loop.run(1800.0)
+    tried = [at for at, limit, _ in loop.changes if limit < 256]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert gaps[0] > 60.0, "what did not pay is silent for a minute"
+    assert gaps[1] > 120.0, "then for two"
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(gaps[:3]))
+
+
+def test_where_calls_share_prefixes_it_comes_down_to_what_the_cache_holds():
+    """Beyond 32 conversations the server computes every prompt anew: five times as slow, whatever the load."""
+    loop = Loop(Search(256), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
+    assert loop.run(300.0) <= 32
+    assert loop.limit.limit >= 16
+
+
+def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
+    loop = Loop(Search(256), full_at(256), shared=0.9)
+    assert loop.run(600.0) >= 256
+    lower = sum(
+        later - earlier
+        for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes)
+        if limit < 256
+    )
+    assert lower / 600.0 < 0.05
+
+
+def test_noise_lowers_nothing():
+    """A server whose answers follow the load, and nothing else, under noise of a fifth per answer."""
+    for seed in range(20):
+        loop = Loop(Search(256), full_at(300), shared=0.9)
+        loop.noise, loop.unsteadiness = random.Random(seed), 0.2
+        assert loop.run(120.0) >= 256, seed
+
+
+def test_a_higher_class_waits_for_no_second_look():
+    loop = Loop(Search(64, 64), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
+    loop.tell(sample(0.1, 0.05, 8, priority=1))
+    loop.run(8.0)
+    assert loop.limits == [10]
+
+
+# More --------------------------------------------------------------------------------------------------------------
+
+
+def test_more_is_tried_and_kept_where_it_brings_more():
+    loop = Loop(Search(64, 64), full_at(200))
+    assert loop.run(200.0) in range(126, 280)
+    assert loop.changes[0][1:] == (90, "to see whether more calls at once bring more")
+    assert loop.limits[:4] == [90, 126, 177, 248]
+
+
+def test_more_that_brings_no_more_is_taken_back():
+    loop = Loop(Search(256), full_at(200))
+    assert loop.run(60.0) == 256
+    assert loop.limits == [359, 256]
+    assert loop.changes[1][2] == "359 in flight brought no more to speak of"
+
+
+def test_it_never_goes_above_its_ceiling():
+    assert Loop(Search(64, 256, 300), full_at(10**6)).run(300.0) == 300
+
+
+# What ends a trial -------------------------------------------------------------------------------------------------
+
+
+def trying():
+    """A loop in the middle of a trial of less."""
+    loop = Loop(Search(256), full_at(64), queued=lambda load: max(0, load - 64))
+    while loop.limit.limit == 256:
+        loop.run(loop.now + 0.01)
+    return loop
+
+
+@pytest.mark.parametrize("what", ["refusal", "late answers", "a pause", "a restart"])
+def test_a_trial_is_void_and_the_limit_back(what):
+    loop = trying()
+    if what == "refusal":
+        loop.tell(sample(loop.now, 0.1, 60, outcome=Outcome.DROPPED))
+    elif what == "late answers":
+        loop.limit.on_bound(loop.now)
+    elif what == "a pause":
+        assert loop.limit.on_resume(loop.now + 1.0) is None
+        assert loop.limit.on_resume(loop.now + 60.0).limit == 256
+    else:
+        loop.limit.on_restart(loop.now)
+    assert loop.limit.limit == 256
+
+
+def test_a_trial_ends_where_the_limit_is_not_used():
+    loop = trying()
+    loop.at_most = 20
+    assert loop.run(loop.now + 30.0) == 256
+
+
+def test_a_trial_says_nothing_where_calls_have_become_others():
+    loop = trying()
+    loop.tokens = 200
+    loop.run(loop.now + 12.0)
+    assert loop.changes[1][1:] == (256, "the trial of 68 says nothing")
+
+
+def test_what_is_silent_speaks_again_where_calls_have_become_others():
+    loop = Loop(Search(256), full_at(256), shared=0.9)
+    loop.run(60.0)
+    assert 128 in loop.limits
+    loop.changes.clear()
+    loop.tokens = 400
+    loop.run(72.0)
+    assert 128 in loop.limits, "although the minute is not over"
+
+
+def test_of_several_servers_one_is_tried_at_a_time():
+    turn = Turn()
+    loops = [Loop(Search(256, turn=turn), full_at(64), queued=lambda load: max(0, load - 64)) for _ in range(2)]
+    for tenth in range(600):
+        for loop in loops:
+            loop.run(tenth / 10)
+        assert sum(loop.limit.limit != 256 for loop in loops) <= 1 or loops[0].changes[-1][2].startswith("68 in flight")
+    assert [loop.limit.limit for loop in loops] == [68, 68]
+
+
+def test_an_unsteady_server_that_tells_nothing_apart_is_left_alone():
+    loop = Loop(Search(256), full_at(64, seconds=20.0), queued=lambda load: max(0, load - 64))
+    loop.unsteadiness = 3.0
+    loop.run(600.0)
+    assert loop.limit.limit == 256
