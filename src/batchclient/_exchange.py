@@ -6,6 +6,7 @@ Rules:
 - A caller who takes an answer piece by piece is not read ahead of.
 - What is answered is over. The end of its body is waited for, so that the connection can be used again, but for half a second at most, and by no
   more requests than were ever under way at that server at once.
+- A failure says how long nothing had come before it: whether a gateway cut off what was silent too long is the core's to judge.
 - A reply to another request of ours is no attempt, once: the request is sent again.
 """
 
@@ -109,7 +110,8 @@ class Exchanges:
                     raise
                 return await self._exchange(batch, use)
         except BatchClientError as error:
-            return _from_transport(error, listed=len(batch.requests) > 1)
+            failure = _from_transport(error, listed=len(batch.requests) > 1)
+            return replace(failure, silent_s=self._backend.now() - batch.read_at)
         finally:
             use.under_way -= 1
             if not use.under_way and batch.endpoint not in self._transports:
@@ -118,10 +120,12 @@ class Exchanges:
 
     async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
         dialect, now = self._dialects[batch.endpoint], self._backend.now
+        sent_at = batch.read_at = now()
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
+        batch.read_at = now()
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
@@ -131,6 +135,7 @@ class Exchanges:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await _read_some(response)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
+                failed = replace(failed, silent_s=batch.read_at - sent_at)
                 if not verbatim:
                     return failed
                 # The body of a list's may speak of others' prompts.
@@ -159,9 +164,10 @@ class Exchanges:
                 _log.debug("a connection failed to close: %s", type(error).__name__)
         if failure is None:
             self._tell(Answered(batch, answers, ended=True))
-        elif answers:
+            return None
+        if answers:
             self._tell(Answered(batch, answers))
-        return failure
+        return replace(failure, silent_s=now() - batch.read_at)
 
     async def _read(
         self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
@@ -189,6 +195,8 @@ class Exchanges:
             if decoder.failed or decoder.complete:
                 # What still comes, for ever perhaps, is not waited for.
                 return
+            # Where a caller took its time, nothing was read meanwhile.
+            batch.read_at = arrived_at
             if decoder.events != heard:
                 heard, heard_at = decoder.events, arrived_at
             elif silence_s is not None and arrived_at - heard_at > silence_s:

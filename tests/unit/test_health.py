@@ -43,6 +43,20 @@ def test_what_a_failure_says_of_the_endpoint(kind, error, status, sign):
     assert sign_of(Failure(kind, error, "no", status)) is sign
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "silent_s", "sign"),
+    [
+        (ConnectionLost, None, 20.1, Sign.FAULTY),
+        (ConnectionLost, None, 20.0, Sign.BROKEN),
+        (ServerFault, 502, 20.1, Sign.FAULTY),
+        (ServerFault, 504, 0.1, Sign.FAULTY),
+        (ReadTimedOut, None, 600.0, Sign.SILENT),
+    ],
+)
+def test_what_a_gateway_cuts_off_after_a_long_silence_is_a_server_error(error, status, silent_s, sign):
+    assert sign_of(Failure(FailureKind.MAYBE_PROCESSED, error, "no", status, silent_s=silent_s)) is sign
+
+
 def fail(health, sign, times, now, *, others=True):
     ejected = [health.fail(sign, number, now, others=others) for number in range(times)]
     return sum(ejected)

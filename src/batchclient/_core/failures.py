@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batchclient.errors import BatchClientError, DialectError
+from batchclient.errors import BatchClientError, ConnectionLost, DialectError
 
 if TYPE_CHECKING:
     from batchclient.types import Reply
@@ -15,6 +15,10 @@ __all__ = ["Failure", "FailureKind"]
 
 _FORESEEN = (501, 502, 503, 504)
 """Not implemented, and what gateways say of servers that they do not reach (RFC 9110, section 15.6)."""
+_GATEWAYS = (502, 504)
+"""Bad gateway, gateway timeout (RFC 9110, section 15.6)."""
+_SILENCE_S = 20.0
+"""Gateways give up what is silent for 30 or 60 s as a rule. What fails sooner failed for another reason."""
 
 
 class FailureKind(Enum):
@@ -80,6 +84,15 @@ class Failure:
     """Whether the server says that its memory did not hold the work: less at once is what helps."""
     while_sending: bool = False
     """Whether the connection broke while a body of more than 64 KB was being written, or had just been: the server may have refused its length."""
+    silent_s: float = 0.0
+    """How long nothing had come of the reply: since its last byte, or since the request was sent; 0 where nobody looked."""
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether a gateway gave up what was silent for too long: 502, 504 or a closed connection after more than 20 s without a byte."""
+        if self.silent_s <= _SILENCE_S:
+            return False
+        return self.status in _GATEWAYS or (self.status is None and issubclass(self.error, ConnectionLost))
 
     @property
     def unforeseen(self) -> bool:

@@ -10,6 +10,7 @@ Rules:
   ejected when it has vanished: it refuses connections, or its engine stands still, or 8 requests in a row broke that were all sent after
   the first break. (What was in flight when one of several servers behind a load balancer died breaks together, and says little of
   the others.) When the last one in use is ejected, those that were ejected but had not vanished are probed at once.
+- What a gateway cuts off after a long silence (``Failure.cut_off``) is a server error, not a break: the server is there, and slow.
 - The pause doubles with each failed probe: from 0.5 s to 8 s after refusals, which are found out at once and cost no caller
   anything; from 1 s to 30 s after other failures, since a caller pays for the probe with its time. An endpoint that
   was healthy for a minute starts at the shortest pause again.
@@ -77,6 +78,8 @@ def sign_of(failure: Failure) -> Sign:
     """Say what a failure says of the endpoint, whosever fault it is."""
     if failure.kind is FailureKind.NOT_SENT:
         return Sign.REFUSED
+    if failure.cut_off:
+        return Sign.FAULTY
     if failure.status is not None:
         return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
     if issubclass(failure.error, RemoteError):

@@ -3,7 +3,7 @@
 Rules:
 - Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its pace too.
 - Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
-  sent fresh is *late*: the others had spent their time in our queue, which is not the server's load.
+  sent fresh is *late*: the others had spent their time in our queue, which is not the server's load. So is what a gateway cuts off.
 - What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
 - Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap that grows back with time is told with the next
   batch that ends.
@@ -36,15 +36,10 @@ from batchclient._core.messages import (
 from batchclient._core.service import is_fresh
 from batchclient._core.statistics import Adjustment
 from batchclient._core.tally import Tally
-from batchclient.errors import ConnectionLost
 
 __all__ = ["Steering"]
 
 _REMEMBERED = 256
-_SILENCE_S = 20.0
-"""Gateways give up what is silent for 30 or 60 s as a rule; what breaks sooner broke for another reason."""
-_GATEWAYS = (502, 504)
-"""Bad gateway, gateway timeout (RFC 9110)."""
 
 
 class Steering:
@@ -155,7 +150,7 @@ class Steering:
             now: the time.
         """
         if alive:
-            self._observe(batch, in_flight, alive, _outcome(batch, failure, now), now, failure=failure)
+            self._observe(batch, in_flight, alive, _outcome(failure), now, failure=failure)
         if alive < len(left):
             gone = [request for request in left if request.state is RequestState.DONE]
             late = sum(_is_late(request, batch, now) for request in gone)
@@ -249,18 +244,11 @@ def _list_setting(kind: Kind) -> str:
     return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
 
 
-def _outcome(batch: Batch, failure: Failure, now: float) -> Outcome:
+def _outcome(failure: Failure) -> Outcome:
     """What a failure says of the load."""
     if failure.kind is FailureKind.REJECTED or failure.out_of_memory:
         return Outcome.DROPPED
-    if now - batch.sent_at > _SILENCE_S and failure.kind is FailureKind.MAYBE_PROCESSED and _gave_up(failure):
-        return Outcome.LATE
-    return Outcome.IGNORED
-
-
-def _gave_up(failure: Failure) -> bool:
-    """Whether it is how a gateway ends what was silent for too long."""
-    return failure.status in _GATEWAYS or (failure.status is None and issubclass(failure.error, ConnectionLost))
+    return Outcome.LATE if failure.cut_off else Outcome.IGNORED
 
 
 def _is_late(request: Request, batch: Batch, now: float) -> bool:

@@ -1,0 +1,123 @@
+"""What the limit is told of failures that are about load: what a gateway cuts off, and refusals that name a time."""
+
+import pytest
+
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome
+from batchclient._core.messages import FailureKind, Woke
+from batchclient.errors import ReadTimedOut, ServerFault
+from tests.playbook.playbook import Playbook, answered, calls, failed
+
+LOST, REJECTED = FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED
+
+
+class Told(Limit):
+    """A limit that never moves and remembers what it is told."""
+
+    __slots__ = ("samples",)
+
+    def __init__(self, limit):
+        super().__init__(limit, "given")
+        self.samples = []
+
+    def on_sample(self, sample):
+        self.samples.append(sample)
+
+
+def told(limit):
+    return [(sample.sequences, sample.outcome, sample.cut_off) for sample in limit.samples]
+
+
+# What a gateway cuts off --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "outcome", "is_cut_off"),
+    [
+        ({"silent_s": 25.0}, Outcome.LATE, True),
+        ({"silent_s": 25.0, "status": 502, "error": ServerFault}, Outcome.LATE, True),
+        ({"silent_s": 25.0, "status": 504, "error": ServerFault}, Outcome.LATE, True),
+        ({"silent_s": 20.0}, Outcome.IGNORED, False),
+        ({"silent_s": 20.0, "status": 504, "error": ServerFault}, Outcome.IGNORED, False),
+        ({"silent_s": 25.0, "status": 500, "error": ServerFault}, Outcome.IGNORED, False),
+        ({"silent_s": 600.0, "error": ReadTimedOut}, Outcome.IGNORED, False),
+    ],
+)
+def test_a_call_that_a_gateway_cuts_off_after_a_long_silence_is_late(failure, outcome, is_cut_off):
+    limit = Told(4)
+    play = Playbook(limit=limit)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    play.at(60.0) >> failed(a, LOST, delay=1.0, **failure) << []
+    (sample,) = limit.samples
+    assert (sample.outcome, sample.cut_off, sample.sequences) == (outcome, is_cut_off, 1)
+    assert (sample.sent_at, sample.now) == (0.0, 60.0)
+    # It is tried again as after any other break.
+    play.at(61.0) >> Woke() << ["send a"]
+
+
+def test_of_a_list_that_is_cut_off_each_call_is_told_once():
+    limit = Told(4)
+    play = Playbook(limit=limit)
+    a, b, c = calls("a b c")
+    c.deadline = 20.0
+    play.submit(a, b, c) >> Woke() << ["send a b c"]
+    play.at(1.0) >> answered(a) << ["resolve a"]
+    play.at(20.0) >> Woke() << ["reject c: DeadlineExceeded"]
+    play.at(31.0) >> failed(b, LOST, silent_s=30.0) << ["reject b: ConnectionLost"]
+    assert told(limit) == [
+        (1, Outcome.SUCCESS, False),
+        (1, Outcome.LATE, True),
+        # Nobody waited for the third any more when the gateway closed the connection.
+        (1, Outcome.LATE, False),
+    ]
+
+
+# Refusals that name a time ------------------------------------------------------------------------------------------
+
+
+def play_twenty():
+    """Twenty calls in flight, each in a request of its own; the last of them met the highest load."""
+    play = Playbook(limit=[LimitControl(FixedLimit(20))], max_list=1)
+    twenty = calls(20)
+    play.submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
+    return play, twenty
+
+
+def refused(request, **fields):
+    return failed(request, REJECTED, delay=2.0, status=429, **fields)
+
+
+def lowered(play):
+    """Whether a refusal has lowered the limit, once."""
+    changes = [(change.old, change.reason) for change in play.adjustments]
+    return changes == [(20, "the server refused work")] and play.endpoints[0].limit < 20
+
+
+def test_a_refusal_that_names_no_time_lowers_the_limit_at_once():
+    play, (*_, last) = play_twenty()
+    play.at(1.0) >> refused(last) << []
+    assert lowered(play)
+
+
+def test_a_refusal_that_names_a_time_lowers_the_limit_only_if_it_comes_again_after_that_time():
+    play, (*_, before, last) = play_twenty()
+    play.at(1.0) >> refused(last, retry_after_s=2.0) << []
+    assert not play.adjustments
+    # This one was sent before anybody had named a time; it names one that ends later.
+    play.at(1.5) >> refused(before, retry_after_s=2.0) << []
+    assert not play.adjustments
+    play.at(3.4) >> Woke() << []
+    play.at(3.5) >> Woke() << ["send c18", "send c19"]
+    assert play.endpoints[0].limit == 20
+    play.at(4.0) >> refused(last, retry_after_s=2.0) << []
+    assert lowered(play)
+
+
+def test_a_refusal_that_does_not_come_again_after_the_time_leaves_the_limit_alone():
+    play, twenty = play_twenty()
+    play.at(1.0) >> refused(twenty[-1], retry_after_s=2.0) << []
+    play.at(3.0) >> Woke() << ["send c19"]
+    for each in twenty:
+        play.at(play.now + 1.0) >> answered(each) << [f"resolve {each.waiter}"]
+    assert play.endpoints[0].limit == 20
+    assert not play.adjustments
