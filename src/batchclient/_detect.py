@@ -3,13 +3,15 @@
 Rules:
 - At most three GETs for one finding (see ``dialects/_fingerprints.py``), one at a time, on a connection of its own, with its own short time
   limit. What was found holds until the endpoint comes back from an outage: it may be another server then.
-- The first question comes when a batch is sent and the first one was sent a quarter of a second ago. Between calls no timer is alive
-  here; a question that is under way ends by itself within two seconds, or with the client.
+- The first question comes when a batch is sent and the first one was sent a quarter of a second ago. It comes after a tenth of a second
+  if calls are queued then and nothing has been answered: an engine's limit is higher once it is known to be one.
+- Between calls no timer is alive here; a question that is under way ends by itself within two seconds, or with the client.
 - Whatever goes wrong is no call's business: what was known, or taken for granted, then stays. Silence, a broken connection and a 503
   use up one of the three GETs, and are asked again after 5 and 60 s, if there are calls then.
 
-Why a quarter of a second: a test with a mocked transport expects its own requests and no other, and is over sooner (as in ``_feedback``, but
-less is lost there by waiting longer). Until it is known a server is spoken to as vLLM, and what it refuses is learnt from its refusals.
+Why so late: a test with a mocked transport expects its own requests and no other. It is over within a quarter of a second, and a mock has
+answered something within a tenth. (``_feedback`` waits longer: it loses less by it.) Until it is known a server is spoken to as vLLM, and what
+it refuses is learnt from its refusals.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ BODY_TRICKLES = "the headers came, and the body did not end"
 _log = logging.getLogger("batchclient")
 
 _FIRST_AFTER_S = 0.25
+_EARLY_AFTER_S = 0.1
 _PAUSES_S = (5.0, 60.0)
 _TIMEOUT_S = 2.0
 _TIMEOUTS = Timeouts(connect_s=1.0, read_s=_TIMEOUT_S, write_s=1.0)
@@ -46,13 +49,15 @@ _NO_SERVER: Page = (0, {}, b"")
 class _Endpoint:
     """What is known of one endpoint."""
 
-    __slots__ = ("ask_at", "asking", "fingerprint", "pauses", "transport")
+    __slots__ = ("ask_at", "asking", "early_at", "fingerprint", "pauses", "transport")
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.fingerprint = Fingerprint()
         self.ask_at: float | None = None
         """``None``: not before the first batch."""
+        self.early_at: float | None = None
+        """When to see whether it is to be asked before that; ``None``: that was seen, or there is no batch."""
         self.asking: Callable[[], object] | None = None
         self.pauses = list(_PAUSES_S)
 
@@ -60,6 +65,23 @@ class _Endpoint:
     def wants(self) -> bool:
         """Whether there is something to ask, and nobody asks it."""
         return self.asking is None and self.fingerprint.open
+
+    @property
+    def look_at(self) -> float | None:
+        """When something may be due."""
+        return self.ask_at if self.early_at is None else self.early_at
+
+    def begin(self, now: float) -> None:
+        """The first batch is sent."""
+        self.ask_at, self.early_at = now + _FIRST_AFTER_S, now + _EARLY_AFTER_S
+
+    def is_due(self, awaits_first_answer: Callable[[], bool], now: float) -> bool:
+        """Whether to ask now."""
+        if self.early_at is not None and self.early_at <= now:
+            self.early_at = None
+            if awaits_first_answer():
+                return True
+        return self.ask_at is not None and self.ask_at <= now
 
 
 class Detection:
@@ -70,6 +92,7 @@ class Detection:
         transports: one per endpoint, to its base URL; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
         is_busy: whether any call is under way.
+        awaits_first_answer: whether calls are queued, and nothing has ever been answered.
         report: told of each endpoint what was found out.
     """
 
@@ -79,12 +102,14 @@ class Detection:
         transports: Sequence[Transport],
         start_task: StartTask,
         is_busy: Callable[[], bool],
+        awaits_first_answer: Callable[[], bool],
         report: Callable[[int, ServerFacts], None],
     ) -> None:
         self._backend = backend
         self._endpoints = {number: _Endpoint(transport) for number, transport in enumerate(transports)}
         self._start_task = start_task
         self._is_busy = is_busy
+        self._awaits_first_answer = awaits_first_answer
         self._report = report
         self._timer: Cancellable | None = None
         self._ended = False
@@ -103,7 +128,7 @@ class Detection:
         now = self._backend.now()
         for endpoint in self._endpoints.values():
             if endpoint.ask_at is None:
-                endpoint.ask_at = now + _FIRST_AFTER_S
+                endpoint.begin(now)
         self._look()
 
     def sleep(self) -> None:
@@ -121,7 +146,7 @@ class Detection:
         if asking is not None:
             asking()
         endpoint.fingerprint, endpoint.pauses = Fingerprint(), list(_PAUSES_S)
-        endpoint.ask_at = self._backend.now()
+        endpoint.ask_at, endpoint.early_at = self._backend.now(), None
         self.wanted = True
         self.sleep()
         self.wake()
@@ -162,16 +187,16 @@ class Detection:
         self._timer = None
         if self._ended or self._backend.is_gone():
             return
-        now = self._backend.now()
+        # A timer may fire a little early.
+        now = self._backend.now() + 0.001
         for number, endpoint in list(self._endpoints.items()):
-            # A timer may fire a little early.
-            if endpoint.wants and endpoint.ask_at is not None and endpoint.ask_at <= now + 0.001:
+            if endpoint.wants and endpoint.is_due(self._awaits_first_answer, now):
                 endpoint.asking = _starting
                 cancel = self._start_task(partial(self._ask, number, endpoint), _starting)
                 # An eager task may be over already.
                 if endpoint.asking is _starting:
                     endpoint.asking = cancel
-        due = [each.ask_at for each in self._endpoints.values() if each.wants and each.ask_at is not None]
+        due = [each.look_at for each in self._endpoints.values() if each.wants and each.look_at is not None]
         if due and self._timer is None:
             self._timer = self._backend.call_at(min(due), self._look)
         self.wanted = any(each.fingerprint.open for each in self._endpoints.values())

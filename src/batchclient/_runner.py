@@ -149,7 +149,12 @@ class Runner:
         self._detection: Detection | None = None
         if detection_transports:
             self._detection = Detection(
-                backend, detection_transports, self.start_reader, lambda: not core.idle, self._report_server
+                backend,
+                detection_transports,
+                self.start_reader,
+                lambda: not core.idle,
+                lambda: core.awaits_first_answer,
+                self._report_server,
             )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,

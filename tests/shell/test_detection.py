@@ -11,9 +11,10 @@ from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost,
 from batchclient._core.kinds import Kind
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import Reply, ScriptedTransport, make_client, settle
+from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, settle
 
 FIRST_AFTER_S = 0.25
+EARLY_AFTER_S = 0.1
 
 
 def ok(**body):
@@ -147,6 +148,56 @@ async def test_short_calls_are_enough_if_there_are_some_later():
         await anyio.sleep(1.0)
         assert pages.asked == ["/models", "/version"]
         assert shown(client) == ["vllm 0.32.0"]
+
+
+async def test_where_calls_are_queued_and_nothing_is_answered_it_is_asked_after_a_tenth_of_a_second():
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    async with make(server, pages, limit=4) as client:
+        async with anyio.create_task_group() as group:
+            started = anyio.current_time()
+            group.start_soon(partial(under_way, client, server, 5.0, calls=5))
+            await anyio.sleep(EARLY_AFTER_S - 0.002)
+            assert pages.asked == []
+            await anyio.sleep(1.0)
+            assert shown(client) == ["vllm 0.32.0"]
+    assert pages.asked == ["/models", "/version"], "once, not again after a quarter of a second"
+    assert pages.asked_at[0] - started == pytest.approx(EARLY_AFTER_S, abs=0.002)
+
+
+@pytest.mark.parametrize("single_flight", [True, False])
+@pytest.mark.parametrize(
+    ("calls", "answered_after_s", "asked_after_s"),
+    [
+        (4, None, FIRST_AFTER_S),
+        (5, None, EARLY_AFTER_S),
+        (5, 0.09, FIRST_AFTER_S),
+        (5, 0.11, EARLY_AFTER_S),
+    ],
+)
+async def test_it_is_asked_early_only_where_calls_are_queued_and_nothing_is_answered(
+    calls, answered_after_s, asked_after_s, single_flight
+):
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    async with make(server, pages, limit=4, max_list=1, single_flight=single_flight) as client:
+        async with anyio.create_task_group() as group:
+            started = anyio.current_time()
+            group.start_soon(partial(under_way, client, server, 5.0, calls=calls))
+            if answered_after_s is not None:
+                await anyio.sleep(answered_after_s)
+                server.sent[0].release()
+    assert pages.asked_at[0] - started == pytest.approx(asked_after_s, abs=0.002)
+    assert pages.asked == ["/models", "/version"]
+
+
+async def test_a_server_that_answers_calls_by_the_hundred_within_a_tenth_of_a_second_sees_no_other_request():
+    server, pages = ScriptedTransport(), Pages(VLLM)
+    server.script = [lambda sent: Reply(chunks=[0.05, *echo(sent).chunks])] * 4
+    async with make(server, pages, limit=8, max_list=1) as client:
+        async with anyio.create_task_group() as group:
+            for number in range(32):
+                group.start_soon(client.complete, f"p{number}")
+    assert len(server.sent) == 32
+    assert pages.asked == []
 
 
 async def test_a_question_that_is_under_way_ends_with_the_client():

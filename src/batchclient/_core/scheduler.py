@@ -220,6 +220,11 @@ class Scheduler:
         """Whether no call and no batch is left."""
         return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
 
+    @property
+    def awaits_first_answer(self) -> bool:
+        """Whether calls are queued behind those in flight, and no server has ever answered anything."""
+        return bool(self._queue.size or self._outside.size) and not self._endpoints.known
+
     def asks_for_load(self, endpoint: int) -> bool:
         """Whether a report of this endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
         it = self._by_id.get(endpoint)

@@ -132,6 +132,11 @@ class SingleFlight:
         """Whether no call and no batch is left."""
         return self._scheduler.idle
 
+    @property
+    def awaits_first_answer(self) -> bool:
+        """As the scheduler's."""
+        return self._scheduler.awaits_first_answer
+
     def asks_for_load(self, endpoint: int) -> bool:
         """As the scheduler's."""
         return self._scheduler.asks_for_load(endpoint)
