@@ -66,13 +66,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     base_url: tuple[str, ...]
+    preset: Preset = "balanced"
     model: Annotated[str, Field(min_length=1)] | None = None
     headers: Mapping[str, str] = Field(default_factory=dict, repr=False)
     limit: Count | Literal["auto"]
     initial_limit: Count | None = None
     max_limit: Count = 1024
-    urgent: bool = False
-    """Whether a burst had better wait in the client than be served slowly: the ``latency`` preset."""
     p95_latency_s: PositiveSeconds | None = None
     time_to_first_token_s: PositiveSeconds | None = None
     max_list: Count
@@ -244,7 +243,7 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
     given = {name: value for name, value in arguments.items() if value is not None}
-    values = {"urgent": preset == "latency", **chosen, **given}
+    values = {"preset": preset, **chosen, **given}
     return _in_agreement(_checked(values), given)
 
 

@@ -157,8 +157,8 @@ class Limit:
         """
         return None
 
-    def on_restart(self, now: float) -> LimitChange | None:
-        """The server was started anew: what was learnt of it is void."""
+    def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
+        """The server was started anew: what was learnt of it is void, but for a guess of what it may have in flight."""
         return None
 
     def on_resume(self, now: float) -> LimitChange | None:

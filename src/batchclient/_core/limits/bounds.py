@@ -8,8 +8,8 @@ Rules:
   refusals may be about something else.
 - A refusal is about load unless as much load was served, or less load was refused as well (``Refusals``).
 - A refusal that names a time (``Retry-After``) is about how often calls come. It bounds the load only if it comes again after that time.
-- Answers are late where more than one in fifty is. If half of that load makes as large a share late, or two calls at once never are in time, it is not
-  load that makes them so: the bound goes, and lateness bounds nothing for a minute, then two, up to fifteen.
+- Answers are late where more than one in fifty is. Where half of a load brings clearly less in time, it is not load that makes them so: the bound goes back
+  to that load, and lateness bounds nothing below it for a minute, then two, up to fifteen. If two calls at once never are in time, the bound goes.
 
 Source: the cuts are those of TCP and of every limit by refusals since (Jacobson 1988).
 """
@@ -17,6 +17,7 @@ Source: the cuts are those of TCP and of every limit by refusals since (Jacobson
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from batchclient._core.limits.base import Outcome, Sample
 from batchclient._core.limits.refused import Refusals
@@ -32,10 +33,13 @@ _TIGHTEST_RATIO = 0.64
 _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
-_ALIKE_RATIO = 0.8
-"""A share of late answers that is so much of another, or more, is as large: the error of a few answers in a window."""
+_LOSS_RATIO = 0.8
+"""What half of the load must bring in time, of what the load did: the error of a few answers in a second."""
 _NOTHING_IN_TIME_RATIO = 0.7
 _ALONE = 2.0
+_KEPT_CUTS = 64
+_KEPT_S = 300.0
+_LEAST_COUNTED = 16
 _LEAST_ENDED = 4
 _LATENCY_SHARE = 0.1
 
@@ -48,8 +52,8 @@ class Bounds:
     """
 
     __slots__ = (
-        "_cooling_until", "_ended", "_first_late", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_silence",
-        "_tightest", "_useful", "_wait_until", "load", "reason",
+        "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
+        "_tightest", "_tokens", "_useful", "_wait_until", "load", "reason",
     )  # fmt: skip
 
     def __init__(self, *, lateness: bool = True) -> None:
@@ -68,9 +72,13 @@ class Bounds:
         self._refusals = Refusals()
         self._tightest = 1.0
         self._cooling_until = self._wait_until = -math.inf
-        self._rises_at = 0.0
-        self._first_late: tuple[float, float] | None = None
-        """The load that was the first to make answers late, and their share."""
+        self._rises_at, self._set_at = 0.0, -math.inf
+        self._counts_from, self._counted, self._tokens = 0.0, 0, 0
+        """Useful answers and their tokens, and since when they are counted."""
+        self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_KEPT_CUTS)
+        """When a load made answers late, that load, and useful tokens per second under them."""
+        self._futile_below = 0.0
+        """While lateness is silent, no bound is set below this."""
         self._silence = Silence()
         self._restart()
 
@@ -86,12 +94,19 @@ class Bounds:
             return False
         seconds = sample.now - sample.sent_at
         self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        if sample.sent_at < self._set_at:
+            # It was sent before the bound was set, and tells of the load before.
+            self._rise(sample.now, limit)
+            return False
         self._ended += sample.sequences
         if sample.outcome is Outcome.LATE:
             self._late += sample.sequences
             self._late_load += sample.sequences * sample.in_flight_at_sent
         elif sample.outcome is Outcome.SUCCESS:
             self._useful += sample.sequences
+            if sample.now >= self._counts_from:
+                self._counted += sample.sequences
+                self._tokens += sample.completion_tokens or sample.sequences
         if self._ended < max(_LEAST_ENDED, limit // 8):
             self._rise(sample.now, limit)
             return False
@@ -103,7 +118,7 @@ class Bounds:
     def _refused(self, sample: Sample, limit: int) -> bool:
         now = sample.now
         if sample.retry_after_s:
-            waited = sample.sent_at >= self._wait_until > -math.inf
+            waited = self._wait_until <= sample.sent_at < self._wait_until + _HOLDS_S
             self._wait_until = max(self._wait_until, now + sample.retry_after_s)
             if not waited:
                 return False
@@ -119,37 +134,51 @@ class Bounds:
                 return False
             self.load = load
             return True
-        self._set(min(float(sample.in_flight), limit * _CUT_RATIO / _BELOW_RATIO), "the server refused work", now)
+        self._set(min(_BELOW_RATIO * sample.in_flight, _CUT_RATIO * limit), "the server refused work", now)
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
-        """Some answers came too late: bound what is in flight, or find that it is not load that made them so."""
+        """Some answers came too late: bound what is in flight, unless it is not load that makes them so."""
         share, load = self._late / self._ended, self._late_load / self._late
-        if not self._heeds_lateness or now < self._cooling_until or self._silence.lasts(now):
+        if not self._heeds_lateness:
             return False
-        if self._is_no_matter_of_load(load, share):
-            self.load, self._first_late = math.inf, None
+        if self._silence.lasts(now) and load <= self._futile_below:
+            return False
+        # Of a few answers a rate is luck.
+        known = self._counted >= max(_LEAST_COUNTED, limit)
+        rate = self._tokens / max(now - self._counts_from, 1e-9) if known else math.nan
+        futile = self._futile_from(load, rate, limit, now)
+        if futile:
+            self.load, self.reason = futile, "fewer at once brought less in time"
+            self._rises_at = now + _HOLDS_S
+            self._futile_below = futile
+            self._cuts.clear()
             self._silence.begin(now)
             return True
         if self._useful:
-            self._set(min(load, float(limit)), "answers came too late", now)
+            if known:
+                self._cuts.append((now, load, rate))
+            ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
+            self._set(ratio * min(load, float(limit)), "answers came too late", now)
         else:
-            self._set(limit * _NOTHING_IN_TIME_RATIO / _BELOW_RATIO, "no answer came in time", now)
+            self._set(_NOTHING_IN_TIME_RATIO * limit, "no answer came in time", now)
         return True
 
-    def _is_no_matter_of_load(self, load: float, share: float) -> bool:
-        """Whether half of a load makes as many answers late; where none is in time, whether a call or two at once are late."""
+    def _futile_from(self, load: float, rate: float, limit: int, now: float) -> float:
+        """The load to go back to because half of it brings less in time; 0: lateness is a matter of load."""
         if not self._useful:
-            return load <= _ALONE
-        if self._first_late is None or self._first_late[0] < load:
-            self._first_late = load, share
-            return False
-        return load <= self._first_late[0] / 2 and share >= _ALIKE_RATIO * self._first_late[1]
+            return math.inf if limit <= _ALONE else 0.0
+        lately = ((cut, before) for at, cut, before in self._cuts if now - at < _KEPT_S)
+        return max((cut for cut, before in lately if load <= cut / 2 and rate < _LOSS_RATIO * before), default=0.0)
 
     def _set(self, load: float, reason: str, now: float) -> None:
-        self.load, self.reason = max(1.0, _BELOW_RATIO * load), reason
+        # A little more, so that a product that should be whole is not one less.
+        self.load, self.reason = max(1.0, load + 1e-9), reason
         self._tightest = max(1.0, _TIGHTEST_RATIO * self.load)
-        self._cooling_until = now + max(self._latency_s, _SHORTEST_EPISODE_S)
+        self._set_at = now
+        self._restart()
+        self._cooling_until = self._counts_from = now + max(self._latency_s, _SHORTEST_EPISODE_S)
+        self._tokens = self._counted = 0
         self._rises_at = now + _HOLDS_S
 
     def _rise(self, now: float, limit: int) -> None:
@@ -158,4 +187,7 @@ class Bounds:
             return
         self._rises_at = now + max(self._latency_s, _SHORTEST_EPISODE_S)
         self.load *= _RISE
+        if self.load > _RISE * (limit + 1):
+            # It bounds nothing any more.
+            self.load = math.inf
         self.reason = "no more was refused" if "refused" in self.reason else "no more came too late"

@@ -83,9 +83,10 @@ class LimitControl(Limit):
         self._number.on_resume(now)
         return self._decide()
 
-    def on_restart(self, now: float) -> LimitChange | None:
+    def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
+        # The number is the best guess there is.
+        self._number.on_restart(now, self.limit if self._pinned is None else None)
         self._bounds.forget()
-        self._number.on_restart(now)
         for objective in self._objectives:
             objective.on_restart(now)
         return self._decide()

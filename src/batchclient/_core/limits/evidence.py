@@ -6,8 +6,8 @@ Rules:
   ``N t / (w + s t)`` for answers of ``t`` tokens: the luck of long and short answers, which a count of tokens follows, is not in it.
   Two windows are compared at the same ``t``. Where answers come in one piece, it is ``N`` times the tokens over the sequence-seconds.
 - Time that callers left, or came too late for, belongs to the wait; its tokens count as none.
-- The error comes from slices of the window: the standard error of their mean. A slice is half a second or an eighth of a mean latency, so that
-  a machine's weather of a moment is in one slice.
+- The error comes from slices of the window: the standard error of their mean. A slice is 0.7 s or an eighth of a mean latency; that
+  neighbours are alike is allowed for.
 - What waits: of the time before first tokens, that beyond the least that was seen. As a share of an answer's time it is the share of what is in
   flight that waits (Little's law again).
 """
@@ -15,19 +15,21 @@ Rules:
 from __future__ import annotations
 
 import math
+from operator import mul
 from typing import NamedTuple
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["Rate", "Window"]
+__all__ = ["ONE_PIECE", "Rate", "Settling", "Window"]
 
-_SHORTEST_SLICE_S = 0.5
+_SHORTEST_SLICE_S = 0.7
 _SLICE_LATENCIES = 0.125
 _LEAST_SLICES = 6
+_MOST_ALIKE = 0.7
 _LEAST_SLICE_ANSWERS = 4
 _ALIKE = 0.18
 """A fifth, of logarithms."""
-_ONE_PIECE_SHARE = 0.98
+ONE_PIECE = 0.98
 """A stream that waits for its first token for a larger share of its time comes at its end, and shows no queue."""
 
 
@@ -108,14 +110,51 @@ class _Sums:
             token_s = (self.timed_s - self.first_s) / later
             first_s = (self.spent_s - self.timed_s + self.first_s) / self.useful
             # What came in one piece is taken to have had the others' tokens.
-            return max(0.0, first_s - token_s * (self.tokens - self.timed_tokens) / self.useful), token_s
+            later = (self.tokens - self.timed_tokens) - (self.useful - self.timed)
+            return max(0.0, first_s - token_s * later / self.useful), token_s
         token_s = self.spent_s / max(1, self.tokens)
         return token_s, token_s
 
     @property
     def shows_wait(self) -> bool:
         """Whether first tokens came at all, and not only with the last."""
-        return self.timed > self.useful / 2 and self.first_s < _ONE_PIECE_SHARE * self.timed_s
+        return self.timed > self.useful / 2 and self.first_s < ONE_PIECE * self.timed_s
+
+
+class Settling:
+    """Until what is in flight is what the limit makes it.
+
+    It is over when no more is in flight than the limit, and half of it, sent since, has ended; where calls share prefixes, when that has happened
+    twice: they have then come once more.
+
+    Args:
+        limit: sequences in flight, at most.
+        generations: how often.
+    """
+
+    __slots__ = ("_ended", "_generations", "_limit", "_since")
+
+    def __init__(self, limit: int, generations: int) -> None:
+        self._limit, self._generations = limit, generations
+        self._since = math.inf
+        """Since when what was sent is looked at."""
+        self._ended = 0
+
+    def __repr__(self) -> str:
+        return f"<Settling at {self._limit}, {self._generations} to go>"
+
+    def is_over(self, sample: Sample) -> bool:
+        """Take in a sample; return whether it is over."""
+        if self._since == math.inf:
+            if sample.in_flight - sample.sequences <= self._limit:
+                self._since = sample.now
+            return False
+        if sample.sent_at >= self._since:
+            self._ended += sample.sequences
+            if self._ended >= self._limit / 2:
+                self._generations -= 1
+                self._since, self._ended = sample.now, 0
+        return self._generations <= 0
 
 
 class Window:
@@ -140,10 +179,13 @@ class Window:
         """How many answers somebody got."""
         return self._all.useful
 
-    def add(self, sample: Sample, latency_s: float) -> None:
-        """Take in a sample that took some time; ``latency_s`` is what answers take on average."""
-        if sample.now < self.began:
-            return
+    @property
+    def latency_s(self) -> float:
+        """What an answer takes on average."""
+        return self._all.spent_s / max(1, self._all.count)
+
+    def add(self, sample: Sample) -> None:
+        """Take in a sample that took some time."""
         self._peak = max(self._peak, sample.in_flight)
         self._heaviest = max(self._heaviest, sample.weight)
         count = sample.sequences
@@ -155,7 +197,7 @@ class Window:
             self._outputs += count * math.log((sample.completion_tokens or count) / count)
         part = self._slice
         part.add(sample, spent_s)
-        least_s = max(_SHORTEST_SLICE_S, _SLICE_LATENCIES * latency_s)
+        least_s = max(_SHORTEST_SLICE_S, _SLICE_LATENCIES * self.latency_s)
         if part.useful >= _LEAST_SLICE_ANSWERS and sample.now - part.began >= least_s:
             self._slices.append(part)
             self._slice = _Sums(sample.now)
@@ -172,7 +214,11 @@ class Window:
             first_s, token_s = part.parts_s()
             rates.append(part.load * tokens / (first_s + token_s * (tokens - 1)))
         mean = sum(rates) / count
-        return math.sqrt(sum((rate - mean) ** 2 for rate in rates) / (count - 1) / count) / mean
+        off = [rate - mean for rate in rates]
+        squares = sum(each * each for each in off)
+        # What one slice has of the next one's luck (a machine's weather, calls that were in flight in both) makes the mean less certain.
+        alike = min(_MOST_ALIKE, max(0.0, sum(map(mul, off, off[1:])) / squares)) if squares else 0.0
+        return math.sqrt(squares / (count - 1) / count * (1 + alike) / (1 - alike)) / mean
 
     def rate(self, least_first_s: float) -> Rate:
         """What it says; some answer must have been useful.

@@ -54,10 +54,6 @@ class Refusals:
         requests = times * (served + refused) / refused
         return _poisson_tail(times, requests * share_below) < _CHANCE
 
-    def served_load(self) -> int:
-        """The highest load that an answer met lately; 0: there was none."""
-        return max((met for met, size in self._met if size > 0), default=0)
-
 
 def _count(sizes: Iterable[int]) -> tuple[int, int, int]:
     """Sequences served, sequences refused, and how many times there was a refusal."""

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 
 from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, ServerLoad
-from batchclient._core.limits.evidence import Rate, Window
+from batchclient._core.limits.evidence import ONE_PIECE, Rate, Settling, Window
 from batchclient._core.limits.queue import StandingQueue
 from batchclient._core.limits.silence import Silence
-from batchclient._core.limits.trial import Trial, Turn, Verdict
+from batchclient._core.limits.trial import SHARED, Trial, Turn, Verdict
 
 __all__ = ["Search"]
 
@@ -35,16 +35,11 @@ _MOST_ERROR = 0.05
 """Of a window's rate: with less a tenth is told from noise, three times of four at least."""
 _LONGEST_WINDOW_S = 60.0
 _JOB_SHARE = 0.1
-_SETTLE = 1.5
-"""Mean latencies: until most of what was sent before a change has ended."""
-_SETTLE_SHARED = 3.0
-"""Mean latencies: until conversations have come once more."""
 _USED_RATIO = 0.8
 _MORE = 1.4
 _RUNNING_RATIO = 0.75
 _WAITING_SHARE = 0.1
 """A shorter wait may be that for the step under way."""
-_SHARED_SHARE = 0.2
 _MARGIN = 0.05
 """A small queue is what refills a place the moment it comes free."""
 _LEAST_STEP = 0.9
@@ -66,7 +61,7 @@ class Search(Limit):
 
     __slots__ = (
         "_answered", "_ceiling", "_classes", "_cut_off_at", "_ended_at", "_latency_s", "_least_first_s", "_open", "_opens_to", "_queue", "_silences",
-        "_trial", "_turn", "_usual", "_window", "_work_since",
+        "_settling", "_trial", "_turn", "_usual", "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(self, start: int = 64, opens_to: int = 256, ceiling: int = 1024, turn: Turn | None = None) -> None:
@@ -86,7 +81,8 @@ class Search(Limit):
 
     def _forget(self) -> None:
         self._trial: Trial | None = None
-        self._window: Window | None = None
+        self._window = Window(-math.inf)
+        self._settling: Settling | None = Settling(self.limit, 1)
         self._least_first_s = math.inf
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
         self._usual: Rate | None = None
@@ -106,7 +102,7 @@ class Search(Limit):
         if sample.cut_off:
             self._cut_off_at = now
         if sample.outcome is Outcome.DROPPED:
-            return self.on_bound(now)
+            return self._end_trial(now)
         if sample.outcome is Outcome.IGNORED or now <= sample.sent_at:
             # What took no time (a mocked server's answer) has no rate.
             return None
@@ -114,11 +110,13 @@ class Search(Limit):
         self._queue.on_sample(sample)
         if self._open:
             change = self._answer(sample) or change
-        window = self._window
-        if window is None:
-            window = self._window = Window(now)
-        window.add(sample, self._latency_s)
-        return self._look(window, now) or change
+        if self._settling is not None:
+            if not self._settling.is_over(sample):
+                return change
+            self._settling = None
+            self._window = Window(now)
+        self._window.add(sample)
+        return self._look(self._window, now) or change
 
     def on_begun(self, running: int, now: float) -> LimitChange | None:
         if not self._open or running < _RUNNING_RATIO * self.limit:
@@ -133,14 +131,16 @@ class Search(Limit):
         if not engine or not self._open:
             return None
         self._open = False
-        return self._move(self._opens_to, "it is an engine that batches hundreds of calls", now)
+        return self._move(self._opens_to, "it is an engine that batches hundreds of calls")
 
     def on_resume(self, now: float) -> LimitChange | None:
         # The next job is not to begin with a limit that is tried.
         return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
 
-    def on_restart(self, now: float) -> LimitChange | None:
+    def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
         change = self._end_trial(now)
+        if guess is not None and guess < self.limit:
+            change = self._set(guess, "the server was started anew")
         self._queue.forget()
         self._forget()
         return change
@@ -158,7 +158,7 @@ class Search(Limit):
         if sample.sent_at - self._ended_at > _PAUSE_S + self._latency_s or self._work_since == math.inf:
             change = self._end_trial(now)
             self._work_since = sample.sent_at
-            self._window = None
+            self._settling = Settling(self.limit, 1)
         self._ended_at = now
         self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.first_tokens_s:
@@ -176,7 +176,8 @@ class Search(Limit):
 
     def _answer(self, sample: Sample) -> LimitChange | None:
         """An answer in one piece tells that its place is free again; a streamed one has told with its first token."""
-        if sample.first_tokens_s or sample.outcome is not Outcome.SUCCESS:
+        streamed = sample.first_tokens_s < ONE_PIECE * sample.sequences * (sample.now - sample.sent_at)
+        if (sample.first_tokens_s and streamed) or sample.outcome is not Outcome.SUCCESS:
             return None
         self._answered += sample.sequences
         if self._answered < self.limit or sample.in_flight < _USED_RATIO * self.limit:
@@ -190,20 +191,20 @@ class Search(Limit):
         self._answered = 0
         limit = min(self._opens_to, 2 * self.limit)
         self._open = limit < self._opens_to
-        return self._move(limit, reason, now)
+        return self._move(limit, reason)
 
     # Windows and trials --------------------------------------------------------------------------------------------
 
-    def _move(self, limit: int, reason: str, now: float, settle: float = _SETTLE) -> LimitChange | None:
+    def _move(self, limit: int, reason: str, generations: int = 1) -> LimitChange | None:
         """Set the limit, and look at it once what was sent before has ended."""
-        self._window = Window(now + min(_LONGEST_WINDOW_S, settle * self._latency_s))
+        self._settling = Settling(limit, generations)
         self._queue.restart()
         return self._set(limit, reason)
 
     def _look(self, window: Window, now: float) -> LimitChange | None:
         """See whether a window is over, and what follows."""
         seconds = now - window.began
-        if seconds < self._latency_s or not window.useful:
+        if seconds < window.latency_s or not window.useful:
             return None
         error = window.error
         if error > _ERROR:
@@ -244,7 +245,7 @@ class Search(Limit):
         self._usual = rate
         self._open = False
         self._trial = Trial(self.limit, rate, reason, limit, trusted and reason != "shared", self.limit)
-        return self._move(limit, why, now, self._settle(rate))
+        return self._move(limit, why, self._generations(rate))
 
     def _less(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
         """The lowest limit that something speaks for, what that is, and in words."""
@@ -258,7 +259,7 @@ class Search(Limit):
             why = f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
             said.append((served, "wait", why))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
-        if rate.shared > _SHARED_SHARE and self.limit > 1:
+        if rate.shared > SHARED and self.limit > 1:
             why = "calls share prefixes, and fewer of them may fit the server's cache better"
             lower.append((self.limit // 2, "shared", why))
         most = _LEAST_STEP * self.limit
@@ -274,9 +275,9 @@ class Search(Limit):
         return limit, "more", "to see whether more calls at once bring more"
 
     @staticmethod
-    def _settle(rate: Rate) -> float:
-        """For how many mean latencies what was sent before a change is felt."""
-        return _SETTLE_SHARED if rate.shared > _SHARED_SHARE else _SETTLE
+    def _generations(rate: Rate) -> int:
+        """How often calls must have come before a limit shows what it brings."""
+        return 2 if rate.shared > SHARED else 1
 
     def _judge(self, trial: Trial, rate: Rate, now: float) -> LimitChange | None:
         """Take in a window of a trial, and go on with it or end it."""
@@ -285,16 +286,20 @@ class Search(Limit):
         if trial.again:
             holds = trial.confirms(rate)
             return self._conclude(trial, trial.kept if holds else trial.first, now)
-        if trial.judge(rate) is Verdict.LOSES:
+        verdict = trial.judge(rate)
+        if verdict is Verdict.PERHAPS and trial.other > 1:
+            trial.other //= 2
+            return self._move(trial.other, "a cache that fits fewer calls may make up for it", self._generations(rate))
+        if verdict is not Verdict.HOLDS:
             self._silences[trial.reason].begin(now)
         elif trial.other < trial.first:
             further = self._less(rate, now)
             if further is not None:
                 trial.other, trial.reason, why = further
-                return self._move(trial.other, why, now, self._settle(rate))
+                return self._move(trial.other, why, self._generations(rate))
         if not trial.certain:
             trial.again = True
-            return self._move(trial.first, f"to compare with {trial.kept} once more", now, self._settle(rate))
+            return self._move(trial.first, f"to compare with {trial.kept} once more", self._generations(rate))
         return self._conclude(trial, trial.kept, now)
 
     def _conclude(self, trial: Trial, limit: int, now: float) -> LimitChange | None:
@@ -316,7 +321,7 @@ class Search(Limit):
             why = f"{trial.other} in flight brought {trial.lost:.0%} less"
         else:
             why = f"{trial.other} in flight brought no more to speak of"
-        return self._move(limit, why, now)
+        return self._move(limit, why)
 
     def _end_trial(self, now: float) -> LimitChange | None:
         """It says nothing: the limit is back."""
@@ -324,4 +329,4 @@ class Search(Limit):
         if trial is None:
             return None
         self._turn.give_back(self)
-        return self._move(trial.first, f"the trial of {trial.other} says nothing", now)
+        return self._move(trial.first, f"the trial of {trial.other} says nothing")

@@ -16,10 +16,14 @@ from enum import Enum
 
 from batchclient._core.limits.evidence import Rate
 
-__all__ = ["Trial", "Turn", "Verdict"]
+__all__ = ["SHARED", "Trial", "Turn", "Verdict"]
 
 _LOSS = 0.05
 _CLEARLY = 0.1
+_BEFORE_A_PEAK = 0.2
+"""Where calls share prefixes, throughput may fall so much between what overfills the cache and what fits it."""
+SHARED = 0.2
+"""Calls share prefixes where more of their prompts' tokens were sent before."""
 _GAIN = 0.03
 """What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth."""
 
@@ -29,6 +33,8 @@ class Verdict(Enum):
 
     HOLDS = "holds"
     """It is kept, until something lower is."""
+    PERHAPS = "perhaps"
+    """It loses, but something still lower may not."""
     LOSES = "loses"
     """The trial is over."""
 
@@ -67,7 +73,8 @@ class Trial:
         least = 1 + _GAIN if self.other > self.first else (1 - _LOSS) * self.best
         if gain < least:
             self.lost = 1 - gain
-            return Verdict.LOSES
+            bottom = self.other > self.first or rate.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
+            return Verdict.LOSES if bottom else Verdict.PERHAPS
         self.kept, self.gain, self.best = self.other, gain, max(self.best, gain)
         return Verdict.HOLDS
 
