@@ -26,7 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._common import machine, percentile, table, write_results
-from benchmarks.lab.driver import _Run
+from benchmarks.lab.asker import limit_setup
+from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
@@ -168,14 +169,16 @@ class _Arrivals(_Timed):
 
 def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     """One strategy on one server with one workload."""
-    one = _Run(replace(scenario, settings={}), strategy.limit(), seed, None)
+    scenario = replace(scenario, settings={})
+    one = Run(scenario, limit_setup(scenario, strategy.limit()), seed)
+    client = one.clients[0]
     made = make_settings("balanced", {"base_url": "http://lab/v1", **strategy.settings})
     rule = made.scheduler(VllmDialect())
     if strategy.plain:
         rule = replace(rule, plain_up_to_tokens=MANY)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
-    one.core.handle(Retuned(replace(rule, singles_above_tokens=MANY)), 0.0)
-    trace, workload = one.run(), one.workload
+    client.core.handle(Retuned(replace(rule, singles_above_tokens=MANY)), 0.0)
+    trace, workload = one.run()[0], client.workloads[0]
     assert isinstance(workload, _Timed)
     waits = sorted(workload.waits_s)
     return {

@@ -6,17 +6,19 @@ python -m benchmarks.lab --profiles A,B --algorithms knee --series --set _GAIN=0
 python -m benchmarks.lab --profiles A --static                  # the fixed limits alone
 python -m benchmarks.lab --profiles A --seeds 3 --p95 10        # the knee under a latency objective of 10 s
 python -m benchmarks.lab --once                                 # calls that are all asked at once
+python -m benchmarks.lab --draws 40 --first-seed 1              # servers and work drawn at random
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.lab import once, results, sweep
+from benchmarks.lab import drawn_command, once, results, sweep
 from benchmarks.lab.algorithms import ALGORITHMS
 from benchmarks.lab.driver import simulate
 from benchmarks.lab.profiles import SCENARIOS
@@ -54,7 +56,10 @@ def main() -> None:
         help="keep the figures in benchmarks/results (see report.py); those of fixed limits without --algorithms",
     )
     parser.add_argument("--fresh", action="store_true", help="do not use fixed limits' figures of an earlier run")
+    drawn_command.add_arguments(parser)
     options = parser.parse_args()
+    if options.draws is not None:
+        sys.exit(drawn_command.run(options))
     names = _chosen(options.profiles, SCENARIOS)
     if options.write and options.set:
         parser.error("--write keeps figures of the code as it is, without --set")

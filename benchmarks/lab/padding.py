@@ -17,6 +17,7 @@ from benchmarks.lab.workloads import Call
 from batchclient._core.messages import RequestState
 
 if TYPE_CHECKING:
+    from benchmarks.lab.asker import Client
     from benchmarks.lab.profiles import Change, Scenario
 
 
@@ -48,7 +49,11 @@ class PaddingServer(LabServer):
     def generated_tokens(self) -> int:
         return self._generated
 
-    def _running_tokens(self, now: float) -> float:
+    def _speaks(self, exchange: Exchange) -> bool:
+        """Its answers come when the batch is done."""
+        return False
+
+    def _running_tokens(self, now: float, client: Client | None) -> float:
         tokens = sum(
             taken[3]
             for taken in self._batch

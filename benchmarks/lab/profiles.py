@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from benchmarks.lab.workloads import Calls, Closed, Lengths, Open, Sessions, Workload
 
+from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.simulator.profiles import PROFILES, Profile
 
 
@@ -42,11 +43,47 @@ class Cache:
         tokens: how many it holds.
         held_tokens: what one conversation takes of it.
         found_tokens: how many of a prompt's tokens are found there; whole blocks only.
+        shared: its room is what running sequences leave of the KV; ``tokens`` and ``held_tokens`` are then not looked at.
     """
 
     tokens: int
     held_tokens: int
     found_tokens: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """When a client asks for a server's metrics page.
+
+    Args:
+        first_s: how long after it began.
+        every_s: how often from then on.
+    """
+
+    first_s: float = 1.0
+    every_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    """429 for calls above so many in a window of time, with the seconds until the next one as ``Retry-After``."""
+
+    calls_per_window: int
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The server says which it is.
+
+    Args:
+        after_s: so long after a client's first request.
+        facts: what its pages say.
+    """
+
+    after_s: float
+    facts: ServerFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +105,13 @@ class Scenario:
         cache: the server's prefix cache, if it has one.
         unsteadiness: how unsteady the machine under it is: the standard deviation of the logarithm of its speed, which wanders
             within about a second. 0.2 was seen between waves of equal calls on a real vLLM on two shared cores.
+        page: when its metrics page is asked for; ``None``: it has none.
+        known: when it says which server it is; ``None``: it never does.
+        rate: calls it takes in a window of time, at most.
+        gateway_s: how long a gateway before it waits for a byte; ``None``: there is no gateway.
+        urgent: who asks beside the workload, in a higher priority class.
+        clients: how many clients there are, each with such a workload.
+        join_every_s: how long after one client the next one begins.
     """
 
     name: str
@@ -83,6 +127,13 @@ class Scenario:
     padding: bool = False
     cache: Cache | None = None
     unsteadiness: float = 0.0
+    page: Page | None = Page()
+    known: Known | None = None
+    rate: RateLimit | None = None
+    gateway_s: float | None = None
+    urgent: Workload | None = None
+    clients: int = 1
+    join_every_s: float = 0.0
 
     def phases(self) -> tuple[float, ...]:
         """When the server is another one: 0 and every change after it."""

@@ -12,65 +12,29 @@ from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING
 
+from benchmarks.lab.exchange import Exchange, Reply
+from benchmarks.lab.gateway import CallWindow
+from benchmarks.lab.prefix_cache import CachingEngine, PrefixCache
 from benchmarks.lab.workloads import Call, Lengths
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.messages import Batch, Failure, RequestState
+from batchclient._core.messages import Batch, RequestState
 from batchclient.dialects._status import failure_of
 from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage
 
 if TYPE_CHECKING:
-    from benchmarks.lab.profiles import Cache, Change, Scenario
+    from benchmarks.lab.asker import Client
+    from benchmarks.lab.profiles import Change, Scenario
 
 _IN_FLIGHT = RequestState.IN_FLIGHT
 _REPORT_FIRST = 1_000_000_000
 _WEATHER_S = 1.0
 """How long an unsteady machine stays as slow as it is."""
 _CHOICES = (Choice(0, "", "stop"),)
-
-
-class Reply:
-    """What the client reads at one moment from one response."""
-
-    __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
-
-    def __init__(
-        self,
-        at: float,
-        batch: Batch,
-        answers: list[tuple[int, Completion]],
-        ended: bool,  # noqa: FBT001
-        failure: Failure | None = None,
-        begun: bool = False,  # noqa: FBT001, FBT002
-    ) -> None:
-        self.at = at
-        self.batch = batch
-        self.answers = answers
-        self.ended = ended
-        self.failure = failure
-        self.begun = begun
-        """Whether it is the last of the first tokens."""
-
-
-class Exchange:
-    """One batch in the server's hands."""
-
-    __slots__ = ("batch", "first_s", "gone", "left", "plain", "sequences", "tokens", "unbegun", "unfinished")
-
-    def __init__(self, batch: Batch) -> None:
-        size = len(batch.requests)
-        self.batch = batch
-        self.left = self.unbegun = size
-        self.unfinished = [batch.shape.weight] * size
-        self.tokens = [0] * size
-        self.first_s: list[float | None] = [None] * size
-        self.plain: list[tuple[int, Completion]] | None = None if batch.streamed else []
-        self.sequences: list[int] = []
-        self.gone = False
 
 
 class LabServer:
@@ -87,12 +51,13 @@ class LabServer:
         self.output_scale = 1.0
         self.outstanding = 0
         self.rejected = 0
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[Batch, Exchange] = {}
         self._agenda: deque[tuple[float, Exchange, int]] = deque()
         self._outbox: deque[Reply] = deque()
         self._api_free_at = -math.inf
         self._tenant_rng = random.Random(f"{seed}/tenant")
         self._sequences = 0
+        self._window = CallWindow(scenario.rate) if scenario.rate is not None else None
 
     # --- the client's side ---
 
@@ -109,12 +74,14 @@ class LabServer:
             failure = failure_of(422, said, None, streamed=batch.streamed, retry_after_s=None)
         elif profile.max_queued is not None and self.outstanding + sequences > profile.max_queued:
             failure = failure_of(429, "overloaded", None, streamed=batch.streamed, retry_after_s=None)
+        elif self._window is not None and (wait_s := self._window.refuses(size, now)) is not None:
+            failure = failure_of(429, "too many calls", None, streamed=batch.streamed, retry_after_s=wait_s)
         if failure is not None:
             self.rejected += sequences
             self._outbox.append(Reply(ready_at, batch, [], True, failure))
             return
         exchange = Exchange(batch)
-        self._exchanges[batch.id] = exchange
+        self._exchanges[batch] = exchange
         self.outstanding += sequences
         self._api_free_at = ready_at + size * profile.prompt_s
         for position in range(size):
@@ -123,7 +90,7 @@ class LabServer:
     def abort(self, batch: Batch, now: float) -> None:
         """The client has closed the connection: nothing of this batch reaches it any more."""
         self._outbox = deque(reply for reply in self._outbox if reply.batch is not batch)
-        exchange = self._exchanges.pop(batch.id, None)
+        exchange = self._exchanges.pop(batch, None)
         if exchange is None:
             return
         exchange.gone = True
@@ -172,10 +139,24 @@ class LabServer:
         """Everything it ever generated, wanted or not."""
         return 0
 
-    def underway_tokens(self, now: float) -> float:
-        """What it has generated of answers that are still to come and that somebody waits for."""
-        tokens = self._running_tokens(now)
+    def heard_at(self, batch: Batch, now: float) -> tuple[float, bool]:
+        """When the last byte of a batch's reply left, or else when the batch was sent; and whether there was one."""
+        exchange = self._exchanges.get(batch)
+        if exchange is None:
+            # Its end is on its way.
+            return now, True
+        if exchange.plain is None and self._speaks(exchange):
+            return now, True
+        if exchange.heard_at is None:
+            return batch.sent_at, False
+        return exchange.heard_at, True
+
+    def underway_tokens(self, now: float, client: Client | None = None) -> float:
+        """What it has generated of answers that are still to come and that somebody waits for; ``client``: of this one's alone."""
+        tokens = self._running_tokens(now, client)
         for exchange in self._exchanges.values():
+            if client is not None and exchange.batch.requests[0].waiter.client is not client:
+                continue
             if exchange.plain is not None or exchange.batch.shape.weight > 1:
                 for request, made, unfinished in zip(
                     exchange.batch.requests, exchange.tokens, exchange.unfinished, strict=True
@@ -186,7 +167,11 @@ class LabServer:
 
     # --- the engine's side ---
 
-    def _running_tokens(self, now: float) -> float:
+    def _running_tokens(self, now: float, client: Client | None) -> float:
+        raise NotImplementedError
+
+    def _speaks(self, exchange: Exchange) -> bool:
+        """Whether tokens of a streamed reply are leaving just now."""
         raise NotImplementedError
 
     def _engine_at(self) -> float:
@@ -212,7 +197,7 @@ class LabServer:
     def _first_token(self, exchange: Exchange, position: int, at: float) -> None:
         if exchange.plain is None and exchange.first_s[position] is None:
             batch = exchange.batch
-            read_at = self._spend(self.profile.event_s, at)
+            read_at = exchange.heard_at = self._spend(self.profile.event_s, at)
             exchange.first_s[position] = read_at - batch.sent_at
             exchange.unbegun -= 1
             # A batch whose answers have begun to end is no news.
@@ -233,9 +218,10 @@ class LabServer:
         usage = Usage(call.prompt_tokens, exchange.tokens[position])
         answer = (position, Completion(_CHOICES, usage, 1, exchange.first_s[position]))
         if ended:
-            del self._exchanges[batch.id]
+            del self._exchanges[batch]
         if exchange.plain is None:
-            self._outbox.append(Reply(self._spend(self.profile.event_s, at), batch, [answer], ended))
+            exchange.heard_at = self._spend(self.profile.event_s, at)
+            self._outbox.append(Reply(exchange.heard_at, batch, [answer], ended))
             return
         exchange.plain.append(answer)
         if ended:
@@ -247,12 +233,19 @@ class ContinuousServer(LabServer):
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         super().__init__(scenario, seed)
-        self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))
+        rng = random.Random(f"{seed}/engine")
+        self._cache: PrefixCache | CachingEngine | None = None
+        if scenario.cache is not None and scenario.cache.shared:
+            self.engine: Engine = CachingEngine(self.profile, rng, scenario.cache.found_tokens)
+            self._cache = self.engine
+        else:
+            self.engine = Engine(self.profile, rng)
+            if scenario.cache is not None:
+                self._cache = PrefixCache(scenario.cache)
         self._slowdown = 1.0
         self._weather_rng = random.Random(f"{seed}/weather")
         self._weather = 0.0
         self._weather_at = 0.0
-        self._cache = PrefixCache(scenario.cache) if scenario.cache is not None else None
         self._tenant: tuple[Lengths, Lengths] | None = None
 
     def apply(self, change: Change, now: float) -> None:
@@ -287,14 +280,19 @@ class ContinuousServer(LabServer):
     def generated_tokens(self) -> int:
         return self.engine.generation_tokens
 
-    def _running_tokens(self, now: float) -> float:
+    def _speaks(self, exchange: Exchange) -> bool:
+        running = map(self.engine._all.get, exchange.sequences)
+        return any(sequence is not None and sequence.state == _DECODE for sequence in running)
+
+    def _running_tokens(self, now: float, client: Client | None) -> float:
         ended = self.engine._ended
         tokens = 0
         for sequence in self.engine._all.values():
             if sequence.owner is None:
                 continue
             exchange, position = sequence.owner
-            if exchange.batch.requests[position].state is _IN_FLIGHT:
+            request = exchange.batch.requests[position]
+            if request.state is _IN_FLIGHT and (client is None or request.waiter.client is client):
                 tokens += sequence.generated
                 if sequence.state == _DECODE:
                     tokens += ended - sequence.joined_step
@@ -333,7 +331,7 @@ class ContinuousServer(LabServer):
     def _enter(self, exchange: Exchange, position: int, now: float) -> None:
         call: Call = exchange.batch.requests[position].waiter
         prompt_tokens = call.prompt_tokens
-        if self._cache is not None:
+        if isinstance(self._cache, PrefixCache):
             prompt_tokens = self._cache.uncached(call)
         report_every = 0 if exchange.plain is not None else _REPORT_FIRST
         for tokens in self._outputs(call):
@@ -354,35 +352,3 @@ class ContinuousServer(LabServer):
         rng = self._tenant_rng
         tokens = max(1, round(outputs.draw(rng) * self.output_scale))
         self.engine.submit(Sequence(self._sequences, prompts.draw(rng), tokens), now)
-
-
-class PrefixCache:
-    """Which conversations' prefixes are still in the KV cache: least recently used out first.
-
-    vLLM keeps the blocks of finished requests until somebody else needs them. A prefix is looked up when its request reaches the engine, and
-    counts as used then.
-
-    The sequence that finds its prefix is given to the engine without it, so that the cache's room is its own and not shared with the engine's KV.
-
-    Args:
-        cache: its sizes.
-    """
-
-    def __init__(self, cache: Cache) -> None:
-        self._room = cache.tokens // cache.held_tokens
-        self._found_tokens = cache.found_tokens
-        self._held: OrderedDict[int, None] = OrderedDict()
-        self.hits = 0
-        self.queries = 0
-
-    def uncached(self, call: Call) -> int:
-        """How many of the call's prompt tokens must be computed."""
-        self.queries += call.prompt_tokens
-        if call.conversation in self._held:
-            self._held.move_to_end(call.conversation)
-            self.hits += self._found_tokens
-            return max(1, call.prompt_tokens - self._found_tokens)
-        self._held[call.conversation] = None
-        if len(self._held) > self._room:
-            self._held.popitem(last=False)
-        return call.prompt_tokens

@@ -2,19 +2,25 @@
 
 Rules:
 - A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
-- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Open`` has Poisson arrivals. ``Sessions`` keeps as many conversations
-  open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv 2601.22705).
+- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Open`` has Poisson arrivals, ``Every`` regular ones.
+  ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv
+  2601.22705). ``Conversations`` keeps a fixed number of them open, ``Callers`` a fixed number of callers with one call each.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from batchclient._core.messages import Request, Shape
 from batchclient._core.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from benchmarks.lab.asker import Client
 
 PROMPT = b'"p"'
 
@@ -43,7 +49,9 @@ class Lengths:
 class Call:
     """What a request carries for the laboratory (it is the request's waiter)."""
 
-    __slots__ = ("asked_at", "conversation", "ended", "outputs", "prompt_tokens", "sent_at", "turn")
+    __slots__ = (
+        "asked_at", "asker", "client", "conversation", "ended", "failed", "outputs", "prompt_tokens", "sent_at", "turn",
+    )  # fmt: skip
 
     def __init__(self, prompt_tokens: int, outputs: tuple[int, ...], conversation: int = -1, turn: int = 0) -> None:
         self.prompt_tokens = prompt_tokens
@@ -52,7 +60,11 @@ class Call:
         self.turn = turn
         self.asked_at = 0.0
         self.sent_at = 0.0
-        self.ended = False
+        self.ended = self.failed = False
+        self.client: Client | None = None
+        """Whose it is."""
+        self.asker = 0
+        """Which of the client's workloads asked it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,8 @@ class Calls:
         max_tokens: what the caller asks for at most; above 4 replies are streamed.
         n: choices per call.
         timeout_s: the caller's patience, from the call on.
+        priority: their class.
+        alone_reason: why they never share a request; ``None``: they may.
     """
 
     prompts: Lengths
@@ -72,6 +86,8 @@ class Calls:
     max_tokens: int = 2048
     n: int = 1
     timeout_s: float | None = None
+    priority: int = 0
+    alone_reason: str | None = None
 
 
 class Running:
@@ -82,10 +98,19 @@ class Running:
 
     def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         self.calls = calls
-        self.shape = Shape(key=b"lab", body=b"{}", weight=calls.n, max_output_tokens=calls.max_tokens)
+        self.shape = Shape(
+            key=b"lab %d" % calls.priority,
+            body=b"{}",
+            weight=calls.n,
+            max_output_tokens=calls.max_tokens,
+            priority=calls.priority,
+            alone_reason=calls.alone_reason,
+        )
         self.rng = rng
         self.next_at = math.inf
         """When it does something by itself."""
+        self.over = False
+        """Whether it has asked all that it ever will and has every answer."""
         self._submit = submit
 
     def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
@@ -218,13 +243,153 @@ class _Once(Running):
 
     def __init__(self, data: Once, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         super().__init__(data.calls, rng, submit)
-        self._count = data.count
+        self._left = data.count
         self.next_at = 0.0
 
     def woke(self, now: float) -> None:
         self.next_at = math.inf
-        for _ in range(self._count):
+        for _ in range(self._left):
             self.ask(now)
 
+    def ended(self, call: Call, now: float) -> None:
+        self._left -= 1
+        self.over = not self._left
 
-Workload = Closed | Once | Open | Sessions
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """One call every so many seconds."""
+
+    calls: Calls
+    seconds: float
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Every(self, rng, submit)
+
+
+class _Every(Running):
+    latency_from_asked = True
+
+    def __init__(self, data: Every, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, rng, submit)
+        self._seconds = self.next_at = data.seconds
+
+    def woke(self, now: float) -> None:
+        self.next_at += self._seconds
+        self.ask(now)
+
+
+class _InTurn(Running):
+    """So many who ask one call at a time: the next one when the last has ended, after a pause."""
+
+    def __init__(self, calls: Calls, count: int, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(calls, rng, submit)
+        self._count = count
+        self._pausing: list[tuple[float, int, int]] = []
+        """(until when, conversation, turn)."""
+        self._ready: list[tuple[int, int]] = []
+        self.next_at = 0.0
+
+    def first(self, place: int) -> tuple[int, int]:
+        """The conversation and the turn that one of them begins with."""
+        raise NotImplementedError
+
+    def following(self, call: Call) -> tuple[float, int, int]:
+        """The pause after a call, and the conversation and the turn that come then."""
+        raise NotImplementedError
+
+    def woke(self, now: float) -> None:
+        if self._count:
+            # They come together, as a job's do.
+            self._ready += map(self.first, range(self._count))
+            self._count = 0
+        while self._pausing and self._pausing[0][0] <= now:
+            self._ready.append(heapq.heappop(self._pausing)[1:])
+        self._look_ahead()
+        self.look_now(now)
+
+    def ended(self, call: Call, now: float) -> None:
+        pause_s, conversation, turn = self.following(call)
+        if pause_s:
+            heapq.heappush(self._pausing, (now + pause_s, conversation, turn))
+            self._look_ahead()
+        else:
+            self._ready.append((conversation, turn))
+
+    def look(self, core: Scheduler, now: float) -> None:
+        self.look_now(now)
+
+    def look_now(self, now: float) -> None:
+        """Ask what is ready."""
+        ready, self._ready = self._ready, []
+        for conversation, turn in ready:
+            self.ask(now, conversation, turn)
+
+    def _look_ahead(self) -> None:
+        self.next_at = self._pausing[0][0] if self._pausing else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Conversations:
+    """So many conversations at once, each of ``turns`` calls with the same prefix; one that has ended is followed by another.
+
+    Args:
+        calls: what each turn is like.
+        count: conversations at once.
+        turns: calls of each.
+        pause_s: between an answer and the next turn: spread evenly, by half of it up and down.
+    """
+
+    calls: Calls
+    count: int
+    turns: int
+    pause_s: float = 0.0
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Conversations(self, rng, submit)
+
+
+class _Conversations(_InTurn):
+    def __init__(self, data: Conversations, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, data.count, rng, submit)
+        self._data = data
+        self._begun = data.count
+
+    def first(self, place: int) -> tuple[int, int]:
+        # Each is somewhere in its middle: they do not all end together.
+        return place, self.rng.randrange(self._data.turns)
+
+    def following(self, call: Call) -> tuple[float, int, int]:
+        pause_s = self._data.pause_s * self.rng.uniform(0.5, 1.5)
+        if call.turn + 1 < self._data.turns:
+            return pause_s, call.conversation, call.turn + 1
+        self._begun += 1
+        return pause_s, self._begun, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """So many callers, each with one call at a time. Who has had no answer asks again after a tenth of its patience."""
+
+    calls: Calls
+    count: int
+
+    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
+        return _Callers(self, rng, submit)
+
+
+class _Callers(_InTurn):
+    latency_from_asked = True
+
+    def __init__(self, data: Callers, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
+        super().__init__(data.calls, data.count, rng, submit)
+
+    def first(self, place: int) -> tuple[int, int]:
+        return -1, 0
+
+    def following(self, call: Call) -> tuple[float, int, int]:
+        patience_s = self.calls.timeout_s
+        return (patience_s / 10 if call.failed and patience_s is not None else 0.0), -1, 0
+
+
+Workload = Callers | Closed | Conversations | Every | Once | Open | Sessions

@@ -264,23 +264,33 @@ class Engine:
                 given += chunk
                 sequence.to_prefill -= chunk
                 sequence.kv += chunk
+        held = 0
         while admit and self._waiting and given < budget and len(self._running) < self.profile.max_num_seqs:
             sequence = self._waiting[0]
-            # The place for a prefix cache: tokens found there would be taken off ``to_prefill`` here.
-            chunk = min(budget - given, sequence.to_prefill)
-            if chunk > room - given:
+            found = self._found(sequence)
+            chunk = min(budget - given, sequence.to_prefill - found)
+            if found + chunk > room - given - held:
                 break
             self._waiting.popleft()
-            sequence.state = _PREFILL
-            sequence.to_prefill -= chunk
-            sequence.kv = chunk
+            self._admit(sequence, found)
+            sequence.to_prefill -= found + chunk
+            sequence.kv = found + chunk
             given += chunk
-            self._running[sequence.sequence_id] = sequence
-            self._prefilling.append(sequence)
-        self._kv_used += given
+            held += found
+        self._kv_used += given + held
         return given
 
     # --- one sequence ---
+
+    def _found(self, sequence: Sequence) -> int:
+        """How many of a waiting sequence's prompt tokens need not be prefilled: the place for a prefix cache."""
+        return 0
+
+    def _admit(self, sequence: Sequence, found: int) -> None:
+        """A waiting sequence runs from now on; ``found`` of its tokens were there."""
+        sequence.state = _PREFILL
+        self._running[sequence.sequence_id] = sequence
+        self._prefilling.append(sequence)
 
     def _join_decoding(self, at: float, sequence: Sequence, progress: list[Progress]) -> None:
         # The step that prefills the last chunk also yields the next token.

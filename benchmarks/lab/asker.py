@@ -1,0 +1,284 @@
+"""One client of the laboratory: the real scheduler, whoever calls it, and what its run leaves behind.
+
+Rules:
+- A ``Setup`` is what a client is made from. ``client_setup`` makes it from ``BatchClient``'s arguments with the client's own functions; ``limit_setup`` from
+  a limit that is given, with the scenario's settings.
+- The client acts in the moment in which a reply comes. Retries follow its default policy (``Backoff``).
+- It hears of the server's load, and which server it is, when a client would, if its arguments let it ask.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.lab.exchange import Reply
+from benchmarks.lab.profiles import Scenario
+from benchmarks.lab.trace import Trace
+from benchmarks.lab.workloads import Call, Running
+
+from batchclient._connections import Connections
+from batchclient._control import make_limit
+from batchclient._core.limits import Limit
+from batchclient._core.messages import (
+    AbortBatch,
+    Adjusted,
+    Answered,
+    Batch,
+    Begun,
+    Failed,
+    Failure,
+    FailureKind,
+    LoadReported,
+    Reject,
+    Request,
+    Resolve,
+    SendBatch,
+    ServerKnown,
+    Submitted,
+    Woke,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.settings import SchedulerSettings
+from batchclient._dialect_choice import DialectChoice
+from batchclient.config import make_settings
+from batchclient.dialects.vllm import VllmDialect
+from batchclient.errors import ConnectionLost
+from batchclient.retry import Backoff
+
+if TYPE_CHECKING:
+    from benchmarks.lab.driver import Run
+
+__all__ = ["Client", "Setup", "client_setup", "limit_setup"]
+
+_CLOSED = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "nobody waited for it any more")
+_URL = "http://lab/v1"
+_POLICY = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a client is made from.
+
+    Args:
+        settings: the core's.
+        make_limit: makes a new limit.
+        choice: which dialect is spoken; ``None``: which server it is is not asked.
+        asks_for_load: whether the server's page is asked for.
+    """
+
+    settings: SchedulerSettings
+    make_limit: Callable[[], Limit]
+    choice: DialectChoice | None = None
+    asks_for_load: bool = True
+
+
+def client_setup(arguments: Mapping[str, Any]) -> Setup:
+    """As ``BatchClient(url, **arguments)`` makes it; of its arguments about connections only ``dialect`` is known here."""
+    given = dict(arguments)
+    preset, dialect = given.pop("preset", "balanced"), given.pop("dialect", None)
+    settings = make_settings(preset, {"base_url": _URL, **given})
+    connections = Connections(settings, None, None, None, dialect)
+    choice = DialectChoice(dialect, ())
+    return Setup(
+        settings.scheduler(choice.at_first),
+        partial(make_limit, settings, hears_load=connections.asks_for_load),
+        choice if connections.detects else None,
+        connections.asks_for_load,
+    )
+
+
+def limit_setup(scenario: Scenario, limit: Limit, max_list: int | None = None) -> Setup:
+    """A scenario's own settings with this limit; ``max_list``: prompts per request, instead of the preset's."""
+    given = dict(scenario.settings)
+    if max_list is not None:
+        given["max_list"] = max_list
+    return Setup(make_settings("balanced", {"base_url": _URL, **given}).scheduler(VllmDialect()), lambda: limit)
+
+
+class Client:
+    """One scheduler with its callers.
+
+    Args:
+        run: the server's side.
+        setup: what it is made from.
+        number: its place among the clients of the run.
+        now: when it begins.
+    """
+
+    def __init__(self, run: Run, setup: Setup, number: int, now: float) -> None:
+        scenario, seed = run.scenario, f"{run.seed}" if not number else f"{run.seed}/{number}"
+        self._run = run
+        self._setup = setup
+        limit = setup.make_limit()
+        self.core = Scheduler(setup.settings, [limit])
+        self.endpoint = next(iter(self.core._endpoints))
+        self.trace = Trace(scenario.duration_s)
+        self.trace.limits.append((now, limit.limit))
+        self.delivered = 0
+        self.core_at: float | None = None
+        """The scheduler's next deadline, as of its last step."""
+        self._closed: set[int] = set()
+        self._rng = random.Random(f"{seed}/retry")
+        self._known_at = math.inf
+        page = scenario.page if setup.asks_for_load else None
+        self._page_every_s = page.every_s if page is not None else math.inf
+        self._page_at = now + page.first_s if page is not None else math.inf
+        self.workloads: list[Running] = []
+        for place, workload in enumerate(filter(None, (scenario.workload, scenario.urgent))):
+            rng = random.Random(f"{seed}/urgent" if place else f"{seed}/calls")
+            self.workloads.append(workload.start(rng, partial(self._submit, place)))
+
+    # Time ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_at(self) -> float:
+        """When it does something by itself."""
+        core_at = math.inf if self.core_at is None else self.core_at
+        return min(core_at, self._page_at, self._known_at, *(workload.next_at for workload in self.workloads))
+
+    def wake(self, now: float) -> None:
+        """Its time may have come."""
+        core = self.core
+        if self._known_at <= now:
+            self._known_at = math.inf
+            self._hear_of_server(now)
+        if self._page_at <= now:
+            self._page_at += self._page_every_s
+            load = self._run.server.load()
+            if load is not None and core.asks_for_load(0):
+                core.handle(LoadReported(0, load), now)
+        for workload in self.workloads:
+            if workload.next_at <= now:
+                workload.woke(now)
+        if self.core_at is not None and self.core_at <= now:
+            core.handle(Woke(), now)
+        self.step(now)
+
+    def step(self, now: float) -> None:
+        """Do what the scheduler says, until it says no more."""
+        self._obey(now)
+        self.core_at = self.core.next_deadline()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to be asked or answered."""
+        return self.workloads[0].over
+
+    def _hear_of_server(self, now: float) -> None:
+        known, choice = self._run.scenario.known, self._setup.choice
+        assert known is not None and choice is not None
+        _, caps = choice.of(known.facts)
+        self.core.handle(ServerKnown(0, caps, known.facts.slots, known.facts.server), now)
+
+    # Replies -------------------------------------------------------------------------------------------------------
+
+    def read(self, reply: Reply, now: float) -> None:
+        """A reply has come."""
+        batch, failure = reply.batch, reply.failure
+        if batch.id in self._closed:
+            return
+        if reply.begun:
+            self.core.handle(Begun(batch), now)
+        elif failure is None:
+            batch.heard = True
+            self.core.handle(Answered(batch, reply.answers, reply.ended), now)
+        else:
+            self.trace.refused += failure.status == 429
+            self.trace.cut += failure.kind is FailureKind.MAYBE_PROCESSED
+            error = failure.to_error(batch.requests[0].attempts)
+            delay_s = _POLICY.decide(error, batch.failures + 1, now - batch.oldest_at, self._rng)
+            self.core.handle(Failed(batch, failure, delay_s), now)
+        self._obey(now)
+
+    def _obey(self, now: float) -> None:
+        core, trace = self.core, self.trace
+        while True:
+            for command in core.commands():
+                kind = type(command)
+                if kind is Resolve:
+                    for request, completion in command.answers:
+                        self._resolve(request, completion.usage.completion_tokens, now)
+                elif kind is SendBatch:
+                    self._send(command.batch, now)
+                elif kind is Adjusted:
+                    adjustment = command.adjustment
+                    if adjustment.setting == "limit":
+                        trace.limits.append((adjustment.at, adjustment.new))
+                        trace.changes.append((adjustment.at, adjustment.new, adjustment.reason))
+                elif kind is Reject:
+                    for request, _ in command.errors:
+                        trace.failed += 1
+                        request.waiter.failed = True
+                        self._end(request, now)
+                elif kind is AbortBatch:
+                    self._closed.add(command.batch.id)
+                    self._run.front.abort(command.batch, now)
+                    core.handle(Failed(command.batch, command.batch.verdict or _CLOSED, None), now)
+            for workload in self.workloads:
+                workload.look(core, now)
+            if not core._commands:
+                return
+
+    # Calls ---------------------------------------------------------------------------------------------------------
+
+    def _submit(self, place: int, request: Request, now: float) -> None:
+        call: Call = request.waiter
+        call.client, call.asker = self, place
+        call.asked_at = now
+        self.trace.submitted += 1
+        self.core.handle(Submitted(request), now)
+
+    def _send(self, batch: Batch, now: float) -> None:
+        trace, in_flight = self.trace, self.endpoint.in_flight
+        trace.requests += 1
+        # A call heavier than the limit may run alone.
+        trace.over_limit += in_flight > max(batch.admitted_at, len(batch.requests) * batch.shape.weight)
+        trace.prompts += len(batch.requests)
+        for request in batch.requests:
+            request.waiter.sent_at = now
+        if trace.requests == 1 and self._run.scenario.known is not None and self._setup.choice is not None:
+            self._known_at = now + self._run.scenario.known.after_s
+        self._run.front.send(batch, now)
+
+    def _resolve(self, request: Request, tokens: int, now: float) -> None:
+        call: Call = request.waiter
+        trace = self.trace
+        trace.resolved += 1
+        self.delivered += tokens
+        if call.asker:
+            trace.urgent.append((now, now - call.asked_at))
+        else:
+            trace.ends.append(now)
+            trace.tokens.append(tokens)
+            from_asked = self.workloads[0].latency_from_asked
+            trace.latencies_s.append(now - (call.asked_at if from_asked else call.sent_at))
+        self._end(request, now)
+
+    def _end(self, request: Request, now: float) -> None:
+        """A caller is told; it is told once."""
+        call: Call = request.waiter
+        if call.ended:
+            raise AssertionError(f"{request!r} ended twice")
+        call.ended = True
+        self.workloads[call.asker].ended(call, now)
+
+    # What the run looks at -----------------------------------------------------------------------------------------
+
+    def sample(self, now: float, *, alone: bool) -> None:
+        """Note what is in flight and what was useful so far; ``alone``: there is no other client."""
+        self.trace.in_flight.append(self.endpoint.in_flight)
+        underway = self._run.server.underway_tokens(now, None if alone else self)
+        self.trace.useful.append(self.delivered + underway)
+
+    def close(self, now: float) -> Trace:
+        """The run is over."""
+        trace, left = self.trace, self.core.statistics()
+        trace.duration_s = now
+        flying = (left.in_flight - left.abandoned) // self.workloads[0].shape.weight
+        trace.left = left.queued + left.waiting + left.backing_off + flying
+        return trace

@@ -1,0 +1,200 @@
+"""What draws came to, as tables, and whether that is enough.
+
+Rules:
+- A *share* is a run's throughput over the best fixed limit's of the same draw. ``rated``: useful answers over the rate's allowance. ``siblings``: the sum of the
+  clients' over what one client has on that server with the same arm.
+- *Latency* is the mean latency over that of the best fixed limit.
+- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency at the median.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.lab.drawn_runs import ArmRun, FixedRun, best
+from benchmarks.lab.draws import Draw
+
+__all__ = ["Result", "described", "group_of", "lines", "page_lines", "percentile"]
+
+_READ = 3
+"""Draws of each family and arm that are shown one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One arm on one draw beside what it is compared with.
+
+    Args:
+        drawn: the draw.
+        run: the arm's.
+        grid: the fixed limits; empty where they are not looked at.
+        lone: of siblings, the same arm as the only client.
+    """
+
+    drawn: Draw
+    run: ArmRun
+    grid: Sequence[FixedRun] = ()
+    lone: ArmRun | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the throughput that is the measure here."""
+        if self.lone is not None:
+            return self.run.half / self.lone.half
+        rate = self.drawn.scenario.rate
+        if rate is not None:
+            return self.run.answered / (rate.calls_per_window / rate.window_s * self.run.duration_s)
+        return self.run.whole / best(self.grid).whole
+
+    @property
+    def half(self) -> float:
+        """The share in the last half; the share itself where that is the same."""
+        return self.run.half / best(self.grid, half=True).half if self.grid else self.share
+
+    @property
+    def latency(self) -> float:
+        """Over the best fixed limit's."""
+        return self.run.mean_s / best(self.grid).mean_s if self.grid else math.nan
+
+    @property
+    def refused(self) -> float:
+        """The share of requests that were answered with 429."""
+        return self.run.refused / max(1, self.run.requests)
+
+    @property
+    def urgent(self) -> float:
+        """The wait of the calls of a higher class, over what it is with the limit at the server's slots; infinite if none was answered."""
+        at_slots = next((run.urgent_s for run in self.grid if run.limit == self.drawn.slots), math.nan)
+        return math.inf if math.isnan(self.run.urgent_s) else self.run.urgent_s / at_slots
+
+
+def group_of(drawn: Draw) -> str:
+    """Under which name a draw is counted."""
+    if drawn.family != "once":
+        return drawn.family
+    return "once, known" if drawn.known else "once, not known"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Between the two values next to that place."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = ordered[int(place)]
+    above = ordered[min(int(place) + 1, len(ordered) - 1)]
+    return below if below == above else below + (place - int(place)) * (above - below)
+
+
+def described(drawn: Draw) -> str:
+    """A draw's parameters in one line; lengths as mean~sigma."""
+    scenario, server, calls = drawn.scenario, drawn.scenario.server, drawn.scenario.workload.calls
+    parts = [
+        f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to {calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens",
+        f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, {server.sequence_s * 1e6:.0f} µs a sequence",
+        f"prefill {server.prefill_token_s * 1e6:.0f} µs, {server.step_tokens} a step",
+        f"{server.max_num_seqs} sequences, KV {server.kv_tokens}",
+    ]
+    for name in ("count", "turns", "pause_s"):
+        if (value := getattr(scenario.workload, name, None)) is not None:
+            parts.append(f"{name} {value:.3g}")
+    if scenario.cache is not None:
+        held = scenario.cache.tokens / scenario.cache.held_tokens
+        parts.append(f"cache for {held:.0f} prefixes of {scenario.cache.found_tokens}")
+    if calls.timeout_s is not None:
+        parts.append(f"patience {calls.timeout_s:.2f} s")
+    if server.max_queued is not None:
+        parts.append(f"429 above {server.max_queued}")
+    if scenario.rate is not None:
+        parts.append(f"{scenario.rate.calls_per_window} calls in {scenario.rate.window_s:.1f} s")
+    for change in scenario.changes:
+        what = {
+            "slowdown": change.slowdown,
+            "outputs ×": change.output_scale,
+            "foreign": change.tenant_sequences or None,
+        }
+        parts += [f"{name} {value:.3g} at {change.at_s:.0f} s" for name, value in what.items() if value is not None]
+    if scenario.clients > 1:
+        parts.append(f"{scenario.clients} clients")
+    if scenario.gateway_s is not None:
+        parts.append(f"gateway {scenario.gateway_s:.0f} s")
+    parts.append(f"unsteady {scenario.unsteadiness:g}")
+    parts.append(f"{'known' if drawn.known else 'not known'}, {'page' if drawn.has_page else 'no page'}")
+    parts.append(f"{scenario.duration_s:.0f} s")
+    return "; ".join(parts)
+
+
+def lines(results: Sequence[Result]) -> Iterator[str]:
+    """The table, and the worst draws under each arm."""
+    groups: dict[str, dict[str, list[Result]]] = {}
+    for result in results:
+        groups.setdefault(group_of(result.drawn), {}).setdefault(result.run.arm, []).append(result)
+    yield "| family | arm | draws | mean | tenth | below 0.5 | worst | last half: mean | tenth | latency | beside |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
+    for group, arms in groups.items():
+        for arm, of_arm in arms.items():
+            yield _row(group, arm, of_arm)
+    for group, arms in groups.items():
+        for arm, of_arm in arms.items():
+            yield ""
+            yield f"{group}, {arm}: the worst"
+            for result in sorted(of_arm, key=lambda each: each.share)[:_READ]:
+                yield from _read(result)
+
+
+def _row(group: str, arm: str, results: Sequence[Result]) -> str:
+    shares, halves = [each.share for each in results], [each.half for each in results]
+    latencies = [each.latency for each in results if not math.isnan(each.latency)]
+    latency = f"{statistics.median(latencies):.2f}" if latencies else ""
+    return (
+        f"| {group} | {arm} | {len(results)} | {statistics.mean(shares):.3f} | {percentile(shares, 0.1):.3f}"
+        f" | {sum(share < 0.5 for share in shares)} | {min(shares):.3f} | {statistics.mean(halves):.3f}"
+        f" | {percentile(halves, 0.1):.3f} | {latency} | {_beside(results)} |"
+    )
+
+
+def _beside(results: Sequence[Result]) -> str:
+    family = results[0].drawn.family
+    if family == "rated":
+        return f"refused {statistics.mean(each.refused for each in results):.1%} of requests"
+    if family == "siblings":
+        least = [each.run.least for each in results]
+        return f"smallest share: median {statistics.median(least):.2f}, tenth {percentile(least, 0.1):.2f}"
+    if family == "small":
+        waits = [each.urgent for each in results]
+        return (
+            f"higher class waits: median {statistics.median(waits):.2f} ×, ninth tenth {percentile(waits, 0.9):.2f} ×"
+        )
+    failed = sum(each.run.failed for each in results)
+    return f"failed {failed / max(1, failed + sum(each.run.answered for each in results)):.1%}" if failed else ""
+
+
+def _read(result: Result) -> Iterator[str]:
+    run = result.run
+    fixed = f"best fixed {best(result.grid).limit}" if result.grid else "no fixed limits"
+    path = " ".join(f"{limit}@{at:g}" for at, limit in run.limits[-6:])
+    yield f"  {result.share:.3f} seed {run.seed}: {described(result.drawn)}"
+    yield f"      {fixed}; the arm at {run.limit:.0f} at the end ({path}); last: {run.reason}"
+
+
+def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
+    """The same arm with and without the server's page: the ratio of what it brings."""
+    families: dict[str, list[float]] = {}
+    for with_page, without in pairs:
+        families.setdefault(with_page.family, []).append(page_ratio(with_page, without))
+    yield "| family | draws | with a page over without: mean | tenth | below 0.85 | worst |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for family, ratios in families.items():
+        below = sum(ratio < 0.85 for ratio in ratios)
+        yield (
+            f"| {family} | {len(ratios)} | {statistics.mean(ratios):.3f} | {percentile(ratios, 0.1):.3f}"
+            f" | {below} | {min(ratios):.3f} |"
+        )
+
+
+def page_ratio(with_page: ArmRun, without: ArmRun) -> float:
+    """What a page brings."""
+    if with_page.family == "rated":
+        return with_page.answered / max(1, without.answered)
+    return with_page.whole / without.whole if without.whole else 1.0

@@ -1,0 +1,61 @@
+"""One batch between a client and the laboratory's server: what the server holds of it, and what comes back."""
+
+from __future__ import annotations
+
+from batchclient._core.messages import Batch, Failure
+from batchclient.types import Completion
+
+__all__ = ["Exchange", "Reply"]
+
+
+class Reply:
+    """What the client reads at one moment from one response."""
+
+    __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
+
+    def __init__(
+        self,
+        at: float,
+        batch: Batch,
+        answers: list[tuple[int, Completion]],
+        ended: bool,  # noqa: FBT001
+        failure: Failure | None = None,
+        begun: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.at = at
+        self.batch = batch
+        self.answers = answers
+        self.ended = ended
+        self.failure = failure
+        self.begun = begun
+        """Whether it is the last of the first tokens."""
+
+
+class Exchange:
+    """One batch in the server's hands."""
+
+    __slots__ = (
+        "batch",
+        "first_s",
+        "gone",
+        "heard_at",
+        "left",
+        "plain",
+        "sequences",
+        "tokens",
+        "unbegun",
+        "unfinished",
+    )
+
+    def __init__(self, batch: Batch) -> None:
+        size = len(batch.requests)
+        self.batch = batch
+        self.left = self.unbegun = size
+        self.unfinished = [batch.shape.weight] * size
+        self.tokens = [0] * size
+        self.first_s: list[float | None] = [None] * size
+        self.plain: list[tuple[int, Completion]] | None = None if batch.streamed else []
+        self.sequences: list[int] = []
+        self.gone = False
+        self.heard_at: float | None = None
+        """When the last byte that is an event left; ``None``: none has."""
