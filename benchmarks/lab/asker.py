@@ -120,8 +120,9 @@ class Client:
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
-        self.core_at: float | None = None
-        """The scheduler's next deadline, as of its last step."""
+        self.next_at = now
+        """When it does something by itself."""
+        self._core_at: float | None = None
         self._closed: set[int] = set()
         self._rng = random.Random(f"{seed}/retry")
         self._known_at = math.inf
@@ -134,12 +135,6 @@ class Client:
             self.workloads.append(workload.start(rng, partial(self._submit, place)))
 
     # Time ----------------------------------------------------------------------------------------------------------
-
-    @property
-    def next_at(self) -> float:
-        """When it does something by itself."""
-        core_at = math.inf if self.core_at is None else self.core_at
-        return min(core_at, self._page_at, self._known_at, *(workload.next_at for workload in self.workloads))
 
     def wake(self, now: float) -> None:
         """Its time may have come."""
@@ -155,14 +150,19 @@ class Client:
         for workload in self.workloads:
             if workload.next_at <= now:
                 workload.woke(now)
-        if self.core_at is not None and self.core_at <= now:
+        if self._core_at is not None and self._core_at <= now:
             core.handle(Woke(), now)
         self.step(now)
 
     def step(self, now: float) -> None:
         """Do what the scheduler says, until it says no more."""
         self._obey(now)
-        self.core_at = self.core.next_deadline()
+        self._core_at = core_at = self.core.next_deadline()
+        next_at = min(self._page_at, self._known_at) if core_at is None else min(core_at, self._page_at, self._known_at)
+        for workload in self.workloads:
+            if workload.next_at < next_at:
+                next_at = workload.next_at
+        self.next_at = next_at
 
     @property
     def over(self) -> bool:
@@ -193,7 +193,7 @@ class Client:
             error = failure.to_error(batch.requests[0].attempts)
             delay_s = _POLICY.decide(error, batch.failures + 1, now - batch.oldest_at, self._rng)
             self.core.handle(Failed(batch, failure, delay_s), now)
-        self._obey(now)
+        self.step(now)
 
     def _obey(self, now: float) -> None:
         core, trace = self.core, self.trace

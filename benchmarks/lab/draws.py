@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.lab.capacity import Capacity
+from benchmarks.lab.prefix_cache import BLOCK_TOKENS
 from benchmarks.lab.profiles import Cache, Change, Known, Page, RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Every, Lengths, Once, Workload
 
@@ -53,8 +54,6 @@ _TIMED = ("changes", "neighbour", "siblings")
 _ROOM_CALLS = 8
 _SPREAD = 4
 """How many times as long as the mean a prompt or an answer may be: a server that has room for 8 calls has room for any one."""
-_BLOCK = 16
-"""vLLM's: a prefix cache finds whole blocks only."""
 _PAGE = Page(_feedback._FIRST_AFTER_S, _feedback._INTERVAL_S)
 
 
@@ -209,7 +208,7 @@ def _conversation(rng: random.Random) -> tuple[Calls, int, int]:
     outputs = _answers(rng, rng.choice((4, 32, 150)))
     own = round(_log(rng, 16, 128))
     calls = Calls(Lengths(prefix + own), outputs, outputs.most_tokens)
-    return calls, prefix // _BLOCK * _BLOCK, round(_log(rng, 4, 96))
+    return calls, prefix // BLOCK_TOKENS * BLOCK_TOKENS, round(_log(rng, 4, 96))
 
 
 def _sessions(rng: random.Random) -> Draw:

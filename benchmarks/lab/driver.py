@@ -72,13 +72,8 @@ class Run:
             replies = front.advance(until)
             if replies:
                 now = replies[0].at
-                told = {}
                 for reply in replies:
-                    client = reply.batch.requests[0].waiter.client
-                    client.read(reply, now)
-                    told[client] = None
-                for client in told:
-                    client.step(now)
+                    reply.batch.requests[0].waiter.client.read(reply, now)
                 if clients[0].over and len(clients) == self.scenario.clients:
                     break
                 continue

@@ -18,7 +18,10 @@ from batchclient.simulator.profiles import Profile
 if TYPE_CHECKING:
     from benchmarks.lab.profiles import Cache
 
-__all__ = ["CachingEngine", "PrefixCache"]
+__all__ = ["BLOCK_TOKENS", "CachingEngine", "PrefixCache"]
+
+BLOCK_TOKENS = 16
+"""vLLM's: only whole blocks are found again."""
 
 
 class PrefixCache:
@@ -87,7 +90,7 @@ class CachingEngine(Engine):
         return seconds
 
     def _found(self, sequence: Sequence) -> int:
-        kept = self._kept.get(_conversation(sequence), 0)
+        kept = self._kept.get(_conversation(sequence), 0) // BLOCK_TOKENS * BLOCK_TOKENS
         return min(kept, self._found_tokens, sequence.prompt_tokens - 1)
 
     def _admit(self, sequence: Sequence, found: int) -> None:
