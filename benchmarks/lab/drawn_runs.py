@@ -31,7 +31,7 @@ from batchclient._core.limits import FixedLimit
 
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
 
-VERSION = 1
+VERSION = 2
 """Of draws, server, driver and workloads together: with another one every kept grid is void."""
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "draws"
 _LIMITS = tuple(2**power for power in range(10, -1, -1))

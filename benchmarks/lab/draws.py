@@ -1,6 +1,7 @@
 """Servers and work drawn at random, by family and seed. Data only: the same family and seed always give the same draw.
 
-Each number is drawn evenly or, where it says *log*, log-uniformly. ``FAMILIES`` names the families; each function below is one.
+Each number is drawn evenly or, where it says *log*, log-uniformly. ``FAMILIES`` names the families; each function below is one. What half of the draws have goes
+by the seed's digits in base two, so that eight seeds in a row have every mixture: it is known which server it is, there is a metrics page, there is a gateway.
 
 How long a draw is watched, in virtual time: until ``_CALLS`` calls could be answered at the most that the server can do (``capacity``), 40 mean
 latencies, and a minute; ten minutes at most, and less than a minute where that would be more than ``_MOST_CALLS``. ``once`` ends with its last answer. Where
@@ -68,7 +69,7 @@ class Draw:
         capacity: what the server can do, by the formula.
         judged_from_s: from when on the throughput counts.
         slots: sequences that the server runs at once, where that is what the family is about.
-        most_fixed: no fixed limit above this differs from it.
+        most_fixed: no fixed limit above this is tried: it would be the same, or refused even more often.
     """
 
     family: str
@@ -104,7 +105,16 @@ def draw(family: str, seed: int) -> Draw:
     while True:
         made = FAMILIES[family](rng)
         if family not in _TIMED or made.capacity.most_per_s * made.scenario.duration_s <= _MOST_CALLS:
-            return replace(made, family=family, seed=seed, scenario=replace(made.scenario, name=f"{family}/{seed}"))
+            break
+    scenario = made.scenario
+    scenario = replace(
+        scenario,
+        name=f"{family}/{seed}",
+        known=scenario.known if seed % 2 else None,
+        page=scenario.page if seed // 2 % 2 else None,
+        gateway_s=scenario.gateway_s if seed // 4 % 2 else None,
+    )
+    return replace(made, family=family, seed=seed, scenario=scenario)
 
 
 # What all families draw alike --------------------------------------------------------------------------------------
@@ -151,10 +161,10 @@ def _means(calls: Calls) -> tuple[float, float]:
     return calls.prompts.mean_tokens, calls.outputs.mean_tokens
 
 
-def _watched_s(calls_per_s: float, latencies_s: float) -> float:
+def _watched_s(calls_per_s: float, latencies_s: float, most_calls: int = _MOST_CALLS) -> float:
     """For so many answers a second; ``latencies_s``: as long as the latencies that it takes at least."""
     enough_s = min(_LONGEST_S, max(_CALLS / calls_per_s, latencies_s, _USUAL_S))
-    return min(enough_s, max(_MOST_CALLS / calls_per_s, _SHORTEST_S))
+    return min(enough_s, max(most_calls / calls_per_s, _SHORTEST_S))
 
 
 def _usually_s(capacity: Capacity) -> float:
@@ -174,9 +184,10 @@ def _draw(
     **more: Any,
 ) -> Draw:
     unsteadiness = rng.choice((0.0, 0.0, 0.05, 0.15))
-    page = _PAGE if rng.random() < 1 / 2 else None
-    known = Known(rng.uniform(0.1, 0.3), facts) if rng.random() < 1 / 2 else None
-    scenario = Scenario("", "", server, workload, duration_s, unsteadiness=unsteadiness, page=page, known=known, **more)
+    known = Known(rng.uniform(0.1, 0.3), facts)
+    scenario = Scenario(
+        "", "", server, workload, duration_s, unsteadiness=unsteadiness, page=_PAGE, known=known, **more
+    )
     return Draw("", 0, scenario, capacity, judged_from_s, slots, most_fixed)
 
 
@@ -248,8 +259,9 @@ def _refusing(rng: random.Random) -> Draw:
     server, calls, capacity = _plain(rng)
     most = round(_log(rng, 16, 300))
     server = replace(server, max_queued=most)
-    # The next limit above it is refused all the time; those further above are so more often.
-    return _draw(rng, server, Closed(calls), capacity, _usually_s(capacity), most_fixed=_power_above(most))
+    # A limit above it is refused all the time, which takes the simulation ten times as long. Those beyond the next one are so more often.
+    duration_s = _watched_s(capacity.most_per_s, _LATENCIES * capacity.busy_s, _MOST_CALLS // 4)
+    return _draw(rng, server, Closed(calls), capacity, duration_s, most_fixed=_power_above(most))
 
 
 def _rated(rng: random.Random) -> Draw:
@@ -303,11 +315,11 @@ def _small(rng: random.Random) -> Draw:
     slots = rng.choice((1, 2, 4, 8))
     server = replace(_server(rng, prompt + output), max_num_seqs=slots)
     capacity = Capacity(server, prompt, output, prompt)
-    gateway_s = rng.choice((30.0, 60.0)) if rng.random() < 1 / 2 else None
+    gateway_s = rng.choice((30.0, 60.0))
     urgent = Every(
         replace(calls, outputs=Lengths(_URGENT_TOKENS), max_tokens=_URGENT_TOKENS, priority=1), _URGENT_EVERY_S
     )
-    duration_s = min(_LONGEST_S, max(_LATENCIES * capacity.busy_s, 4 * (gateway_s or 0.0), _SMALL_S))
+    duration_s = min(_LONGEST_S, max(_LATENCIES * capacity.busy_s, 4 * gateway_s, _SMALL_S))
     return _draw(
         rng,
         server,

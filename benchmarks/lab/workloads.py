@@ -369,7 +369,7 @@ class _Conversations(_InTurn):
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """So many callers, each with one call at a time. Who has had no answer asks again after a tenth of its patience."""
+    """So many callers, each with one call at a time. Who has had no answer asks again after half of its patience."""
 
     calls: Calls
     count: int
@@ -389,7 +389,7 @@ class _Callers(_InTurn):
 
     def following(self, call: Call) -> tuple[float, int, int]:
         patience_s = self.calls.timeout_s
-        return (patience_s / 10 if call.failed and patience_s is not None else 0.0), -1, 0
+        return (patience_s / 2 if call.failed and patience_s is not None else 0.0), -1, 0
 
 
 Workload = Callers | Closed | Conversations | Every | Once | Open | Sessions
