@@ -98,8 +98,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             keep a prefix only once it has been computed. Of no use on vLLM.
         send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
         tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
-        batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``
-            and of what plain lists are found to cost; the server's own cap holds. Called for every look at the queue: it must be quick.
+        batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``;
+            the server's own cap holds. Called for every look at the queue: it must be quick.
         length_reach: how many length buckets (powers of 2 of the estimated tokens) away from its oldest call a list may reach; by default
             the dialect's, which is any where the server batches continuously.
         timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.

@@ -127,26 +127,6 @@ def test_row_48_loop_that_stands_still(setting):
         assert "p95 latency 2.3 s, 1 s asked for" in run(stall_s=0.0, slow_s=2.0)
 
 
-def test_row_48_what_lists_cost_is_not_learnt_from_a_stall():
-    async def main(stall_s):
-        loop = asyncio.get_running_loop()
-        server = ScriptedTransport(held=True)
-        async with make_client(server, limit=8, p95_latency_s=1.0) as client:
-            calls = [asyncio.ensure_future(client.complete(p, max_tokens=1)) for p in "abc"]
-            await server.arrived(1)
-            loop.clock += stall_s
-            await asyncio.sleep(0.7)
-            server.release()
-            await asyncio.gather(*calls)
-            return len(client._runner.core._endpoints.serving[0].list_costs._by_key)
-
-    def run(stall_s):
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-            return runner.run(main(stall_s))
-
-    assert (run(0.0), run(5.0)) == (1, 0)
-
-
 def test_row_48_nothing_watches_between_calls():
     async def main():
         server = ScriptedTransport(held=True)

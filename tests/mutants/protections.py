@@ -786,20 +786,6 @@ PROTECTIONS = (
         "tests/integrations/test_transport.py::test_a_response_is_what_the_server_alone_would_have_sent",
     ),
     Protection(
-        "a list cap that follows from what lists cost is told",
-        "src/batchclient/_core/steering.py",
-        "            if cost.has_news:\n",
-        "            if False:\n",
-        "tests/playbook/test_lists.py::test_a_list_cap_by_cost_is_told_with_its_reason",
-    ),
-    Protection(
-        "a list cap that is fitted anew every second is not told every second",
-        "src/batchclient/_core/list_cost.py",
-        "        if abs(after - before) <= _TOLD_SHARE * before and not is_back:\n",
-        "        if before == after:\n",
-        "tests/unit/test_list_cost.py::test_many_small_changes_are_told_once_they_have_added_up",
-    ),
-    Protection(
         "a list cap that grows back is told",
         "src/batchclient/_core/steering.py",
         "        if abilities.told_cap is not None:\n",

@@ -165,16 +165,7 @@ def test_calls_that_echo_are_streamed_even_where_they_are_short(most, streamed):
     assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, echo=True), 2, endpoint, 0.0) is streamed
 
 
-# How long a list is worth making, and who says otherwise ------------------------------------------------------------
-
-
-def fed_endpoint(max_list=64, fixed_s=0.02, prompt_s=0.01):
-    """Lists of 1 to 32 were seen, each as long as the line says: 18 prompts are worth it."""
-    endpoint = Endpoint(0, FixedLimit(1000), max_list)
-    for number in range(64):
-        size = (1, 2, 4, 8, 16, 24, 32)[number % 7]
-        endpoint.list_costs.learn(b"k", size, fixed_s + prompt_s * size)
-    return endpoint
+# How long a list is, and who says otherwise ------------------------------------------------------------------------
 
 
 def longest(shape, endpoint=None, depth=99, *, sealed=False, **settings):
@@ -184,33 +175,23 @@ def longest(shape, endpoint=None, depth=99, *, sealed=False, **settings):
         request = Request(shape, b'"p"')
         request.state = RequestState.QUEUED
         group.add(request)
-    return rule.decide(group, group.oldest(), endpoint or fed_endpoint(), 0.0, None)[0]
+    return rule.decide(group, group.oldest(), endpoint or Endpoint(0, FixedLimit(1000), 64), 0.0, None)[0]
 
 
 SHORT = Shape(b"k", b"{}", max_output_tokens=1)
 
 
-def test_a_plain_list_is_as_long_as_is_worth_its_wait():
-    assert longest(SHORT) == 18
+def test_a_list_is_as_long_as_queue_and_cap_allow():
+    assert longest(SHORT) == longest(PLAIN) == 64
     assert longest(SHORT, depth=5) == 5
-    assert longest(SHORT, fed_endpoint(max_list=8)) == 8
-
-
-def test_a_streamed_list_and_another_keys_are_not_bounded_by_it():
-    assert longest(PLAIN) == 64
-    assert longest(Shape(b"other", b"{}", max_output_tokens=1)) == 64
-
-
-def test_a_list_that_cannot_be_streamed_is_bounded_by_it():
-    assert longest(Shape(b"k", b"{}", max_output_tokens=16, plain_only=True)) == 18
+    assert longest(SHORT, Endpoint(0, FixedLimit(1000), 8)) == 8
 
 
 def test_what_is_left_of_a_list_is_not_cut_again():
-    assert longest(SHORT, depth=40, sealed=True) == 40
     assert longest(SHORT, depth=40, sealed=True, batch_size=lambda depth: 3) == 40
 
 
-def test_a_table_of_the_users_replaces_both_bounds():
+def test_a_table_of_the_users_replaces_the_bound():
     asked = []
     assert longest(SHORT, depth=200, batch_size=lambda depth: asked.append(depth) or 150) == 150
     assert longest(PLAIN, depth=200, batch_size=lambda depth: 3) == 3
@@ -221,7 +202,7 @@ def test_a_table_is_clamped_to_what_a_server_takes():
     known = Endpoint(0, FixedLimit(1024), 64, known_caps={Kind.COMPLETION: 100})
     assert longest(SHORT, known, depth=200, batch_size=lambda depth: 150) == 100
     assert longest(SHORT, depth=200, batch_size=lambda depth: -5) == 1
-    endpoint = fed_endpoint()
+    endpoint = Endpoint(0, FixedLimit(1000), 64)
     endpoint.can().shorten_lists(41, 40, 0.0)
     assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 40
     endpoint.can().lists.refuse(0.0)
@@ -229,7 +210,7 @@ def test_a_table_is_clamped_to_what_a_server_takes():
 
 
 def test_a_table_that_has_no_answer_leaves_the_rule_as_it_is():
-    assert longest(SHORT, batch_size=lambda depth: None) == 18
+    assert longest(SHORT, batch_size=lambda depth: None) == 64
 
 
 @pytest.mark.parametrize(

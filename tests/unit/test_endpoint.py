@@ -110,18 +110,3 @@ def test_the_repr_says_how_full_it_is():
     one = endpoint()
     one.take(3, 0.0)
     assert repr(one) == "<Endpoint 0: 3 of 4 in flight>"
-
-
-def test_what_lists_cost_is_forgotten_when_the_server_was_started_anew():
-    one = endpoint(16)
-    for lap in range(8):
-        for prompts in (4, 8, 12, 16):
-            one.list_costs.learn(b"k", prompts, 0.01 + prompts)
-    assert one.list_costs.cap(b"k", 10.0) == 8
-    one.answer(1, 15.0)
-    one.health.fail(Sign.REFUSED, 1, 20.0, others=True)
-    assert one.health.is_closed(20.1)
-    assert not one.health.is_closed(40.0)
-    one.health.begin_probe(2)
-    one.answer(1, 41.0)
-    assert one.list_costs.cap(b"k", 41.0) is None

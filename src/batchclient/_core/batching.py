@@ -92,10 +92,6 @@ class BatchingRule:
             chosen = settings.batch_size(group.size)
             if chosen is not None:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
-        if longest > 1 and not self.streamed(shape, longest, endpoint, now):
-            worth = endpoint.list_costs.cap(shape.list_key, now)
-            if worth is not None and worth < longest:
-                return worth
         return longest
 
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:

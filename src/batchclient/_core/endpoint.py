@@ -17,7 +17,6 @@ from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, LimitChange, Sample
-from batchclient._core.list_cost import ListCosts
 from batchclient._core.list_trial import ListTrial
 from batchclient._core.rates import Rates, RateWindow
 from batchclient._core.refusals import Refusals
@@ -58,7 +57,6 @@ class Endpoint:
         "in_flight",
         "leaving",
         "limit",
-        "list_costs",
         "max_list",
         "name",
         "pace",
@@ -104,7 +102,6 @@ class Endpoint:
         self.stillness = Stillness()
         self.answered_at = float("-inf")
         """When it last answered anything."""
-        self.list_costs = ListCosts()
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -177,7 +174,6 @@ class Endpoint:
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
             self.pace.forget()
-            self.list_costs.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.trial = ListTrial()

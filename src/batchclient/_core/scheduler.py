@@ -14,8 +14,8 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
  5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``queue``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
- 7. A list is as long as queue, permits and the endpoint's cap allow; a plain one also no longer than is worth its wait (see
-    ``list_cost``). Where outputs are expected to be long, calls go singly, so that closing one connection frees the server.
+ 7. A list is as long as queue, permits and the endpoint's cap allow. Where outputs are expected to be long, calls go singly, so that
+    closing one connection frees the server.
  8. A list that one prompt may have spoilt is split in two sealed halves, and so on, until the guilty are alone.
     Of one that fails and names no culprit, one member goes first (see ``member_first``).
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the

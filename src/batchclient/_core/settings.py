@@ -34,8 +34,7 @@ class SchedulerSettings:
         group_prefixes: let calls that share a long prefix go next to each other.
         warm_prefixes: let one of them go ahead (see ``leads``).
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
-        batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list`` and of what lists were found to
-            cost; where it answers ``None``, these hold.
+        batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list``; where it answers ``None``, that holds.
         known_caps: prompts per request that a server takes before it is known which it is, by kind of call.
         outage_patience_s: how long a call waits for a server that has vanished.
     """

@@ -26,9 +26,7 @@ class Adjustment:
     Args:
         at: when, on the client's monotonic clock, seconds.
         endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
-        setting: ``"limit"``; ``"max_list"``, of other calls than completions ``"max_list of chat"`` and so on; or ``"max_list by cost"``
-            (``"max_list of embedding by cost"``): how long a plain list of some calls is at most because of what it costs, unless ``batch_size``
-            says how long it is.
+        setting: ``"limit"``; or ``"max_list"``, of other calls than completions ``"max_list of chat"`` and so on.
         old: the number before.
         new: the number from now on.
         reason: why, in words.

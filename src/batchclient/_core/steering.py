@@ -20,7 +20,6 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
-from batchclient._core.list_cost import ListCost
 from batchclient._core.messages import (
     Adjusted,
     Answered,
@@ -68,11 +67,6 @@ class Steering:
         endpoint = self._endpoints.by_id[batch.endpoint]
         endpoint.served += tally.count * batch.shape.weight
         batch.made_tokens += tally.made_tokens
-        whole = not batch.streamed and tally.count == len(batch.requests)
-        if whole and endpoint.max_list > 1 and batch.sent_at >= self.trusts_from:
-            cost = endpoint.list_costs.learn(batch.shape.list_key, tally.count, now - batch.sent_at)
-            if cost.has_news:
-                self._note_list_cost(cost, batch.shape, endpoint, now)
         outcome = Outcome.SUCCESS
         if not tally.resolved:
             # An answer that nobody waited for took its time and brought nothing.
@@ -177,16 +171,6 @@ class Steering:
         if after != before:
             self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
             endpoint.can(kind).told_cap = after
-
-    def _note_list_cost(self, cost: ListCost, shape: Shape, endpoint: Endpoint, now: float) -> None:
-        """A list may have changed how long lists like it are worth making."""
-        change = cost.change(endpoint.list_cap(now, shape.kind))
-        if change is not None:
-            before, after, reason = change
-            if shape.max_output_tokens is not None:
-                # Each key has a cap of its own; this is what keys mostly differ in, and what a list's seconds depend on.
-                reason += f" (max_tokens={shape.max_output_tokens})"
-            self.adjusted(endpoint.id, f"{_list_setting(shape.kind)} by cost", before, after, reason, now)
 
     def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
         """Remember a change and tell of it."""
