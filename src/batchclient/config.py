@@ -192,6 +192,7 @@ class Settings(BaseModel):
             length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if self.batch_size is None else BatchSize(self.batch_size),
             known_caps=dialect.caps,
+            is_known_server=dialect.is_known_server,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             outage_patience_s=self.outage_patience_s,

@@ -60,17 +60,16 @@ def test_prompt_lengths_are_learnt(vllm_server: LiveServer, name: str, max_token
 @pytest.mark.parametrize("words", [4, 400], ids=["short", "long"])
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 def test_lists_stay(vllm_server: LiveServer, words: int, max_tokens: int) -> None:
-    """Whatever its lists look like, with or without a trial: singles are no faster here."""
+    """Also where nobody finds out which server it is, and lists are compared with singles."""
 
     async def story() -> None:
         rng = random.Random(words)
-        async with BatchClient(vllm_server.base_url, model=vllm_server.model, limit=64) as client:
-            trial = client._runner.core._by_id[0].can().trial  # type: ignore[union-attr]
+        async with BatchClient(vllm_server.base_url, model=vllm_server.model, limit=64, detect=False) as client:
             vocabulary = ["def", "class", "return", "import", "self", "for", "in", "value"]
             prompts = [" ".join(rng.choices(vocabulary, k=words)) for _ in range(2048 if words < 100 else 512)]
             await client.batch_map(prompts, "{}", max_tokens=max_tokens, temperature=0)
             statistics = client.statistics()
-            print(statistics.list_sizes, trial._again_at, trial._key)
+            print(statistics.list_sizes, statistics.alone)
             assert [each for each in statistics.adjustments if each.setting == "max_list"] == []
             assert max(statistics.list_sizes) >= 8
 

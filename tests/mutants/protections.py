@@ -786,6 +786,27 @@ PROTECTIONS = (
         "tests/integrations/test_transport.py::test_a_response_is_what_the_server_alone_would_have_sent",
     ),
     Protection(
+        "lists are given up only where all four pairs say so",
+        "src/batchclient/_core/list_trial.py",
+        "if not says_yes or len(sides) == len(_SIDES):",
+        "if not says_yes or len(sides) == 2:",
+        "tests/unit/test_list_trial.py::test_one_pair_that_lists_win_is_enough",
+    ),
+    Protection(
+        "lists that were given up are tried, and come back where they are served at once",
+        "src/batchclient/_core/list_trial.py",
+        "< _BACK_RATIO:",
+        "< 0:",
+        "tests/unit/test_list_trial.py::test_a_verdict_is_undone_once_lists_are_served_at_once",
+    ),
+    Protection(
+        "lists of a server of a known sort are not compared with singles",
+        "src/batchclient/_core/steering.py",
+        " or endpoint.is_known or ",
+        " or ",
+        "tests/playbook/test_lists.py::test_a_server_of_a_known_sort_is_never_compared",
+    ),
+    Protection(
         "a list cap that grows back is told",
         "src/batchclient/_core/steering.py",
         "        if abilities.told_cap is not None:\n",

@@ -5,14 +5,13 @@ from functools import partial
 import anyio
 import pytest
 
+from batchclient._core.list_trial import COMPARED, ONE_AFTER_ANOTHER
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
-from batchclient.simulator.text import OutputLengths, expected_text
 from batchclient.simulator.transport import SimulatorTransport
 from tests.shell.scripted import Reply, ScriptedTransport, make_client, plain, stream, stream_end
 
 LIBRARIES = ("asyncio",)
-WHY = "lists are served one prompt after another"
 
 
 def one_after_another(sent, prompt_s):
@@ -25,13 +24,19 @@ def one_after_another(sent, prompt_s):
     return Reply(chunks=chunks + stream_end())
 
 
+def at_once(sent, prompt_s):
+    """A list takes as long as one prompt."""
+    return Reply(chunks=[prompt_s, *stream(sent), *stream_end()] if sent.streamed else [prompt_s, plain(sent)])
+
+
 class Serial(ScriptedTransport):
     def __init__(self, prompt_s):
         super().__init__()
         self.prompt_s = prompt_s
+        self.answer = one_after_another
 
     async def send(self, request, timeouts):
-        self.script = [partial(one_after_another, prompt_s=self.prompt_s)]
+        self.script = [partial(self.answer, prompt_s=self.prompt_s)]
         return await super().send(request, timeouts)
 
 
@@ -55,27 +60,53 @@ async def work(client, callers, seconds, prompt="{} {}", **params):
     return [sum(tenth * k <= at < tenth * (k + 1) for at in answers) / tenth for k in range(10)]
 
 
-@pytest.mark.parametrize(("max_tokens", "limit"), [(1, 8), (16, 32)], ids=["plain", "streamed"])
+@pytest.mark.parametrize(("max_tokens", "limit"), [(1, 64), (16, 32)], ids=["plain", "streamed"])
 async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(max_tokens, limit):
     server = Serial(0.5)
     changes = []
     async with make_client(server, limit=limit, on_adjustment=changes.append) as client:
-        rates = await work(client, 2 * limit, 80.0, max_tokens=max_tokens)
+        rates = await work(client, 2 * limit, 120.0, max_tokens=max_tokens)
         statistics = client.statistics()
     assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
     assert "one prompt after another" in changes[0].reason
-    assert statistics.alone[WHY] > 100
+    assert statistics.alone[ONE_AFTER_ANOTHER] > 100
+    assert statistics.alone[COMPARED] == 52
     assert rates[-2] >= 1.3 * rates[0]
     late = server.sent[-50:]
     assert all(len(each.prompts) == 1 for each in late)
 
 
-async def test_lists_are_tried_again_and_given_up_again():
+async def test_a_list_a_minute_is_tried_and_brings_lists_back_once_they_are_served_at_once():
     server, changes = Serial(1.0), []
-    async with make_client(server, limit=16, on_adjustment=changes.append) as client:
-        await work(client, 32, 680.0, max_tokens=1)
-    assert [change.new for change in changes] == [1, 1]
-    assert 300.0 < changes[1].at - changes[0].at < 800.0
+    async with make_client(server, limit=32, on_adjustment=changes.append) as client:
+        await work(client, 64, 240.0, max_tokens=16)
+        assert [change.new for change in changes] == [1]
+        later = server.sent[len(server.sent) // 2 :]
+        assert 1 <= sum(len(each.prompts) >= 4 for each in later) <= 3, "one a minute"
+        server.answer = at_once
+        await work(client, 64, 120.0, max_tokens=16)
+    assert [(change.old, change.new) for change in changes] == [(32, 1), (1, 32)]
+    assert changes[1].reason == "a list was as fast as singles again (max_tokens=16)"
+
+
+async def test_calls_with_other_parameters_keep_their_lists():
+    server, changes = Serial(0.5), []
+    async with make_client(server, limit=32, on_adjustment=changes.append) as client:
+        await work(client, 64, 60.0, max_tokens=16)
+        assert [change.new for change in changes] == [1]
+        server.sent.clear()
+        await work(client, 64, 1.0, max_tokens=17)
+    assert max(len(each.prompts) for each in server.sent) >= 4
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "openai"])
+async def test_a_server_that_is_named_is_not_tried(dialect):
+    server, changes = Serial(0.5), []
+    async with make_client(server, limit=32, on_adjustment=changes.append, dialect=dialect) as client:
+        await work(client, 64, 60.0, max_tokens=16)
+        alone = client.statistics().alone
+    # "openai" is any server.
+    assert bool(alone.get(COMPARED)) is bool(changes) is (dialect == "openai")
 
 
 @pytest.mark.parametrize("lengths", ["lognormal:24:0.9", "lognormal:12:1.5"])
@@ -104,22 +135,16 @@ async def test_servers_that_batch_keep_their_lists_whatever_lists_cost(costs, ma
     server = SimulatedServer(costs, model="m", output_lengths="lognormal:12:0.5")
     changes = []
     async with make_client(SimulatorTransport(server), limit=32, on_adjustment=changes.append) as client:
-        trial = client._runner.core._by_id[0].can().trial
-        await work(client, 48, 2.5, prompt, max_tokens=max_tokens)
-        assert trial._singles_until < 0
+        await work(client, 48, 5.0, prompt, max_tokens=max_tokens)
+        alone = client.statistics().alone
     assert [change for change in changes if change.setting == "max_list"] == []
+    assert ONE_AFTER_ANOTHER not in alone
 
 
-async def test_a_single_that_had_a_short_answer_does_not_make_lists_look_serial():
-    """Of a list of 16 the longest answer takes over ten times as long as one that happened to have three tokens."""
-    lengths = OutputLengths.parse("lognormal:24:0.9")
-    answer = partial(expected_text, max_tokens=128, temperature=0, lengths=lengths)
-    short = next(prompt for prompt in map(str, range(1000)) if len(answer(prompt).split()) <= 2)
+async def test_a_comparison_costs_as_a_rule_four_singles():
     server = SimulatedServer(PROFILES["as vLLM"], model="m", output_lengths="lognormal:24:0.9")
     async with make_client(SimulatorTransport(server), limit=64, preset="throughput") as client:
-        alone = await client.complete(short, max_tokens=128, temperature=0)
-        assert alone.usage.completion_tokens <= 3
         await work(client, 128, 10.0, max_tokens=128, temperature=0)
         statistics = client.statistics()
     assert sum(count for size, count in statistics.list_sizes.items() if size > 1) > 50
-    assert statistics.alone.get(WHY, 0) < 16, "there was a trial"
+    assert statistics.alone[COMPARED] == 4

@@ -103,8 +103,10 @@ class BatchingRule:
             if not abilities.lists.allows(now):
                 return "lists refused"
             return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
-        if endpoint.can(shape.kind).trial.singles(shape.list_key, now) and self._settings.batch_size is None:
-            return "lists are served one prompt after another"
+        if self._settings.batch_size is None and (
+            why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)
+        ):
+            return why
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         if expected > self._settings.singles_above_tokens:
             return "long output expected"

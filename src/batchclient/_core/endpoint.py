@@ -40,6 +40,7 @@ class Endpoint:
         max_list: prompts per request, at most.
         name: its base URL as it may be shown.
         known_caps: prompts per request that the server takes, by kind, as far as is known.
+        is_known: whether it is taken for granted which sort of server it is.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
+        "is_known",
         "leaving",
         "limit",
         "max_list",
@@ -63,18 +65,26 @@ class Endpoint:
         "rates",
         "refusals",
         "returned",
-        "served",
         "server",
         "stillness",
     )
 
     def __init__(
-        self, number: int, limit: Limit, max_list: int, name: str = "", known_caps: Mapping[Kind, int] = _NOTHING_KNOWN
+        self,
+        number: int,
+        limit: Limit,
+        max_list: int,
+        name: str = "",
+        known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
+        *,
+        is_known: bool = False,
     ) -> None:
         self.id = number
         self.name = name
         self.server: str | None = None
-        """Which server it is, as may be shown; ``None``: not known."""
+        """Which server it is, as may be shown; ``None``: not found out."""
+        self.is_known = is_known
+        """Whether it is of a sort whose lists are known to be served at once."""
         self.leaving = False
         """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
@@ -82,8 +92,6 @@ class Endpoint:
         self._known_caps = known_caps
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
-        self.served = 0
-        """Sequences that it has answered."""
         self.returned = 0
         """Permits given back, for whatever reason."""
         self.pace = Pace()
@@ -102,6 +110,14 @@ class Endpoint:
         self.stillness = Stillness()
         self.answered_at = float("-inf")
         """When it last answered anything."""
+
+    @classmethod
+    def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
+        """As the settings have it."""
+        caps, is_known = settings.known_caps, settings.is_known_server
+        endpoint = cls(number, limit, settings.max_list, name, caps, is_known=is_known)
+        endpoint.set_rates(settings)
+        return endpoint
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
@@ -176,7 +192,7 @@ class Endpoint:
             self.pace.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
-                abilities.trial = ListTrial()
+            self.drop_trials()
             change = self.limit.on_restart(now)
         health.answered_once = True
         return change
@@ -202,11 +218,20 @@ class Endpoint:
             self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
         return abilities
 
-    def know(self, caps: Mapping[Kind, int]) -> None:
+    def know(self, caps: Mapping[Kind, int], server: str | None) -> None:
         """Which server it is has been found out: it takes lists of at most so many prompts, by kind."""
         self._known_caps = caps
+        self.server = server
+        self.is_known = server is not None
         for kind, abilities in self._abilities.items():
             abilities.known_cap = caps.get(kind)
+
+    def drop_trials(self) -> list[Kind]:
+        """Forget what trials of lists have found; return the kinds of calls whose lists were given up because of it."""
+        given_up = [kind for kind, abilities in self._abilities.items() if abilities.trial.gave_up]
+        for abilities in self._abilities.values():
+            abilities.trial = ListTrial()
+        return given_up
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
         """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""

@@ -49,7 +49,7 @@ class Fleet:
         steering: is told of changes of limits and list caps.
     """
 
-    __slots__ = ("_adjusted", "_batches", "_command", "_endpoints", "_note_list_cap")
+    __slots__ = ("_adjusted", "_batches", "_command", "_drop_trials", "_endpoints", "_note_list_cap")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Fleet:
         self._command = command
         self._adjusted = steering.adjusted
         self._note_list_cap = steering.note_list_cap
+        self._drop_trials = steering.drop_trials
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates what a failed batch says of it."""
@@ -128,9 +129,7 @@ class Fleet:
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """Another server is there."""
-        endpoint = Endpoint(event.endpoint, event.limit, settings.max_list, event.name, settings.known_caps)
-        endpoint.set_rates(settings)
-        self._endpoints.add(endpoint)
+        self._endpoints.add(Endpoint.made_for(settings, event.endpoint, event.limit, event.name))
 
     def know(self, event: ServerKnown, now: float) -> None:
         """It was found out which server it is: what it takes, and how many sequences it runs at all."""
@@ -138,12 +137,12 @@ class Fleet:
         if endpoint is None:
             return
         caps = endpoint.list_caps(now)
-        endpoint.know(event.caps)
-        endpoint.server = event.server
+        endpoint.know(event.caps, event.server)
+        reason = f"it was found to be {event.server or 'no server that is known'}"
         for kind, cap in caps.items():
-            self._note_list_cap(
-                endpoint, kind, cap, f"it was found to be {event.server or 'no server that is known'}", now
-            )
+            self._note_list_cap(endpoint, kind, cap, reason, now)
+        if endpoint.is_known:
+            self._drop_trials(endpoint, reason, now)
         before = endpoint.limit.limit
         change = endpoint.limit.on_known(event.slots, now, engine=event.engine)
         if change is not None:

@@ -382,7 +382,6 @@ class Granting:
         size = len(requests)
         if size == 1:
             self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
-            endpoint.can(shape.kind).trial.sent_single(shape.list_key)
         prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
@@ -393,6 +392,7 @@ class Granting:
                 oldest_at = request.queued_at
         self._sent += 1
         abilities = endpoint.can(shape.kind)
+        abilities.trial.sent(shape.list_key, size, now)
         streamed = self._rule.wants_stream(shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
         # A caller who takes the pieces has them in any case: without what only we add to such a request.
@@ -413,7 +413,6 @@ class Granting:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
-            served_at_sent=endpoint.served,
             returned_at_sent=endpoint.returned,
             area_at_sent=endpoint.area(now),
             admitted_at=endpoint.limit.limit,

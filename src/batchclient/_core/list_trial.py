@@ -1,226 +1,180 @@
-"""Whether a server that takes lists serves their prompts at once. Some serve them one after another, while they do serve requests at once.
+"""Whether a server of no known sort serves a list's prompts one after another, while it does serve requests at once.
+
+    LISTS ──now and then──▶ COMPARED ──four pairs of four──▶ SINGLES
+      ▲◀──a pair says no────────┘                               │
+      └──one list a minute, half as long as its prompts alone───┘
 
 Rules:
-- It looks so where lists of n take at least 0.75 n times as long as a single request would with an answer as long as theirs are. What that
-  takes is known within bounds: time is a fixed part and one per token, so that ``k`` times the tokens take between once and ``k`` times as
-  long. Where it looks so at one bound and not at the other, or no single was seen for five minutes, one call is sent singly to find out:
-  again after twice as long as the longest list took, then after twice that, up to five minutes. The single kept is that nearest in length.
-  A server whose arithmetic is used up looks the same, and so do lists of two that had to wait for the step that was under way: looks
-  decide nothing.
-- What decides is a trial: the next calls of that key go singly until 16 of them have been served beside each other. Both are told by
-  their throughput: the sequences that the endpoint finished from when a request was sent until it ended, per second.
-- Lists are given up, for five minutes, if the singles' throughput was at least 1.5 times theirs, at no more than 1.25 times the load: more
-  in flight is faster on any server. A real vLLM's singles have 0.3 to 1.0 times the throughput of its lists.
-- What was sent before the trial is not compared, nor are the singles that were sent while a list may still have been under way.
-- After a trial that lists have won there is none for five minutes, then ten, up to an hour: it costs some 30 prompts' worth of lists.
+- Compared are lists (L) and singles (S) in four pairs: LS SL LS SL. A side is 16 prompts (the first singles: 4), or one longer
+  list. It is sent after the side before it has ended. All other calls go on as lists, so that both meet the same load.
+- A pair says yes where the lists took at least two thirds of what the singles took one by one, per output token, and the
+  singles' load was no less than four fifths of the lists'. Lists served at once take a fraction: 1/n for n answers of one length.
+- At one load throughput goes by the time in flight: such singles answer half as many again as lists of four, or more.
+- Prompts count instead of tokens where nobody counts these, or where lists' answers are over three times as long or short as
+  singles'. They are then miscounted, as where a list's usage is one answer's.
+- The first pair that says no ends it: as a rule a comparison costs four singles.
+- Why four pairs: lists are served at once, and every other request has a hiccup of 30 to 100 %. With answers of one length no
+  pair says yes. With most unequal ones (lognormal, sigma 0.9) a pair of lists of 8 says yes 1 time in 110; all four do 1 time
+  in 40 million (computed). Lists of 4 are the hardest to tell: 1 comparison in 900 gives them up, until one is tried again.
+- A verdict holds for one key. It is taken back at the first list that took less than half of what the last 16 singles took one
+  by one. One a minute is tried.
+- The first comparison begins a second after the first list: by then most servers are known. The next come after five minutes,
+  ten, up to an hour. Then also ends what came to nothing, because its calls failed or no more came.
 
-Medians throughout: one hiccup is one request of 16.
+Lists of two or three prompts say nothing: they lose little, and chance would decide.
 """
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["ListTrial"]
+__all__ = ["COMPARED", "ONE_AFTER_ANOTHER", "ListTrial", "Measured"]
 
-_COMPARED = 16
-_NEW = 4
-"""The 16 are looked at again when so many of them are new: medians cost more than all else that is done for a list."""
-_SUSPECT_RATIO = 0.75
-_LEAST_GAIN = 1.5
-_MOST_LOAD = 1.25
-_SHORTEST_WAIT_S = 1.0
-_SINGLE_HOLDS_S = 300.0
-_SINGLES_FOR_S = 300.0
+COMPARED = "lists are compared with singles"
+ONE_AFTER_ANOTHER = "lists are served one prompt after another"
+
+_LEAST_LIST = 4
+_SIDES = "LSSLLSSL"
+_SIDE_PROMPTS = 16
+_FIRST_SINGLES = 4
+_YES_RATIO = 2 / 3
+_BACK_RATIO = 0.5
+_LEAST_LOAD = 0.8
+_MOST_LONGER = 3.0
+_FIRST_AFTER_S = 1.0
 _FIRST_PAUSE_S = 300.0
 _LONGEST_PAUSE_S = 3600.0
-_LONGEST_TRIAL_S = 60.0
+_LIST_AGAIN_S = 60.0
 _KEPT_KEYS = 16
 
 
-class _List(NamedTuple):
-    """One that was answered whole."""
+class Measured(NamedTuple):
+    """A request that was answered whole."""
 
     prompts: int
     tokens: int
     """Output tokens of all its answers; 0 if nobody counted them."""
     seconds: float
-    per_s: float
     load: float
+    """Sequences in flight at the endpoint meanwhile, on average."""
 
 
-class _Seen:
-    """What was seen of one key."""
+class _Key:
+    """The calls of one coalescing key."""
 
-    __slots__ = ("lists", "new", "probe_again_at", "probe_wait_s", "probes", "single_at", "single_s", "single_tokens")
+    def __init__(self, now: float) -> None:
+        self.given_up = False
+        self.to_send = 0
+        """Singles of the side under way that were not sent yet."""
+        self.next_at = now + _FIRST_AFTER_S
+        """When a comparison begins; where lists are given up, when one is tried."""
+        self._pause_s = _FIRST_PAUSE_S
+        self._sides: list[list[Measured]] | None = None
+        """What was measured of the comparison, the side under way last; ``None``: there is no comparison."""
+        self._since = now
+        """When the side under way began."""
+        self._size = 0
+        """How many prompts it is to have."""
+        self._singles: list[Measured] = []
+        """The last ones, where lists are given up."""
 
-    def __init__(self) -> None:
-        self.lists: deque[_List] = deque(maxlen=_COMPARED)
-        """The last ones."""
-        self.new = 0
-        """How many of them came since they were last looked at; after another single, enough."""
-        self.single_s = math.inf
-        """How long the single that is kept took."""
-        self.single_tokens = 0
-        self.single_at = -math.inf
-        self.probes = False
-        """Whether the next call is to go singly to find out."""
-        self.probe_wait_s = 0.0
-        """Between the last probe and the next."""
-        self.probe_again_at = -math.inf
-
-    def take_single(self, tokens: int, seconds: float, now: float) -> None:
-        """Keep a single unless the one that is kept says more: its answer was nearer in length to those of lists."""
-        length = self._length()
-        if (
-            now - self.single_at > _SINGLE_HOLDS_S
-            or not length
-            or _ratio(tokens, length) <= _ratio(self.single_tokens, length)
-        ):
-            self.single_s, self.single_tokens, self.single_at = seconds, tokens, now
-            self.new = _NEW
-
-    def looks_serial(self, now: float) -> bool | None:
-        """Whether a list takes as long as so many singles; ``None``: the single that is kept cannot tell."""
-        if now - self.single_at > _SINGLE_HOLDS_S:
-            return None
-        prompt_s = _median(each.seconds / each.prompts for each in self.lists)
-        length = self._length()
-        # Where nobody counts tokens they are taken to be as many.
-        longer = length / self.single_tokens if length and self.single_tokens else 1.0
-        if prompt_s >= _SUSPECT_RATIO * self.single_s * max(1.0, longer):
-            return True
-        if prompt_s < _SUSPECT_RATIO * self.single_s * min(1.0, longer):
-            return False
+    def take(self, request: Measured, sent_at: float, now: float) -> bool | None:
+        is_list = request.prompts > 1
+        if self.given_up:
+            if is_list and _ratio(request, _added_up(self._singles)) < _BACK_RATIO:
+                self.given_up = False
+                self._pause(now)
+                return False
+            if not is_list:
+                self._singles = [*self._singles[1 - _SIDE_PROMPTS :], request]
+        elif is_list and now >= self.next_at:
+            self._pause(now)
+            self._sides = []
+            self._begin_side(now)
+        elif self._sides and sent_at >= self._since and is_list is (_SIDES[len(self._sides) - 1] == "L"):
+            self._sides[-1].append(request)
+            if sum(each.prompts for each in self._sides[-1]) >= self._size:
+                return self._end_side(self._sides, now)
         return None
 
-    def probe(self, now: float) -> None:
-        """Have a call sent singly, if the last one that was has had its time."""
-        if now < self.probe_again_at:
-            return
-        last_s = self.probe_wait_s if now - self.probe_again_at < _SINGLE_HOLDS_S else 0.0
-        longest_s = max(each.seconds for each in self.lists)
-        self.probe_wait_s = min(_SINGLE_HOLDS_S, max(_SHORTEST_WAIT_S, 2 * longest_s, 2 * last_s))
-        self.probe_again_at = now + self.probe_wait_s
-        self.probes = True
+    def _pause(self, now: float) -> None:
+        self.next_at = now + self._pause_s
+        self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
-    def _length(self) -> float:
-        """Output tokens of an answer in a list; 0 if nobody counts them."""
-        return _median(each.tokens / each.prompts for each in self.lists) if self.lists else 0.0
+    def _begin_side(self, now: float) -> None:
+        assert self._sides is not None
+        self._size = _FIRST_SINGLES if len(self._sides) == 1 else _SIDE_PROMPTS
+        self.to_send = self._size if _SIDES[len(self._sides)] == "S" else 0
+        self._since = now
+        self._sides.append([])
+
+    def _end_side(self, sides: list[list[Measured]], now: float) -> bool | None:
+        if len(sides) % 2 == 0:
+            of_lists, of_singles = sides[-2:] if _SIDES[len(sides) - 2] == "L" else sides[:-3:-1]
+            lists, singles = _added_up(of_lists), _added_up(of_singles)
+            says_yes = _ratio(lists, singles) >= _YES_RATIO and singles.load >= _LEAST_LOAD * lists.load
+            if not says_yes or len(sides) == len(_SIDES):
+                self._sides, self.to_send = None, 0
+                if not says_yes:
+                    return None
+                self.given_up, self._singles, self.next_at = True, of_singles, now + _LIST_AGAIN_S
+                return True
+        self._begin_side(now)
+        return None
 
 
 class ListTrial:
     """Of one endpoint and kind of call."""
 
-    __slots__ = (
-        "_again_at", "_counts_from", "_ends_at", "_key", "_pause_s", "_seen", "_singles", "_singles_until",
-    )  # fmt: skip
+    __slots__ = ("_keys",)
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[bytes, _Seen] = OrderedDict()
-        self._key: bytes | None = None
-        """That of the trial."""
-        self._singles: list[tuple[float, float]] = []
-        """(sequences per second, mean load) in the trial."""
-        self._counts_from = 0.0
-        self._ends_at = -math.inf
-        self._singles_until = -math.inf
-        self._again_at = -math.inf
-        self._pause_s = _FIRST_PAUSE_S
+        self._keys: OrderedDict[bytes, _Key] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<ListTrial: {len(self._singles)} singles, lists not before {self._singles_until}>"
+    @property
+    def gave_up(self) -> bool:
+        """Whether lists of any key are given up."""
+        return any(each.given_up for each in self._keys.values())
 
-    def singles(self, key: bytes, now: float) -> bool:
-        """Whether calls with this key go singly now."""
-        if now < self._singles_until or (key == self._key and now < self._ends_at):
-            return True
-        seen = self._seen.get(key)
-        return seen is not None and seen.probes
+    def why_single(self, key: bytes, now: float) -> str | None:
+        """Why the next call with this key goes singly, or ``None``."""
+        known = self._keys.get(key)
+        if known is None or (now >= known.next_at if known.given_up else not known.to_send):
+            return None
+        return ONE_AFTER_ANOTHER if known.given_up else COMPARED
 
-    def sent_single(self, key: bytes) -> None:
-        """A call has gone singly."""
-        seen = self._seen.get(key)
-        if seen is not None:
-            seen.probes = False
+    def sent(self, key: bytes, prompts: int, now: float) -> None:
+        """A request has gone."""
+        known = self._keys.get(key)
+        if known is None:
+            return
+        if prompts >= _LEAST_LIST and known.given_up:
+            known.next_at = now + _LIST_AGAIN_S
+        elif prompts == 1 and known.to_send:
+            known.to_send -= 1
 
-    def ended(
-        self, key: bytes, prompts: int, tokens: int, sent_at: float, per_s: float, load: float, now: float
-    ) -> bool:
-        """A request was answered whole; return whether lists are given up because of it.
-
-        Args:
-            key: its coalescing key.
-            prompts: how many prompts it held.
-            tokens: output tokens of their answers together; 0 if nobody counted them.
-            sent_at: when it was sent.
-            per_s: sequences that the endpoint finished meanwhile, per second.
-            load: sequences in flight there meanwhile, on average.
-            now: the time.
-        """
-        if self._key is not None and now >= self._ends_at:
-            self._end(now)
-        seen = self._seen.get(key)
-        if seen is None:
-            self._seen[key] = seen = _Seen()
-            if len(self._seen) > _KEPT_KEYS:
-                self._seen.popitem(last=False)
-        if prompts > 1:
-            seen.lists.append(_List(prompts, tokens, now - sent_at, per_s, load))
-            seen.new += 1
-            if seen.new >= _NEW and len(seen.lists) == _COMPARED and self._key is None:
-                seen.new = 0
-                if now >= max(self._again_at, self._singles_until):
-                    self._suspect(key, seen, now)
-            return False
-        seen.take_single(tokens, now - sent_at, now)
-        if key == self._key and sent_at >= self._counts_from:
-            self._singles.append((per_s, load))
-            if len(self._singles) >= _COMPARED:
-                return self._judge(seen, now)
-        return False
-
-    def _suspect(self, key: bytes, seen: _Seen, now: float) -> None:
-        """Begin a trial if lists look as if they were served one prompt after another; where that cannot be said, find out."""
-        looks = seen.looks_serial(now)
-        if looks is None:
-            seen.probe(now)
-        elif looks:
-            self._key = key
-            self._singles = []
-            self._counts_from = now + max(each.seconds for each in seen.lists)
-            self._ends_at = self._counts_from + _LONGEST_TRIAL_S
-
-    def _judge(self, seen: _Seen, now: float) -> bool:
-        won = False
-        if seen.lists:
-            gain = _median(per_s for per_s, _ in self._singles) / max(1e-9, _median(each.per_s for each in seen.lists))
-            load = _median(load for _, load in self._singles) / max(1e-9, _median(each.load for each in seen.lists))
-            won = gain >= _LEAST_GAIN and load <= _MOST_LOAD
-        if won:
-            self._singles_until = now + _SINGLES_FOR_S
-            self._seen.clear()
-            self._pause_s = 0.0
-        self._end(now)
-        return won
-
-    def _end(self, now: float) -> None:
-        self._key = None
-        self._singles = []
-        self._again_at = now + self._pause_s
-        self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+    def ended(self, key: bytes, request: Measured, sent_at: float, now: float) -> bool | None:
+        """A request was answered whole; return whether lists of its key are given up from now on, or ``None`` where that stays as it was."""
+        known = self._keys.get(key)
+        if 1 < request.prompts < _LEAST_LIST or (known is None and request.prompts == 1):
+            return None
+        if known is None:
+            self._keys[key] = known = _Key(now)
+            if len(self._keys) > _KEPT_KEYS:
+                self._keys.popitem(last=False)
+        self._keys.move_to_end(key)
+        return known.take(request, sent_at, now)
 
 
-def _ratio(one: float, other: float) -> float:
-    """How many times as large the larger is."""
-    return max(one, other) / min(one, other) if one and other else math.inf
+def _added_up(requests: Sequence[Measured]) -> Measured:
+    prompts, tokens, seconds, load = (sum(column) for column in zip(*requests, strict=True))
+    return Measured(prompts, tokens, seconds, load / len(requests))
 
 
-def _median(values: Iterable[float]) -> float:
-    """Of at least one. The standard library's takes 10 ms to import."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[-middle - 1]) / 2
+def _ratio(lists: Measured, singles: Measured) -> float:
+    """How long lists took, as a multiple of what singles took one by one for as much."""
+    ratio = lists.seconds / lists.prompts / (singles.seconds / singles.prompts)
+    longer = lists.tokens / lists.prompts / (singles.tokens / singles.prompts) if singles.tokens else 0.0
+    return ratio / longer if 1 / _MOST_LONGER <= longer <= _MOST_LONGER else ratio

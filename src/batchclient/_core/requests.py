@@ -267,8 +267,6 @@ class Batch:
     """One byte per request: 1 once answered."""
     made_tokens: int = 0
     """Output tokens of the answers so far."""
-    served_at_sent: int = 0
-    """The sequences that the endpoint had answered when it was granted."""
     returned_at_sent: int = 0
     """The permits that the endpoint had been given back when it was granted."""
     area_at_sent: float = 0.0

@@ -105,12 +105,10 @@ class Scheduler:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
         self._endpoints = Endpoints(
-            Endpoint(number, limit, settings.max_list, names[number] if names else "", settings.known_caps)
+            Endpoint.made_for(settings, number, limit, names[number] if names else "")
             for number, limit in enumerate(limits)
         )
         self._by_id = self._endpoints.by_id
-        for endpoint in self._endpoints:
-            endpoint.set_rates(settings)
         self._lengths = OutputLengths()
         self._prompts = PromptLengths(self._lengths)
         self._times = ServiceTimes()

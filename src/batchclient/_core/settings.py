@@ -36,6 +36,7 @@ class SchedulerSettings:
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
         batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list``; where it answers ``None``, that holds.
         known_caps: prompts per request that a server takes before it is known which it is, by kind of call.
+        is_known_server: whether the servers are of a sort that is known by name before any is found out: their lists are served at once.
         outage_patience_s: how long a call waits for a server that has vanished.
     """
 
@@ -59,4 +60,5 @@ class SchedulerSettings:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     batch_size: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
+    is_known_server: bool = False
     outage_patience_s: float = 30.0

@@ -20,6 +20,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
+from batchclient._core.list_trial import ONE_AFTER_ANOTHER, Measured
 from batchclient._core.messages import (
     Adjusted,
     Answered,
@@ -30,7 +31,6 @@ from batchclient._core.messages import (
     LoadReported,
     Request,
     RequestState,
-    Shape,
 )
 from batchclient._core.service import is_fresh
 from batchclient._core.statistics import Adjustment
@@ -64,8 +64,6 @@ class Steering:
     def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
         """Some requests of a batch have their answers; ``in_flight`` is the load before."""
         batch = event.batch
-        endpoint = self._endpoints.by_id[batch.endpoint]
-        endpoint.served += tally.count * batch.shape.weight
         batch.made_tokens += tally.made_tokens
         outcome = Outcome.SUCCESS
         if not tally.resolved:
@@ -119,16 +117,20 @@ class Steering:
             reason = "some time has passed: longer lists are tried again"
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
         seconds = now - batch.sent_at
-        if seconds <= 0 or endpoint.max_list <= 1 or batch.sent_at < self.trusts_from:
+        if seconds <= 0 or endpoint.max_list <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
             return
-        shape, prompts = batch.shape, len(batch.requests)
-        trial = abilities.trial
-        per_s = (endpoint.served - batch.served_at_sent) / seconds
+        shape = batch.shape
         load = (endpoint.area(now) - batch.area_at_sent) / seconds
-        before = endpoint.list_cap(now, shape.kind)
-        if trial.ended(shape.list_key, prompts, batch.made_tokens, batch.sent_at, per_s, load, now):
-            reason = "lists are served one prompt after another, requests at once"
-            self.adjusted(endpoint.id, _list_setting(shape.kind), before, 1, reason, now)
+        request = Measured(len(batch.requests), batch.made_tokens, seconds, load)
+        given_up = abilities.trial.ended(shape.list_key, request, batch.sent_at, now)
+        if given_up is not None:
+            cap = endpoint.list_cap(now, shape.kind)
+            reason = f"{ONE_AFTER_ANOTHER}, requests at once" if given_up else "a list was as fast as singles again"
+            if shape.max_output_tokens is not None:
+                # It holds for one key; this is what keys mostly differ in.
+                reason += f" (max_tokens={shape.max_output_tokens})"
+            before, after = (cap, 1) if given_up else (1, cap)
+            self.adjusted(endpoint.id, _list_setting(shape.kind), before, after, reason, now)
 
     def failed(
         self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
@@ -164,6 +166,11 @@ class Steering:
             return False
         self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
         return True
+
+    def drop_trials(self, endpoint: Endpoint, reason: str, now: float) -> None:
+        """Lists that were given up as served one prompt after another are sent again."""
+        for kind in endpoint.drop_trials():
+            self.adjusted(endpoint.id, _list_setting(kind), 1, endpoint.list_cap(now, kind), reason, now)
 
     def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
         """Something may have changed an endpoint's list cap."""

@@ -63,6 +63,8 @@ class Dialect(Protocol):
     """One sort of server."""
 
     name: str
+    is_known_server: bool
+    """Whether it is the language of one sort of server, which is not only taken for granted: its lists are known to be served at once."""
     length_reach: int | None
     """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
     own_fields: OwnFields | None

@@ -51,6 +51,7 @@ class ServerDialect:
     """
 
     name: str
+    is_known_server = True
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     own_fields: OwnFields | None = None
@@ -64,6 +65,8 @@ class ServerDialect:
         self._secrets = secrets
         self._without = self.without
         self._learnt = Learnt(usage_is_own=not assumed)
+        if assumed:
+            self.is_known_server = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -32,6 +32,7 @@ class OpenaiDialect(ServerDialect):
     """See the top of this file."""
 
     name = "openai"
+    is_known_server = False
     without = VLLM_ONLY
     caps = {Kind.CHAT: 1}  # noqa: RUF012
     forms: Mapping[Kind, Form] = {

@@ -60,8 +60,23 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_classes", "_cut_off_at", "_ended_at", "_latency_s", "_least_first_s", "_open", "_opens_to", "_queue", "_silences",
-        "_settling", "_trial", "_turn", "_usual", "_window", "_work_since",
+        "_answered",
+        "_ceiling",
+        "_classes",
+        "_cut_off_at",
+        "_ended_at",
+        "_latency_s",
+        "_least_first_s",
+        "_open",
+        "_opens_to",
+        "_queue",
+        "_settling",
+        "_silences",
+        "_trial",
+        "_turn",
+        "_usual",
+        "_window",
+        "_work_since",
     )  # fmt: skip
 
     def __init__(self, start: int = 64, opens_to: int = 256, ceiling: int = 1024, turn: Turn | None = None) -> None:
