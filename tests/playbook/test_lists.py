@@ -1,7 +1,7 @@
 """What goes into a list, and how it is sent: caps, lengths, plain or streamed, singles, weights. Rules 5, 6, 7 and 9."""
 
 from batchclient._core.kinds import Kind
-from batchclient._core.list_trial import COMPARED, ONE_AFTER_ANOTHER
+from batchclient._core.list_trial import COMPARED, GIVEN_UP
 from batchclient._core.messages import Retuned, ServerKnown, Woke
 from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, shape
@@ -185,7 +185,7 @@ def test_lists_that_are_served_one_after_another_are_given_up_and_that_is_told()
     assert told == ["max_list 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"]
     assert play.alone == {COMPARED: 52}
     play.submit(*calls("a b", short)) >> Woke() << ["send a", "send b"]
-    assert play.alone[ONE_AFTER_ANOTHER] == 2
+    assert play.alone[GIVEN_UP] == 2
 
 
 def test_a_server_that_becomes_known_gets_its_lists_back():

@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 import pytest
 
-from batchclient._core.list_trial import COMPARED, ONE_AFTER_ANOTHER
+from batchclient._core.list_trial import COMPARED, GIVEN_UP
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
@@ -69,7 +69,7 @@ async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(
         statistics = client.statistics()
     assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
     assert "one prompt after another" in changes[0].reason
-    assert statistics.alone[ONE_AFTER_ANOTHER] > 100
+    assert statistics.alone[GIVEN_UP] > 100
     assert statistics.alone[COMPARED] == 52
     assert rates[-2] >= 1.3 * rates[0]
     late = server.sent[-50:]
@@ -138,7 +138,7 @@ async def test_servers_that_batch_keep_their_lists_whatever_lists_cost(costs, ma
         await work(client, 48, 5.0, prompt, max_tokens=max_tokens)
         alone = client.statistics().alone
     assert [change for change in changes if change.setting == "max_list"] == []
-    assert ONE_AFTER_ANOTHER not in alone
+    assert GIVEN_UP not in alone
 
 
 async def test_a_comparison_costs_as_a_rule_four_singles():

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from batchclient._core.list_trial import COMPARED, ONE_AFTER_ANOTHER, ListTrial, Measured
+from batchclient._core.list_trial import COMPARED, GIVEN_UP, ListTrial, Measured
 
 KEY = b"k"
 OTHER = b"other"
@@ -50,7 +50,7 @@ def given_up():
 def test_a_server_that_serves_lists_one_prompt_after_another_loses_them():
     trial = given_up()
     assert trial.gave_up
-    assert trial.why_single(KEY, 82.0) == ONE_AFTER_ANOTHER
+    assert trial.why_single(KEY, 82.0) == GIVEN_UP
 
 
 @pytest.mark.parametrize(("list_s", "given"), [(1.07, True), (1.06, False), (0.1, False)])
@@ -199,11 +199,11 @@ def test_a_verdict_is_one_keys_own():
 
 def test_one_list_a_minute_is_tried_while_lists_are_given_up():
     trial = given_up()
-    assert trial.why_single(KEY, 141.5) == ONE_AFTER_ANOTHER
+    assert trial.why_single(KEY, 141.5) == GIVEN_UP
     assert trial.why_single(KEY, 141.7) is None
     trial.sent(KEY, 16, 141.7)
-    assert trial.why_single(KEY, 141.7) == ONE_AFTER_ANOTHER
-    assert trial.why_single(KEY, 201.6) == ONE_AFTER_ANOTHER
+    assert trial.why_single(KEY, 141.7) == GIVEN_UP
+    assert trial.why_single(KEY, 201.6) == GIVEN_UP
     assert trial.why_single(KEY, 201.8) is None
 
 
@@ -212,7 +212,7 @@ def test_a_list_that_is_fast_takes_the_verdict_back_at_once(list_s, kept):
     trial = given_up()
     assert ended(trial, 16, list_s, 150.0) is (None if kept else False)
     assert trial.gave_up is kept
-    assert trial.why_single(KEY, 152.0) == (ONE_AFTER_ANOTHER if kept else None)
+    assert trial.why_single(KEY, 152.0) == (GIVEN_UP if kept else None)
 
 
 def test_a_list_is_compared_with_the_singles_beside_it():

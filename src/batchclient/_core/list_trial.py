@@ -30,10 +30,10 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["COMPARED", "ONE_AFTER_ANOTHER", "ListTrial", "Measured"]
+__all__ = ["COMPARED", "GIVEN_UP", "ListTrial", "Measured"]
 
 COMPARED = "lists are compared with singles"
-ONE_AFTER_ANOTHER = "lists are served one prompt after another"
+GIVEN_UP = "lists are served one prompt after another"
 
 _LEAST_LIST = 4
 _SIDES = "LSSLLSSL"
@@ -143,7 +143,7 @@ class ListTrial:
         known = self._keys.get(key)
         if known is None or (now >= known.next_at if known.given_up else not known.to_send):
             return None
-        return ONE_AFTER_ANOTHER if known.given_up else COMPARED
+        return GIVEN_UP if known.given_up else COMPARED
 
     def sent(self, key: bytes, prompts: int, now: float) -> None:
         """A request has gone."""

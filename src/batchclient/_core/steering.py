@@ -20,7 +20,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.kinds import Kind
 from batchclient._core.lengths import OutputLengths
 from batchclient._core.limits import Outcome, Sample
-from batchclient._core.list_trial import ONE_AFTER_ANOTHER, Measured
+from batchclient._core.list_trial import GIVEN_UP, Measured
 from batchclient._core.messages import (
     Adjusted,
     Answered,
@@ -125,7 +125,7 @@ class Steering:
         given_up = abilities.trial.ended(shape.list_key, request, batch.sent_at, now)
         if given_up is not None:
             cap = endpoint.list_cap(now, shape.kind)
-            reason = f"{ONE_AFTER_ANOTHER}, requests at once" if given_up else "a list was as fast as singles again"
+            reason = f"{GIVEN_UP}, requests at once" if given_up else "a list was as fast as singles again"
             if shape.max_output_tokens is not None:
                 # It holds for one key; this is what keys mostly differ in.
                 reason += f" (max_tokens={shape.max_output_tokens})"
