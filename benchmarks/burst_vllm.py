@@ -26,8 +26,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import openai
+from _callers import MIXTURE
 from _common import Measured, machine, machine_line, median, spread, table, write_results
-from limits_vllm import MIXTURE, vllm
+from limits_vllm import vllm
 from vllm_cpu import Gauges, Prompts, Server, learn_prompts
 
 from batchclient import BatchClient

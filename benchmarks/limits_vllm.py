@@ -2,6 +2,7 @@
 
     python benchmarks/limits_vllm.py                               # everything; boots a vLLM per part (tests/live/vllm_server.py)
     python benchmarks/limits_vllm.py --parts outputs --cells 16    # one part, one cell
+    python benchmarks/limits_vllm.py --check --name limits_check   # exit status 1 where the default client misses a bar
 
 - ``outputs``: 512 callers in a closed loop, prompts of about 20 tokens, ``max_tokens`` 1, 16, 64 and a mixture of 4 to 128, the default client
   beside clients with a fixed limit. Every client stays open; windows are interleaved in a new order each time; the default client's search
@@ -10,6 +11,14 @@
   prefix cache thrashes, and no preemption counter moves. The default client is given 48 conversations at once.
 - ``timeouts``: 256 callers that wait a second at most, 64 tokens each: with too many in flight nobody gets an answer. Beside them fixed limits
   with the same callers, and with no more callers than permits.
+- ``agents``: 300 at once, each on a 300-token prefix of its own, with 1 to 3 s between an answer of 16 tokens and the next turn. The KV cache of
+  16,384 tokens holds some 50 of them. Each arm has a fresh client; the last half of 40 s counts.
+
+Clients with a fixed limit do not look at the metrics page, which would lower a fixed limit, too. ``server_metrics=False`` as a name is the default
+client without the page.
+
+The bars of ``--check`` are shares of the best fixed limit: 0.95 in ``outputs``, 0.85 for conversations, 0.9 with timeouts and for agents. Agents also
+need 0.95 of ``server_metrics=False``. A bar that cannot be judged is missed: too few quiet windows, or arms left out by ``--arm``.
 
 Prompts are random and never repeat (but for the conversations' own prefixes). An answer counts if it has all its tokens and came in the window. But in
 ``outputs`` answers of equal length come in waves of a hundred and more, of which a window holds one more or one less: as nobody gives up there, the
@@ -27,22 +36,23 @@ import asyncio
 import contextlib
 import json
 import random
-import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-from _common import RESULTS, Measured, machine, machine_line, median, spread, table, write_results
-from vllm_cpu import Gauges, Prompts, Server, learn_prompts
+from _callers import MIXTURE, Conversations, Load, Work, completing
+from _common import RESULTS, machine, machine_line, median, write_results
+from _limits_report import BEST_FIXED, DEFAULT, NO_PAGE, markdown, shortfalls
+from vllm_cpu import Server, learn_prompts
 
-from batchclient import BatchClient, DeadlineExceeded
+from batchclient import BatchClient
 
 CALLERS = 512
-MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
-"""Output lengths of the mixed cell: a mean of 37 tokens, a few long ones."""
+AGENTS = 300
+AGENT_PAUSE_S = (1.0, 3.0)
 
 
 @contextlib.contextmanager
@@ -56,160 +66,79 @@ def vllm(*flags: str, dtype: str = "auto") -> Iterator[Server]:
         yield Server(server.base_url, server.model, server.pid)
 
 
-async def generated_tokens(server: Server) -> float:
-    """Output tokens since the server's start, by its metrics page."""
-    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
-        page = await client.get(server.base_url.removesuffix("/v1") + "/metrics")
-    (total,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", page.text, re.MULTILINE)
-    return float(total)
-
-
-class Load:
-    """Callers in a closed loop on one client; counts what they get.
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A client's arguments, and who calls it.
 
     Args:
-        client: whose answers are counted.
-        work: one caller's next call; returns its tokens, or 0 if it got nothing.
         callers: how many.
+        work: what each of them does.
+        arguments: of ``BatchClient``; none for the default client.
+        pause_s: the shortest and the longest pause of a caller between two calls.
     """
 
-    def __init__(self, client: BatchClient, work: Callable[[BatchClient], Any], callers: int) -> None:
-        self._client = client
-        self._work = work
-        self._callers = callers
-        self.answers = 0
-        self.tokens = 0
-        self.latencies: list[float] = []
-
-    async def _call(self) -> None:
-        while True:
-            began = time.perf_counter()
-            tokens = await self._work(self._client)
-            if tokens:
-                self.answers += 1
-                self.tokens += tokens
-                self.latencies.append(time.perf_counter() - began)
+    callers: int
+    work: Work
+    arguments: dict[str, Any] = field(default_factory=dict)
+    pause_s: tuple[float, float] | None = None
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(self._call()) for _ in range(self._callers)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            while self._client.statistics().in_flight:
-                await asyncio.sleep(0.02)
-
-    async def window(
-        self, server: Server, warm_s: float, seconds: float, answer_tokens: float | None
-    ) -> dict[str, float]:
-        """Run, and count what comes in a window after a warm-up; with ``answer_tokens``, their mean, by the server's count of tokens."""
-        async with self.running():
-            await asyncio.sleep(warm_s)
-            self.answers = self.tokens = 0
-            self.latencies = []
-            generated = await generated_tokens(server)
-            gauges, began = Gauges(server), time.perf_counter()
-            await asyncio.sleep(seconds)
-            generated = await generated_tokens(server) - generated
-            took = time.perf_counter() - began
-            run = gauges.run(Measured(max(1, self.answers), took, 0.0, 0.0, 0.0, 0.0))
-            limit = self._client.statistics().endpoints[0].limit
-        mean_ms = 1e3 * sum(self.latencies) / max(1, len(self.latencies))
-        return {
-            "per_s": (self.answers if answer_tokens is None else generated / answer_tokens) / took,
-            "tokens_per_s": (self.tokens if answer_tokens is None else generated) / took,
-            "mean_ms": mean_ms,
-            "limit": limit,
-            "other": run.other_cores,
-        }
+    async def opened(self, server: Server) -> AsyncIterator[tuple[BatchClient, Load]]:
+        async with BatchClient(server.base_url, model=server.model, **self.arguments) as client:
+            yield client, Load(client, self.work, self.callers, self.pause_s)
 
 
-Work = Callable[[BatchClient], Any]
+Arms = dict[str, Arm]
 
 
-def completing(prompts: Prompts, max_tokens: int | None, timeout_s: float | None = None) -> Work:
-    async def work(client: BatchClient) -> int:
-        tokens = max_tokens or random.choice(MIXTURE)
-        (prompt,) = prompts.make(1, 20)
-        try:
-            answer = await client.complete(
-                prompt, max_tokens=tokens, temperature=0, ignore_eos=True, timeout_s=timeout_s
-            )
-        except DeadlineExceeded:
-            return 0
-        if answer.usage is None or answer.usage.completion_tokens != tokens:
-            raise AssertionError("an answer without all its tokens")
-        return tokens
-
-    return work
+def fixed(limit: int) -> dict[str, Any]:
+    """A client's arguments for a limit that nothing lowers: a metrics page lowers a number, too."""
+    return {"limit": limit, "server_metrics": False}
 
 
-class Conversations:
-    """Each caller holds one: a prefix of its own, ten turns, then another."""
-
-    def __init__(self, prompts: Prompts) -> None:
-        self._prompts = prompts
-        self._open: dict[asyncio.Task[Any], tuple[str, int]] = {}
-
-    async def work(self, client: BatchClient) -> int:
-        task = asyncio.current_task()
-        assert task is not None
-        prefix, turn = self._open.get(task, ("", 10))
-        if turn == 10:
-            (prefix,), turn = self._prompts.make(1, 300), 0
-        self._open[task] = (prefix, turn + 1)
-        answer = await client.complete(f"{prefix} turn {turn}", max_tokens=4, temperature=0, ignore_eos=True)
-        return answer.usage.completion_tokens if answer.usage else 0
+def chosen(arms: Arms, options: argparse.Namespace) -> Arms:
+    """The default client, and of the others those that ``--arm`` names, if it names any."""
+    return {name: arm for name, arm in arms.items() if not options.arm or name in (DEFAULT, *options.arm)}
 
 
-def client_for(server: Server, limit: int | None) -> BatchClient:
-    return BatchClient(server.base_url, model=server.model, limit=limit or "knee")
-
-
-async def compare(
-    server: Server,
-    arms: dict[str, tuple[BatchClient, Load]],
-    options: argparse.Namespace,
-    answer_tokens: float | None,
-) -> dict[str, Any]:
-    """Interleaved windows of all arms; the default client searches first."""
-    searched = arms["default"][1]
-    series = []
-    async with searched.running():
-        began = time.perf_counter()
-        while (at := time.perf_counter() - began) < options.search_s:
-            before = searched.answers
-            await asyncio.sleep(1.0)
-            limit = arms["default"][0].statistics().endpoints[0].limit
-            series.append((round(at + 1), searched.answers - before, limit))
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
-    for _ in range(options.repetitions):
-        for name in random.sample(list(arms), len(arms)):
-            runs[name].append(await arms[name][1].window(server, options.warm_s, options.seconds, answer_tokens))
+def shown(runs: dict[str, list[dict[str, float]]]) -> None:
     for name, done in runs.items():
-        print(
-            f"  {name:12} {median([run['per_s'] for run in done]):7.1f}/s  limit {median([run['limit'] for run in done]):.0f}",
-            flush=True,
-        )
+        rate, limit = median([run["per_s"] for run in done]), median([run["limit"] for run in done])
+        print(f"  {name:20} {rate:7.1f}/s  limit {limit:.0f}", flush=True)
+
+
+async def interleaved(
+    server: Server, arms: Arms, options: argparse.Namespace, answer_tokens: float | None = None
+) -> dict[str, Any]:
+    """Every client stays open; windows of all arms in turn. The default client searches first."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = {name: await stack.enter_async_context(arm.opened(server)) for name, arm in arms.items()}
+        client, searched = opened[DEFAULT]
+        series = []
+        async with searched.running():
+            began = time.perf_counter()
+            while (at := time.perf_counter() - began) < options.search_s:
+                before = searched.answers
+                await asyncio.sleep(1.0)
+                series.append((round(at + 1), searched.answers - before, client.statistics().endpoints[0].limit))
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
+        for _ in range(options.repetitions):
+            for name in random.sample(list(arms), len(arms)):
+                load = opened[name][1]
+                runs[name].append(await load.window(server, options.warm_s, options.seconds, answer_tokens))
+    shown(runs)
     return {"runs": runs, "search": series}
 
 
-async def part(
-    server: Server,
-    works: dict[str, tuple[int | None, int, Work]],
-    options: argparse.Namespace,
-    answer_tokens: float | None = None,
-) -> dict[str, Any]:
-    """Open a client per arm, compare them, close them."""
-    async with contextlib.AsyncExitStack() as stack:
-        arms = {}
-        for name, (limit, callers, work) in works.items():
-            client = await stack.enter_async_context(client_for(server, limit))
-            arms[name] = (client, Load(client, work, callers))
-        return await compare(server, arms, options, answer_tokens)
+async def from_the_start(server: Server, arms: Arms, seconds: float, repetitions: int) -> dict[str, Any]:
+    """A fresh client for every run of ``seconds``, of which the last half counts: finding the limit is a part of it."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
+    for _ in range(repetitions):
+        for name in random.sample(list(arms), len(arms)):
+            async with arms[name].opened(server) as (_, load):
+                runs[name].append(await load.window(server, seconds / 2, seconds / 2, None))
+    shown(runs)
+    return {"runs": runs, "search": []}
 
 
 def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -218,14 +147,11 @@ def outputs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for cell in options.cells.split(","):
             work = completing(prompts, None if cell == "mixed" else int(cell))
             tokens = sum(MIXTURE) / len(MIXTURE) if cell == "mixed" else float(cell)
-            works: dict[str, tuple[int | None, int, Work]] = {"default": (None, CALLERS, work)}
-            works |= {str(limit): (limit, CALLERS, work) for limit in (16, 32, 64, 128, 256)}
+            arms = {DEFAULT: Arm(CALLERS, work)}
+            arms |= {str(limit): Arm(CALLERS, work, fixed(limit)) for limit in (16, 32, 64, 128, 256)}
             print(f"max_tokens {cell}", flush=True)
-            yield {
-                "part": "outputs",
-                "case": f"max_tokens {cell}",
-                **asyncio.run(part(server, works, options, tokens)),
-            }
+            measured = asyncio.run(interleaved(server, chosen(arms, options), options, tokens))
+            yield {"part": "outputs", "case": f"max_tokens {cell}", "bars": {BEST_FIXED: 0.95}, **measured}
 
 
 def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -233,88 +159,49 @@ def conversations(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "--max-num-seqs", "256", "--num-gpu-blocks-override", "96", "--block-size", "32", dtype=options.dtype
     ) as server:
         prompts = asyncio.run(learn_prompts(server))
-        works: dict[str, tuple[int | None, int, Work]] = {}
-        works["default"] = (None, 48, Conversations(prompts).work)
-        works |= {str(many): (256, many, Conversations(prompts).work) for many in (4, 6, 8, 10, 12, 48)}
+
+        def arm(callers: int, **arguments: Any) -> Arm:
+            return Arm(callers, Conversations(prompts, tokens=4, turns=10).work, arguments)
+
+        arms = {DEFAULT: arm(48)} | {str(many): arm(many, **fixed(256)) for many in (4, 6, 8, 10, 12, 48)}
         print("conversations", flush=True)
-        yield {"part": "conversations", "case": "ten turns on a prefix", **asyncio.run(part(server, works, options))}
+        measured = asyncio.run(interleaved(server, chosen(arms, options), options))
+        yield {"part": "conversations", "case": "ten turns on a prefix", "bars": {BEST_FIXED: 0.85}, **measured}
 
 
 def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with vllm("--max-num-seqs", "256", dtype=options.dtype) as server:
         prompts = asyncio.run(learn_prompts(server))
         in_time = completing(prompts, 64, timeout_s=1.0)
-        works: dict[str, tuple[int | None, int, Work]] = {"default": (None, 256, in_time)}
+        arms = {DEFAULT: Arm(256, in_time)}
         # The same callers on fixed limits, and as many callers as permits: what waits in our queue uses up its second there.
-        works |= {str(limit): (limit, 256, in_time) for limit in (16, 32, 64, 128)}
-        works |= {f"{limit}, as many callers": (limit, limit, in_time) for limit in (32, 64)}
+        arms |= {str(limit): Arm(256, in_time, fixed(limit)) for limit in (16, 32, 64, 128)}
+        arms |= {f"{limit}, as many callers": Arm(limit, in_time, fixed(limit)) for limit in (32, 64)}
         print("timeouts", flush=True)
-        yield {"part": "timeouts", "case": "1 s, 64 tokens", **asyncio.run(part(server, works, options))}
+        measured = asyncio.run(interleaved(server, chosen(arms, options), options))
+        yield {"part": "timeouts", "case": "1 s, 64 tokens", "bars": {BEST_FIXED: 0.9}, **measured}
 
 
-PARTS = {"outputs": outputs, "conversations": conversations, "timeouts": timeouts}
+def agents(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    with vllm(
+        "--max-num-seqs", "256", "--num-gpu-blocks-override", "512", "--block-size", "32", dtype=options.dtype
+    ) as server:
+        prompts = asyncio.run(learn_prompts(server))
 
+        def arm(**arguments: Any) -> Arm:
+            return Arm(AGENTS, Conversations(prompts, tokens=16, turns=None).work, arguments, AGENT_PAUSE_S)
 
-def kept(case: dict[str, Any], name: str, options_max_other: float) -> list[dict[str, float]]:
-    return [run for run in case["runs"][name] if not run["other"] > options_max_other]
-
-
-def rows(case: dict[str, Any], max_other: float) -> list[list[str]]:
-    best = max(
-        (
-            median([run["per_s"] for run in kept(case, name, max_other)] or [0.0])
-            for name in case["runs"]
-            if name != "default"
-        ),
-    )
-    # Without all the fixed limits the best of them is not known.
-    whole = all(kept(case, name, max_other) for name in case["runs"])
-    made = []
-    for name in case["runs"]:
-        runs = kept(case, name, max_other)
-        if not runs:
-            made.append([case["case"], name, "too noisy", "", "", "", "0"])
-            continue
-        rates = [run["per_s"] for run in runs]
-        made.append(
-            [
-                case["case"],
-                name,
-                f"{median(rates):.1f} ({spread(rates)})",
-                f"{median(rates) / best:.2f}" if best and whole else "",
-                f"{median([run['mean_ms'] for run in runs]):.0f}",
-                f"{median([run['limit'] for run in runs]):.0f}",
-                f"{len(runs)} of {len(case['runs'][name])}",
-            ]
+        arms = {DEFAULT: arm(), NO_PAGE: arm(server_metrics=False)}
+        arms |= {str(limit): arm(**fixed(limit)) for limit in (8, 16, 32, 64, 128, 256)}
+        print("agents", flush=True)
+        measured = asyncio.run(
+            from_the_start(server, chosen(arms, options), options.agents_s, options.agents_repetitions)
         )
-    return made
+        bars = {BEST_FIXED: 0.9, NO_PAGE: 0.95}
+        yield {"part": "agents", "case": f"{AGENTS} agents", "bars": bars, **measured}
 
 
-def markdown(data: dict[str, Any]) -> str:
-    header = (
-        "case",
-        "limit",
-        "answers/s, median (min to max)",
-        "of the best fixed",
-        "mean ms",
-        "limit at the end",
-        "kept",
-    )
-    computes_in = data.get("dtype", "auto")
-    text = ["# Limits" if computes_in == "auto" else f"# Limits, in {computes_in}"]
-    text.append(
-        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
-        " client has searched before its first window; its limit is shown as it was at the end of its windows. With max_tokens, answers are"
-        " counted by the tokens that the server has generated, else by what callers got."
-    )
-    text.append(table(header, [row for case in data["cases"] for row in rows(case, data["max_other"])]))
-    text.append("The default client's search, answers in each second (limit):")
-    for case in data["cases"]:
-        seconds = ", ".join(f"{count} ({limit})" for _, count, limit in case["search"])
-        text.append(f"- {case['part']}, {case['case']}: {seconds}")
-    for line in dict.fromkeys(case["machine"] for case in data["cases"]):
-        text.append(line)
-    return "\n\n".join(text)
+PARTS = {"outputs": outputs, "conversations": conversations, "timeouts": timeouts, "agents": agents}
 
 
 def main() -> None:
@@ -326,7 +213,13 @@ def main() -> None:
     parser.add_argument(
         "--search-s", type=float, default=20.0, help="the default client's search before its first window"
     )
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--repetitions", type=int, default=5, help="windows of each arm")
+    parser.add_argument(
+        "--agents-s", type=float, default=40.0, help="a run of the agents, of which the last half counts"
+    )
+    parser.add_argument("--agents-repetitions", type=int, default=3, help="runs of the agents with each arm")
+    parser.add_argument("--arm", action="append", default=[], help="only this arm beside the default; may be repeated")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if the default client misses a bar")
     parser.add_argument("--max-other", type=float, default=0.3)
     parser.add_argument("--dtype", default="auto", help="what the server computes in")
     parser.add_argument("--name", default="limits_vllm")
@@ -337,8 +230,10 @@ def main() -> None:
     if options.add and kept_file.exists():
         data["cases"] = json.loads(kept_file.read_text())["cases"]
     here = machine_line(machine())
+    measured = []
     for name in options.parts.split(","):
         for case in PARTS[name](options):
+            measured.append(case)
             others = [each for each in data["cases"] if each["case"] != case["case"]]
             # By part, then 1, 16, 64, mixed.
             data["cases"] = sorted(
@@ -347,6 +242,8 @@ def main() -> None:
             )
             write_results(options.name, data, markdown(data))
     print(markdown(data))
+    if options.check and (missed := shortfalls(measured, options.max_other)):
+        sys.exit("\n".join(missed))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ Ratios within one run carry over to like machines; absolute figures do not. Ever
     python benchmarks/limits_vllm.py --dtype float32 --name limits_vllm_float32
     python benchmarks/prefix.py
     python benchmarks/burst_vllm.py
+    python benchmarks/first_job.py
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
     python benchmarks/report.py
@@ -174,6 +175,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "limits_vllm_float32": {},
     "prefix": {},
     "burst_vllm": {},
+    "first_job": {},
     "chat_vllm": {},
     "embeddings_vllm": {},
 }
@@ -190,6 +192,7 @@ PAGES = {
         "limits_vllm_float32",
         "prefix",
         "burst_vllm",
+        "first_job",
         "chat_vllm",
         "embeddings_vllm",
     ),

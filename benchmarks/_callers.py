@@ -1,0 +1,148 @@
+"""Callers in a closed loop on one client, and what each of them asks next: for benchmarks on a real vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+from _common import Measured
+from vllm_cpu import Gauges, Prompts, Server
+
+from batchclient import BatchClient, DeadlineExceeded
+
+MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
+"""Output lengths of a mixed load: a mean of 37 tokens, a few long ones."""
+
+Work = Callable[[BatchClient], Any]
+"""One caller's next call; returns its tokens, or 0 if it got nothing."""
+
+
+async def generated_tokens(server: Server) -> float:
+    """Output tokens since the server's start, by its metrics page."""
+    async with httpx.AsyncClient(trust_env=False, verify=False) as client:
+        page = await client.get(server.base_url.removesuffix("/v1") + "/metrics")
+    (total,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", page.text, re.MULTILINE)
+    return float(total)
+
+
+class Load:
+    """Callers in a closed loop on one client; counts what they get.
+
+    Args:
+        client: whose answers are counted.
+        work: what each caller does, again and again.
+        callers: how many.
+        pause_s: the shortest and the longest pause of a caller between two calls, seconds.
+    """
+
+    def __init__(
+        self, client: BatchClient, work: Work, callers: int, pause_s: tuple[float, float] | None = None
+    ) -> None:
+        self._client = client
+        self._work = work
+        self._callers = callers
+        self._pause_s = pause_s
+        self.answers = 0
+        self.tokens = 0
+        self.latencies: list[float] = []
+
+    async def _call(self) -> None:
+        while True:
+            began = time.perf_counter()
+            tokens = await self._work(self._client)
+            if tokens:
+                self.answers += 1
+                self.tokens += tokens
+                self.latencies.append(time.perf_counter() - began)
+            if self._pause_s:
+                await asyncio.sleep(random.uniform(*self._pause_s))
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(self._call()) for _ in range(self._callers)]
+        try:
+            yield
+        finally:
+            ended = [task for task in tasks if task.done()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            while self._client.statistics().in_flight:
+                await asyncio.sleep(0.02)
+        for task in ended:
+            task.result()  # a caller never ends by itself: it failed, and the count is not what it says
+
+    async def window(
+        self, server: Server, warm_s: float, seconds: float, answer_tokens: float | None
+    ) -> dict[str, float]:
+        """Run, and count what comes in a window after a warm-up; with ``answer_tokens``, their mean, by the server's count of tokens."""
+        async with self.running():
+            await asyncio.sleep(warm_s)
+            self.answers = self.tokens = 0
+            self.latencies = []
+            generated = await generated_tokens(server)
+            gauges, began = Gauges(server), time.perf_counter()
+            await asyncio.sleep(seconds)
+            generated = await generated_tokens(server) - generated
+            took = time.perf_counter() - began
+            run = gauges.run(Measured(max(1, self.answers), took, 0.0, 0.0, 0.0, 0.0))
+            limit = self._client.statistics().endpoints[0].limit
+        mean_ms = 1e3 * sum(self.latencies) / max(1, len(self.latencies))
+        return {
+            "per_s": (self.answers if answer_tokens is None else generated / answer_tokens) / took,
+            "tokens_per_s": (self.tokens if answer_tokens is None else generated) / took,
+            "mean_ms": mean_ms,
+            "limit": limit,
+            "other": run.other_cores,
+        }
+
+
+async def whole_answer(client: BatchClient, prompt: str, tokens: int, timeout_s: float | None = None) -> int:
+    """Ask for just so many tokens; return them, or 0 if the answer did not come in time."""
+    try:
+        answer = await client.complete(prompt, max_tokens=tokens, temperature=0, ignore_eos=True, timeout_s=timeout_s)
+    except DeadlineExceeded:
+        return 0
+    if answer.usage is None or answer.usage.completion_tokens != tokens:
+        raise AssertionError("an answer without all its tokens")
+    return tokens
+
+
+def completing(prompts: Prompts, max_tokens: int | None, timeout_s: float | None = None) -> Work:
+    """Prompts of about 20 tokens; without ``max_tokens`` answers of the mixture's lengths."""
+
+    async def work(client: BatchClient) -> int:
+        (prompt,) = prompts.make(1, 20)
+        return await whole_answer(client, prompt, max_tokens or random.choice(MIXTURE), timeout_s)
+
+    return work
+
+
+class Conversations:
+    """Each caller holds one, on a prefix of 300 tokens of its own.
+
+    Args:
+        tokens: of an answer.
+        turns: after so many the caller begins another one; ``None``: never.
+    """
+
+    def __init__(self, prompts: Prompts, tokens: int, turns: int | None) -> None:
+        self._prompts = prompts
+        self._tokens = tokens
+        self._turns = turns
+        self._open: dict[asyncio.Task[Any], tuple[str, int]] = {}
+
+    async def work(self, client: BatchClient) -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        prefix, turn = self._open.get(task, ("", self._turns or 0))
+        if not prefix or turn == self._turns:
+            (prefix,), turn = self._prompts.make(1, 300), 0
+        self._open[task] = (prefix, turn + 1)
+        return await whole_answer(client, f"{prefix} turn {turn}", self._tokens)

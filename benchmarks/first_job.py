@@ -1,0 +1,328 @@
+"""A first job: ``gather`` over N calls with a client that knows nothing of the server, beside ``AsyncOpenAI``.
+
+    python benchmarks/first_job.py --check                              # boots a vLLM; exit status 1 if a bar is missed
+    python benchmarks/first_job.py --base-url http://127.0.0.1:8000/v1  # a server that is up
+    python benchmarks/first_job.py --server simulator --quick           # the embedded server, profile gpu; two rounds
+    python benchmarks/first_job.py --client limit=256                   # a further batchclient arm, with these arguments
+
+Measured is the time from the first call to the last answer. The arms:
+
+- ``batchclient``: the client as it comes. Each ``--client`` adds one with arguments of its own.
+- ``AsyncOpenAI, all at once``: ``gather`` and nothing else. Its HTTP pool opens 1,000 connections at
+  most and keeps 100 idle ones, so further calls wait in the client.
+- ``AsyncOpenAI, all at once, open pool``: the same with no bound on connections.
+- ``AsyncOpenAI, 64`` and ``AsyncOpenAI, 256``: with a semaphore of that many.
+
+A bound of at least as many as there are calls never holds. Such an arm is left out: the best of three
+times the same client would only be luckier than one.
+
+Rules:
+
+- Cells are CALLSxTOKENS. Every answer has exactly that many tokens; another length is an error.
+- Each arm of each round has a fresh client, a fresh event loop and random prompts of its own, so that no
+  prefix cache favours whoever comes later. The order rotates by one from round to round.
+- One small job per arm, which is not counted, warms the server and this process's imports.
+- A ratio is taken within a round, against the fastest ``AsyncOpenAI`` arm of that round. An arm with a
+  failed call has taken for ever in that round.
+- ``--check`` judges the default client alone: in every cell the median ratio is at most 1.05, and no
+  round's ratio is above 1.15.
+
+What other processes used is shown where the server's processes are known; nothing is left out for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import contextlib
+import functools
+import gc
+import math
+import re
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import openai
+from _common import Measured, machine, machine_line, median, spread, table, write_results
+from limits_vllm import vllm
+from vllm_cpu import Gauges, Prompts, Server, first_model, learn_prompts
+
+from batchclient import BatchClient
+
+MEDIAN_BAR, WORST_BAR = 1.05, 1.15
+"""Of the default client's time over the best ``AsyncOpenAI`` arm's: the median round, and every round."""
+ROUNDS, QUICK_ROUNDS = 5, 2
+PROMPT_TOKENS = 20
+POOL = 1000
+"""Connections that ``AsyncOpenAI`` opens at most (``openai.DEFAULT_CONNECTION_LIMITS``)."""
+SEMAPHORES = (64, 256)
+DEFAULT, RIVAL = "batchclient", "AsyncOpenAI"
+
+Ask = Callable[[str], Awaitable[int | None]]
+"""A prompt in; how many tokens came."""
+Open = Callable[[Server, int], AbstractAsyncContextManager[Ask]]
+"""Opens a client for a server and a number of tokens per answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A job: so many calls, so many tokens each."""
+
+    calls: int
+    tokens: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.calls:,} × {self.tokens}"
+
+
+WARM_UP = Cell(300, 4)
+
+
+# --- the arms ---
+
+
+@contextlib.asynccontextmanager
+async def ours(server: Server, tokens: int, **arguments: Any) -> AsyncIterator[Ask]:
+    async with BatchClient(server.base_url, model=server.model, **arguments) as client:
+
+        async def ask(prompt: str) -> int | None:
+            answer = await client.complete(prompt, max_tokens=tokens, temperature=0, ignore_eos=True)
+            return answer.output_tokens
+
+        yield ask
+
+
+@contextlib.asynccontextmanager
+async def async_openai(
+    server: Server, tokens: int, *, in_flight: int | None = None, open_pool: bool = False
+) -> AsyncIterator[Ask]:
+    no_bound = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    http = openai.DefaultAsyncHttpxClient(limits=no_bound) if open_pool else None
+    gate = asyncio.Semaphore(in_flight) if in_flight else contextlib.nullcontext()
+    async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none", http_client=http) as client:
+
+        async def ask(prompt: str) -> int | None:
+            async with gate:
+                reply = await client.completions.create(
+                    model=server.model,
+                    prompt=prompt,
+                    max_tokens=tokens,
+                    temperature=0,
+                    extra_body={"ignore_eos": True},
+                )
+            return reply.usage.completion_tokens if reply.usage else None
+
+        yield ask
+
+
+def arms_of(cell: Cell, clients: dict[str, dict[str, Any]]) -> dict[str, Open]:
+    arms: dict[str, Open] = {DEFAULT: ours}
+    arms |= {f"{DEFAULT}, {text}": functools.partial(ours, **arguments) for text, arguments in clients.items()}
+    arms[f"{RIVAL}, all at once"] = async_openai
+    if cell.calls > POOL:
+        arms[f"{RIVAL}, all at once, open pool"] = functools.partial(async_openai, open_pool=True)
+    for many in SEMAPHORES:
+        if cell.calls > many:
+            arms[f"{RIVAL}, {many}"] = functools.partial(async_openai, in_flight=many)
+    return arms
+
+
+# --- measuring ---
+
+
+async def job(open_client: Open, server: Server, cell: Cell, prompts: list[str]) -> dict[str, Any]:
+    """Ask everything at once, with a client opened for it; say how long it took and how many calls failed."""
+    async with open_client(server, cell.tokens) as ask:
+        gauges, began = Gauges(server), time.perf_counter()
+        answers = await asyncio.gather(*map(ask, prompts), return_exceptions=True)
+        took_s = time.perf_counter() - began
+        run = gauges.run(Measured(cell.calls, took_s, 0.0, 0.0, 0.0, 0.0))
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    if failures:
+        print(f"  {len(failures)} calls failed; the first: {failures[0]!r:.200}", flush=True)
+    for answer in answers:
+        if not isinstance(answer, BaseException) and answer != cell.tokens:
+            raise AssertionError(f"an answer of {answer} tokens where {cell.tokens} were asked for")
+    return {"took_s": took_s, "failed": len(failures), "other": run.other_cores}
+
+
+def run_fresh(open_client: Open, server: Server, cell: Cell, prompts: Prompts) -> dict[str, Any]:
+    texts = prompts.make(cell.calls, PROMPT_TOKENS)
+    gc.collect()  # what earlier arms left is not this one's to clean up
+    return asyncio.run(job(open_client, server, cell, texts))
+
+
+def measure(server: Server, prompts: Prompts, cell: Cell, arms: dict[str, Open], rounds: int) -> dict[str, Any]:
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+    names = list(arms)
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            runs[name].append(run_fresh(arms[name], server, cell, prompts))
+    case = {"cell": cell.label, "runs": runs}
+    for name, done in runs.items():
+        shown = f"{median([seconds(run) for run in done]):7.2f} s, ratio {median(ratios(case, name)):.2f}"
+        print(f"  {cell.label:10} {name:40} {shown}", flush=True)
+    return case
+
+
+# --- the report ---
+
+
+def seconds(run: dict[str, Any]) -> float:
+    return math.inf if run["failed"] else float(run["took_s"])
+
+
+def ratios(case: dict[str, Any], name: str) -> list[float]:
+    """Per round: this arm's time over the fastest ``AsyncOpenAI`` arm's; infinite where a call of this arm failed."""
+    rivals = [runs for rival, runs in case["runs"].items() if rival.startswith(RIVAL)]
+    found = []
+    for number, run in enumerate(case["runs"][name]):
+        best_s = min(seconds(runs[number]) for runs in rivals)
+        found.append(math.inf if run["failed"] else seconds(run) / best_s)
+    return found
+
+
+def shortfalls(data: dict[str, Any]) -> list[str]:
+    """A sentence for each bar that the default client misses."""
+    said = []
+    for case in data["cases"]:
+        values = ratios(case, DEFAULT)
+        if median(values) > MEDIAN_BAR:
+            said.append(f"{case['cell']}: the median ratio is {median(values):.2f}, above {MEDIAN_BAR}")
+        if max(values) > WORST_BAR:
+            said.append(f"{case['cell']}: the worst ratio is {max(values):.2f}, above {WORST_BAR}")
+    return said
+
+
+def rows(case: dict[str, Any]) -> list[list[str]]:
+    made = []
+    for name, runs in case["runs"].items():
+        took, over = [seconds(run) for run in runs], ratios(case, name)
+        made.append(
+            [
+                case["cell"],
+                name,
+                f"{median(took):.2f} ({spread(took)})",
+                f"{median(over):.2f}",
+                f"{max(over):.2f}",
+                f"{sum(run['failed'] for run in runs)}",
+                f"{median([run['other'] for run in runs]):.2f}",
+            ]
+        )
+    return made
+
+
+def markdown(data: dict[str, Any]) -> str:
+    header = (
+        "calls × tokens",
+        "client",
+        "s until the last answer",
+        "over the best AsyncOpenAI, median",
+        "worst",
+        "failed calls",
+        "others' cores",
+    )
+    introduction = (
+        f"All calls at once with a fresh client, on {data['server']}. Medians of interleaved rounds (smallest to"
+        " largest). Each ratio is taken within a round, against the fastest AsyncOpenAI arm of that round."
+    )
+    cells = table(header, [row for case in data["cases"] for row in rows(case)])
+    return "\n\n".join(["# A first job", introduction, cells, data["machine"]])
+
+
+# --- the command ---
+
+
+@contextlib.contextmanager
+def served(options: argparse.Namespace) -> Iterator[Server]:
+    if options.base_url:
+        model = options.model or first_model(options.base_url)
+        yield Server(options.base_url, model, options.server_pid)
+    elif options.server == "simulator":
+        from batchclient.simulator import EmbeddedServer
+
+        with EmbeddedServer("gpu", process=True) as simulated:
+            yield Server(simulated.base_url, simulated.model)
+    else:
+        with vllm("--max-num-seqs", "256") as server:
+            yield server
+
+
+def cell_of(text: str) -> Cell:
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not CALLSxTOKENS, such as 300x16")
+    return Cell(*map(int, text.split("x")))
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """``limit=256,server_metrics=False`` as arguments; what is no Python literal is a text."""
+    arguments: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.isidentifier() and equals):
+            raise argparse.ArgumentTypeError(f"{part!r} is not NAME=VALUE, such as limit=256")
+        try:
+            arguments[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            arguments[name] = value
+    return arguments
+
+
+def allow_many_connections() -> None:
+    """Let this process and the server it starts open as many files as they may; a job of 3,000 calls needs that."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base-url", help="a running server's, with /v1; without it one is started")
+    parser.add_argument("--model", help="its first model if not given")
+    parser.add_argument("--server-pid", type=int, help="its API server, to tell its CPU from other processes'")
+    parser.add_argument("--server", choices=("vllm", "simulator"), default="vllm", help="what is started")
+    parser.add_argument("--cells", type=lambda text: [cell_of(each) for each in text.split(",")],
+                        default="64x64,300x16,300x256,3000x1")  # fmt: skip
+    parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE[,…]",
+                        help="a further batchclient arm with these arguments of BatchClient; may be repeated")  # fmt: skip
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS} if not given, with --quick {QUICK_ROUNDS}")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--check", action="store_true", help="exit status 1 if the default client misses a bar")
+    parser.add_argument("--name", default="first_job", help="file name of the results")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    try:
+        options.client = {text: arguments_of(text) for text in options.client}
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--client: {error}")
+    return options
+
+
+def main() -> None:
+    options = arguments()
+    allow_many_connections()
+    named = options.base_url or {"vllm": "a real vLLM", "simulator": "the embedded server, profile gpu"}[options.server]
+    data: dict[str, Any] = {"cases": [], "server": named, "machine": machine_line(machine())}
+    with served(options) as server:
+        prompts = asyncio.run(learn_prompts(server))
+        for open_client in arms_of(WARM_UP, options.client).values():
+            run_fresh(open_client, server, WARM_UP, prompts)
+        for cell in options.cells:
+            arms = arms_of(cell, options.client)
+            data["cases"].append(measure(server, prompts, cell, arms, options.rounds))
+            write_results(options.name, data, markdown(data))  # what is done stays, should a later cell fail
+    print(markdown(data))
+    if options.check and (missed := shortfalls(data)):
+        sys.exit("\n".join(missed))
+
+
+if __name__ == "__main__":
+    main()
