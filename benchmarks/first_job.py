@@ -63,6 +63,9 @@ PROMPT_TOKENS = 20
 POOL = 1000
 """Connections that ``AsyncOpenAI`` opens at most (``openai.DEFAULT_CONNECTION_LIMITS``)."""
 SEMAPHORES = (64, 256)
+VLLM_SEQUENCES = 256
+"""What a started vLLM runs at once: vLLM 0.32's own default on GPUs of less than 70 GiB and on the A100
+(``engine/arg_utils.py``). On larger ones it is 1,024, as in the profile gpu."""
 DEFAULT, RIVAL = "batchclient", "AsyncOpenAI"
 
 Ask = Callable[[str], Awaitable[int | None]]
@@ -250,10 +253,10 @@ def served(options: argparse.Namespace) -> Iterator[Server]:
     elif options.server == "simulator":
         from batchclient.simulator import EmbeddedServer
 
-        with EmbeddedServer("gpu", process=True) as simulated:
+        with EmbeddedServer("gpu", process=True, max_num_seqs=options.max_num_seqs) as simulated:
             yield Server(simulated.base_url, simulated.model)
     else:
-        with vllm("--max-num-seqs", "256") as server:
+        with vllm("--max-num-seqs", str(options.max_num_seqs or VLLM_SEQUENCES)) as server:
             yield server
 
 
@@ -289,6 +292,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="its first model if not given")
     parser.add_argument("--server-pid", type=int, help="its API server, to tell its CPU from other processes'")
     parser.add_argument("--server", choices=("vllm", "simulator"), default="vllm", help="what is started")
+    parser.add_argument("--max-num-seqs", type=int, help="sequences that the started server runs at once;"
+                        f" if not given, {VLLM_SEQUENCES} in vLLM and 1,024 in the simulator")  # fmt: skip
     parser.add_argument("--cells", type=lambda text: [cell_of(each) for each in text.split(",")],
                         default="64x64,300x16,300x256,3000x1")  # fmt: skip
     parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE[,…]",
