@@ -1,0 +1,260 @@
+"""What refusals and late answers leave of a limit, at literal times."""
+
+import math
+
+import pytest
+
+from batchclient._core.limits import Outcome
+from batchclient._core.limits.bounds import Bounds
+from batchclient._core.limits.refused import Refusals
+from tests.unit.limits.samples import sample
+
+
+def refuse(bounds, now, load, *, limit=100, **more):
+    """A call that met ``load`` is refused under a limit; return whether that bounds it anew."""
+    return bounds.on_sample(sample(now, 0.1, load, outcome=Outcome.DROPPED, **{"admitted_at": limit, **more}), limit)
+
+
+def answer(bounds, now, load, *, limit=100, count=1, seconds=1.0, outcome=Outcome.SUCCESS):
+    return bounds.on_sample(sample(now, seconds, load, sequences=count, outcome=outcome), limit)
+
+
+def late(bounds, now, load, share, *, limit=64):
+    """A window of 200 answers that met ``load``, of which a share came too late; return whether that bounds anew."""
+    late_ones = round(200 * share)
+    told = [answer(bounds, now, load, limit=1600, count=late_ones, outcome=Outcome.LATE)] if late_ones else []
+    told.append(answer(bounds, now, load, limit=limit, count=200 - late_ones))
+    return any(told)
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_bounded_at_first_nor_by_answers_nor_by_a_callers_fault():
+    bounds = Bounds()
+    for second in range(100):
+        assert not answer(bounds, float(second), 100)
+        assert not answer(bounds, float(second), 100, outcome=Outcome.WASTED)
+        assert not answer(bounds, float(second), 100, outcome=Outcome.IGNORED)
+    assert bounds.load == math.inf
+
+
+@pytest.mark.parametrize(("in_flight", "bound"), [(100, 80.0), (60, 57.0)])
+def test_a_refusal_bounds_just_below_the_load_and_to_four_fifths_of_the_limit(in_flight, bound):
+    bounds = Bounds()
+    assert refuse(bounds, 1.0, in_flight)
+    assert (bounds.load, bounds.reason) == (pytest.approx(bound), "the server refused work")
+
+
+def test_it_cuts_once_per_episode():
+    bounds = Bounds()
+    answer(bounds, 1.0, 100, seconds=4.0)
+    refuse(bounds, 2.0, 100)
+    assert not refuse(bounds, 5.0, 100, limit=80), "a mean latency is not over"
+    assert not refuse(bounds, 7.0, 80, limit=80, admitted_at=100), "it was admitted before the cut"
+    assert bounds.load == pytest.approx(80.0)
+    assert refuse(bounds, 7.0, 80, limit=80)
+    assert bounds.load == pytest.approx(64.0)
+
+
+def test_what_is_refused_of_a_smaller_load_lowers_the_bound_to_below_that_but_not_below_two_cuts():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100)
+    assert refuse(bounds, 1.2, 75, limit=80)
+    assert bounds.load == 74.0
+    assert not refuse(bounds, 1.2, 75, limit=74), "what was sent beside it is refused as well"
+    for load in range(74, 10, -1):
+        refuse(bounds, 1.3, load, limit=math.floor(bounds.load))
+    assert bounds.load == pytest.approx(0.64 * 80)
+
+
+def test_one_refusal_of_many_answers_lowers_nothing():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100)
+    for _ in range(20):
+        answer(bounds, 1.1, 78, limit=80)
+    assert not refuse(bounds, 1.2, 70, limit=80)
+    assert bounds.load == pytest.approx(80.0)
+
+
+def test_refusals_of_a_load_that_is_mostly_served_bound_nothing():
+    bounds = Bounds()
+    for second in range(200):
+        answer(bounds, float(second), 100, count=10)
+        assert not refuse(bounds, second + 0.5, 99)
+    assert bounds.load == math.inf
+
+
+def test_a_bound_goes_once_its_load_is_mostly_served():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100)
+    answer(bounds, 3.0, 100, count=40)
+    refuse(bounds, 3.5, 80, limit=80)
+    assert bounds.load == math.inf
+
+
+def test_refusals_at_any_load_bound_no_more_than_a_few_times():
+    """One request in twenty is refused, whatever the load."""
+    bounds, cuts = Bounds(), 0
+    for second in range(600):
+        load = 20 + 7 * second % 80
+        answer(bounds, float(second), load, count=19)
+        cuts += refuse(bounds, second + 0.5, load)
+    assert cuts <= 3
+
+
+def test_a_refusal_at_the_top_is_judged_by_what_is_refused_below():
+    def judged(share_below):
+        refusals = Refusals()
+        for turn in range(200):
+            dropped = share_below and turn % round(1 / share_below) == 0
+            outcome = Outcome.DROPPED if dropped else Outcome.SUCCESS
+            refusals.on_sample(sample(1.0, load=50.0, sequences=8, outcome=outcome))
+        verdicts = []
+        for _ in range(3):
+            refusals.on_sample(sample(2.0, load=100.0, sequences=8, outcome=Outcome.DROPPED))
+            verdicts.append(refusals.about_load(100))
+        return verdicts
+
+    assert judged(0.0) == [True, True, True]
+    assert judged(0.1) == [False, True, True], "one may be chance where a tenth is refused; two in a row are not"
+    assert judged(0.5) == [False, False, False]
+
+
+def test_a_refusal_that_names_a_time_is_about_how_often_calls_come():
+    bounds = Bounds()
+    assert not refuse(bounds, 1.0, 100, retry_after_s=10.0)
+    assert not refuse(bounds, 5.0, 100, retry_after_s=10.0), "it was sent before that time was over"
+    assert bounds.load == math.inf
+
+
+def test_a_refusal_that_names_a_time_is_about_load_if_it_comes_again_after_that_time():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100, retry_after_s=10.0)
+    assert not refuse(bounds, 11.05, 100, retry_after_s=10.0), "sent at 10.95"
+    assert refuse(bounds, 22.0, 100, retry_after_s=10.0)
+    assert bounds.load == pytest.approx(80.0)
+
+
+# How a bound ends ---------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_holds_for_half_a_minute_and_rises_by_a_twentieth_per_mean_latency():
+    bounds = Bounds()
+    answer(bounds, 0.0, 100, seconds=2.0)
+    refuse(bounds, 1.0, 100)
+    loads = {}
+    for tenth in range(10, 400):
+        answer(bounds, tenth / 10, 80, limit=math.floor(bounds.load), count=20, seconds=2.0)
+        loads.setdefault(round(bounds.load, 2), tenth / 10)
+    # The first answers that end after half a minute tell that it is over.
+    assert list(loads) == [80.0, 84.0, 88.2, 92.61, 97.24, 102.1]
+    assert list(loads.values())[1:] == pytest.approx([31.0, 33.0, 35.0, 37.0, 39.0], abs=0.15)
+    assert bounds.reason == "no more was refused"
+
+
+def test_refused_again_it_holds_again():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100)
+    answer(bounds, 32.0, 80, limit=80, count=20)
+    assert refuse(bounds, 33.0, 84, limit=84)
+    held = bounds.load
+    assert held == pytest.approx(0.8 * 84)
+    answer(bounds, 60.0, 60, limit=67, count=20)
+    assert bounds.load == held
+
+
+def test_all_of_it_is_forgotten():
+    bounds = Bounds()
+    refuse(bounds, 1.0, 100)
+    bounds.forget()
+    assert bounds.load == math.inf
+    assert refuse(bounds, 1.1, 100), "the next refusal is the first"
+
+
+# Late answers -------------------------------------------------------------------------------------------------------
+
+
+def test_late_answers_bound_just_below_the_load_that_they_met():
+    bounds = Bounds()
+    assert late(bounds, 1.0, 50, 0.1)
+    assert (bounds.load, bounds.reason) == (pytest.approx(0.95 * 50), "answers came too late")
+
+
+@pytest.mark.parametrize(("share", "bounded"), [(0.02, False), (0.025, True)])
+def test_more_than_one_in_fifty_must_be_late(share, bounded):
+    assert late(Bounds(), 1.0, 50, share) is bounded
+
+
+def test_one_late_answer_says_nothing_however_few_there_are():
+    bounds = Bounds()
+    for second in range(100):
+        answer(bounds, float(second), 8, limit=8, outcome=Outcome.LATE)
+        for _ in range(3):
+            answer(bounds, second + 0.5, 8, limit=8)
+    assert bounds.load == math.inf
+
+
+def test_they_are_looked_at_an_eighth_of_the_limit_at_a_time():
+    bounds = Bounds()
+    assert [answer(bounds, 1.0, 128, limit=128, outcome=Outcome.LATE) for _ in range(16)] == [False] * 15 + [True]
+
+
+def test_where_nothing_is_in_time_the_limit_falls_faster_than_the_load():
+    bounds = Bounds()
+    for _ in range(8):
+        answer(bounds, 1.0, 100, limit=64, outcome=Outcome.LATE)
+    assert (bounds.load, bounds.reason) == (pytest.approx(0.7 * 64), "no answer came in time")
+
+
+def test_what_fails_in_one_episode_lowers_it_once():
+    bounds = Bounds()
+    assert late(bounds, 1.0, 50, 0.5)
+    assert not late(bounds, 1.9, 50, 0.5)
+    assert late(bounds, 2.1, 47, 0.5, limit=47)
+
+
+def test_if_half_of_the_load_makes_as_many_late_it_is_not_load_that_does():
+    bounds = Bounds()
+    assert late(bounds, 1.0, 64, 0.5)
+    assert late(bounds, 10.0, 40, 0.5, limit=60)
+    assert bounds.load == pytest.approx(38.0), "more than half of the load says nothing yet"
+    assert late(bounds, 20.0, 32, 0.45, limit=38)
+    assert bounds.load == math.inf
+    assert not late(bounds, 79.0, 64, 0.5), "lateness bounds nothing for a minute"
+    assert late(bounds, 81.0, 64, 0.5)
+    assert late(bounds, 90.0, 30, 0.5)
+    assert not late(bounds, 209.0, 64, 0.5), "then for two"
+    assert late(bounds, 211.0, 64, 0.5)
+
+
+def test_if_half_of_the_load_makes_fewer_late_it_is_load_that_does():
+    bounds = Bounds()
+    late(bounds, 1.0, 64, 0.5)
+    assert late(bounds, 10.0, 32, 0.3, limit=60)
+    assert bounds.load == pytest.approx(0.95 * 32)
+
+
+def test_if_two_calls_at_once_are_never_in_time_it_is_not_load_that_makes_them_late():
+    bounds, limit, seen = Bounds(), 64, []
+    for second in range(0, 60, 2):
+        for _ in range(8):
+            answer(bounds, float(second), limit, limit=limit, outcome=Outcome.LATE)
+        limit = 64 if bounds.load == math.inf else max(1, math.floor(bounds.load))
+        seen.append(limit)
+    assert min(seen) <= 2
+    assert seen[seen.index(min(seen)) + 1 :][:10] == [64] * 10, "it is let be"
+
+
+def test_lateness_may_be_left_out_and_refusals_bound_all_the_same():
+    bounds = Bounds(lateness=False)
+    assert not late(bounds, 1.0, 64, 0.9)
+    assert bounds.load == math.inf
+    assert refuse(bounds, 2.0, 100)
+
+
+def test_the_rise_after_late_answers_says_so():
+    bounds = Bounds()
+    late(bounds, 1.0, 50, 0.5)
+    late(bounds, 32.0, 47, 0.0, limit=47)
+    assert (bounds.load, bounds.reason) == (pytest.approx(1.05 * 47.5), "no more came too late")
