@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.limits.load import ServerLoad
+from batchclient._core.limits import ServerLoad
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.statistics import metrics_text

@@ -1,0 +1,210 @@
+"""The limit in force: the lowest number there is, and its reason; a pin; a limit that takes another's place."""
+
+import math
+
+import pytest
+
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
+from tests.unit.limits.samples import Server, sample
+
+SLOTS = "the server takes 8 calls at once"
+
+
+class Found(Limit):
+    """A number that is found: it says what it is told to, and remembers what it was told."""
+
+    __slots__ = ("heard", "opening")
+
+    def __init__(self, limit=64):
+        super().__init__(limit, "found")
+        self.heard = []
+        self.opening = True
+
+    def on_sample(self, sample):
+        self.heard.append("sample")
+
+    def on_begun(self, running, now):
+        self.heard.append(f"{running} begun")
+
+    def on_load(self, load, in_flight, now):
+        self.heard.append(f"{load.waiting} wait beside {in_flight}")
+
+    def on_known(self, slots, now, *, engine):
+        self.heard.append(f"slots {slots}, engine {engine}")
+
+    def on_restart(self, now):
+        self.heard.append("restart")
+
+    def on_bound(self, now):
+        self.heard.append("bound")
+
+
+class Asked:
+    """An objective that allows what it is told to."""
+
+    def __init__(self, load=math.inf, reason="", gave_up=""):
+        self.load, self.reason, self.gave_up, self.heard = load, reason, gave_up, []
+
+    def on_sample(self, sample):
+        self.heard.append("sample")
+
+    def on_restart(self, now):
+        self.heard.append("restart")
+
+
+# The lowest in force ------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_is_in_force_and_says_why():
+    number, first, second = Found(40), Asked(50.0, "first"), Asked(30.9, "second")
+    control = LimitControl(number, [first, second])
+    change = control.on_sample(sample(1.0))
+    assert (change.limit, change.reason) == (30, "second")
+    assert control.on_sample(sample(2.0)) is None, "nothing has changed"
+    second.load = 45.0
+    change = control.on_sample(sample(3.0))
+    assert (change.limit, change.reason) == (40, "found")
+    number.limit, number.reason = 60, "more pays"
+    change = control.on_sample(sample(4.0))
+    assert (change.limit, change.reason) == (45, "second")
+    change = control.on_known(8, 5.0, engine=False)
+    assert (change.limit, change.reason) == (8, SLOTS)
+    refused = sample(6.0, 0.1, 5.0, outcome=Outcome.DROPPED, admitted_at=8)
+    change = control.on_sample(refused)
+    assert (change.limit, change.reason) == (4, "the server refused work")
+
+
+def test_nothing_lowers_it_below_one():
+    assert LimitControl(Found(4), [Asked(0.0, "nothing at all")]).on_sample(sample(1.0)).limit == 1
+    assert LimitControl(Found(4)).on_known(0, 1.0, engine=False).limit == 1
+
+
+def test_an_objective_that_gave_up_says_so_where_nothing_else_holds_the_limit():
+    number, other, gave_up = Found(40), Asked(30.0, "asked for"), Asked(gave_up="less load hardly lowers it")
+    control = LimitControl(number, [other, gave_up])
+    assert control.on_sample(sample(1.0)).reason == "asked for"
+    other.load = math.inf
+    assert control.on_sample(sample(2.0)).reason == "less load hardly lowers it"
+
+
+def test_what_is_told_reaches_the_number_and_the_objectives():
+    number, objective = Found(), Asked()
+    control = LimitControl(number, [objective])
+    assert control.opening
+    control.on_begun(12, 1.0)
+    control.on_sample(sample(2.0))
+    control.on_load(ServerLoad(waiting=3), 20, 3.0)
+    control.on_known(100, 4.0, engine=True)
+    control.on_sample(sample(5.0, outcome=Outcome.DROPPED))
+    control.on_restart(6.0)
+    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "restart"]
+    assert (number.heard, objective.heard) == (told, ["sample", "sample", "restart"])
+
+
+# What the server names ----------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_is_found_is_lowered_by_the_one_that_the_server_names():
+    control = LimitControl(Found(64))
+    change = control.on_known(8, 1.0, engine=False)
+    assert (change.limit, change.reason, control.named) == (8, SLOTS, (8, SLOTS))
+    change = control.on_known(None, 2.0, engine=False)
+    assert (change.limit, change.reason, control.named) == (64, "found", None)
+
+
+def test_a_number_that_was_given_is_not():
+    control = LimitControl(FixedLimit(64))
+    assert control.on_known(8, 1.0, engine=True) is None
+    assert (control.limit, control.named, control.engine) == (64, (8, SLOTS), True)
+
+
+def test_a_server_that_names_more_than_is_found_changes_nothing():
+    assert LimitControl(Found(4)).on_known(8, 1.0, engine=False) is None
+
+
+# Refusals and late answers ------------------------------------------------------------------------------------------
+
+
+def test_refusals_bound_a_number_that_is_found_and_let_go_of_it():
+    control = LimitControl(Found(100))
+    server = Server(control, lambda load: 1.0)
+    server.run(10.0)
+    assert server.refuse().limit == 80
+    assert server.run(60.0) == 100
+    assert control.reason == "found"
+
+
+def test_late_answers_bound_a_number_that_is_found():
+    control = LimitControl(Found(64))
+    for tenth in range(80):
+        control.on_sample(sample(1.0 + tenth / 10, load=50.0, outcome=Outcome.LATE if tenth % 2 else Outcome.SUCCESS))
+    assert control.limit < 50
+    assert control.reason == "answers came too late"
+
+
+def test_a_server_that_was_started_anew_is_not_bound_by_what_the_old_one_refused():
+    control = LimitControl(Found(64), [Asked()])
+    server = Server(control, lambda load: 1.0)
+    server.refuse()
+    change = control.on_restart(1.0)
+    assert (change.limit, change.reason) == (64, "found")
+
+
+# A pin --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_holds_whatever_is_said():
+    objective = Asked(3.0, "low")
+    control = LimitControl(Found(40), [objective])
+    change = control.pin(64, 1.0)
+    assert (change.limit, change.reason, control.pinned) == (64, "pinned", True)
+    assert control.on_sample(sample(2.0)) is None
+    assert control.on_sample(sample(2.5, load=64.0, outcome=Outcome.DROPPED)) is None
+    assert control.on_known(8, 3.0, engine=False) is None
+    control.pin(None, 4.0)
+    assert (control.limit, control.pinned) == (3, False)
+
+
+def test_a_pin_that_is_let_go_says_so():
+    control = LimitControl(Found(40))
+    assert control.pin(None, 1.0) is None, "there is none"
+    assert control.reason == "found"
+    control.pin(40, 1.0)
+    assert control.reason == "pinned", "of the same number too"
+    control.pin(None, 2.0)
+    assert control.reason == "unpinned"
+    control.pin(64, 3.0)
+    change = control.pin(None, 4.0)
+    assert (change.limit, change.reason) == (40, "unpinned")
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_pin_is_at_least_one(number):
+    with pytest.raises(ValueError, match="at least 1"):
+        LimitControl(Found()).pin(number, 1.0)
+
+
+# In the place of another --------------------------------------------------------------------------------------------
+
+
+def test_a_limit_in_the_place_of_another_keeps_what_the_server_is():
+    old, fresh = LimitControl(FixedLimit(100)), LimitControl(Search(64))
+    old.on_known(200, 1.0, engine=True)
+    fresh.replace(old, 2.0)
+    assert (fresh.named, fresh.engine) == ((200, "the server takes 200 calls at once"), True)
+    assert (fresh.limit, fresh.reason) == (200, "set by the caller")
+
+
+def test_what_the_old_one_was_bounded_by_is_no_more():
+    old, fresh = LimitControl(Found(100)), LimitControl(Found(90))
+    Server(old, lambda load: 1.0).refuse()
+    assert old.limit == 80
+    fresh.replace(old, 1.0)
+    assert (fresh.limit, fresh.reason, fresh.engine) == (90, "set by the caller", False)
+
+
+def test_a_pin_of_its_own_holds_it():
+    fresh = LimitControl(Found(90))
+    fresh.pin(5, 0.0)
+    fresh.replace(LimitControl(Found(100)), 1.0)
+    assert (fresh.limit, fresh.reason) == (5, "pinned")
