@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from batchclient._core.health import HealthState
 from batchclient._core.leads import LONGEST_LEAD_S
-from batchclient._core.limits import FixedLimit, LimitChange, LimitControl, LoadCap, Outcome, ServerLoad
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -76,28 +76,34 @@ OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, Req
 NEVER_STARVES = 1e9
 
 
-class SeeSaw:
-    """A limit that falls when work is refused and rises when it is done."""
+class SeeSaw(Limit):
+    """A limit that falls when work is refused or waits in the server, and rises when it is done."""
+
+    __slots__ = ()
 
     def __init__(self, limit):
-        self.limit = limit
+        super().__init__(limit, "see-saw")
 
     def on_sample(self, sample):
-        before = self.limit
         if sample.outcome is Outcome.DROPPED:
-            self.limit = max(1, before // 2)
-        elif sample.outcome is Outcome.SUCCESS:
-            self.limit = min(12, before + 1)
-        return None if self.limit == before else LimitChange(self.limit, "see-saw")
+            return self._set(max(1, self.limit // 2), "see-saw")
+        if sample.outcome is Outcome.SUCCESS:
+            return self._set(min(12, self.limit + 1), "see-saw")
+        return None
+
+    def on_load(self, load, in_flight, now):
+        return self._set(max(1, self.limit // 2), "see-saw") if load.waiting else None
+
+
+LIMITS = {"fixed": FixedLimit, "see-saw": SeeSaw, "found": lambda limit: Search(limit, 2 * limit, 12)}
 
 
 class World:
     """A scheduler and everything its commands did. Events are plain tuples, so that a story can be told twice."""
 
-    def __init__(self, setting, limits, seesaw):
+    def __init__(self, setting, limits, found):
         self.setting = setting
-        make = SeeSaw if seesaw else FixedLimit
-        self.make_limit = lambda limit: LimitControl(make(limit), (LoadCap(),))
+        self.make_limit = lambda limit: LimitControl(LIMITS[found](limit))
         self.core = Scheduler(setting, [self.make_limit(limit) for limit in limits])
         self.endpoints = list(range(len(limits)))
         self.endpoints_made = len(limits)
@@ -326,8 +332,8 @@ class Machine(RuleBasedStateMachine):
         self.waiting_since = {}
         self.held_since = {}
 
-    def open_world(self, limits, seesaw, **numbers):
-        self.beginning = (SchedulerSettings(**numbers), limits, seesaw)
+    def open_world(self, limits, found, **numbers):
+        self.beginning = (SchedulerSettings(**numbers), limits, found)
         self.world = World(*self.beginning)
 
     def tell(self, *event):
@@ -545,7 +551,7 @@ class AnyOrder(Machine):
         raise_when_full=st.booleans(),
         length_reach=st.sampled_from([None, None, 0, 1]),
         limits=st.sampled_from([[8], [4], [1], [6, 3], [4, 4]]),
-        seesaw=st.booleans(),
+        found=st.sampled_from(sorted(LIMITS)),
         order=st.sampled_from(["fcfs", "fcfs", "shortest_first", "deadline"]),
         warm_prefixes=st.booleans(),
         aging_s=st.sampled_from([300.0, 5.0]),
@@ -654,7 +660,7 @@ class Busy(Machine):
         max_list=st.sampled_from([64, 3]),
     )
     def begin(self, **beginning):
-        self.open_world(seesaw=False, starvation_s=NEVER_STARVES, **beginning)
+        self.open_world(found="fixed", starvation_s=NEVER_STARVES, **beginning)
 
 
 def lasting(machine, examples):
