@@ -295,14 +295,22 @@ async def test_a_server_that_is_loading_is_asked_again_later():
 
 
 async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
-    for limit, expected in (("knee", 4), (64, 64)):
+    for limit, expected in (("auto", 4), (64, 64)):
         server, pages = ScriptedTransport(held=True), Pages(LLAMACPP)
         async with make(server, pages, limit=limit) as client:
             await under_way(client, server, 1.0)
             (endpoint,) = client.statistics().endpoints
             assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
-            if limit == "knee":
-                assert endpoint.limit_reason == "the server has 4 slots"
+            if limit == "auto":
+                assert endpoint.limit_reason == "the server takes 4 calls at once"
+
+
+async def test_an_engine_that_is_recognized_gets_what_it_is_known_to_batch():
+    server, pages = ScriptedTransport(held=True), Pages(VLLM)
+    async with make(server, pages, limit="auto") as client:
+        await under_way(client, server, 1.0)
+        (endpoint,) = client.statistics().endpoints
+        assert (endpoint.limit, endpoint.limit_reason) == (256, "it is an engine that batches hundreds of calls")
 
 
 async def test_the_servers_own_cap_shortens_lists():
@@ -381,7 +389,7 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
     refused = ConnectFailed("refused")
     small = {**TGI, "/info": ok(max_concurrent_requests=4, max_total_tokens=4096, max_client_batch_size=4)}
     server, pages = ScriptedTransport(held=True), Pages(small)
-    async with make(server, pages, limit="knee") as client:
+    async with make(server, pages, limit="auto") as client:
         await under_way(client, server, 1.0)
         assert client.statistics().endpoints[0].limit == 4
         server.script = [refused, refused, refused]
@@ -391,8 +399,7 @@ async def test_another_server_behind_the_url_after_an_outage_is_noticed():
         (endpoint,) = client.statistics().endpoints
         assert endpoint.server == "vllm 0.32.0"
         assert pages.asked == ["/models", "/info", "/models", "/version"]
-        # The bound has gone with the server that had named it.
-        assert client._runner.core._by_id[0].limit._bound is None
+        assert endpoint.limit == 256, "the bound has gone with the server that had named it"
 
 
 async def test_an_outage_after_which_nothing_is_said_changes_nothing():

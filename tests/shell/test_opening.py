@@ -1,10 +1,11 @@
 """First tokens that a server sends open the limit before any call is answered."""
 
 import anyio
+import pytest
 
 from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, stream, stream_end
 
-CALLS = 40
+CALLS = 150
 
 
 class Holding(ScriptedTransport):
@@ -41,7 +42,7 @@ async def asked(client, group, **arguments):
 
 
 def client_of(server, **arguments):
-    return make_client(server, **{"limit": "knee", "initial_limit": 10, "max_list": 5, **arguments})
+    return make_client(server, **{"limit": "auto", "max_list": 8, **arguments})
 
 
 def in_flight(server):
@@ -55,7 +56,7 @@ async def test_a_burst_is_sent_as_its_prompts_begin():
         await asked(client, group)
         assert in_flight(server) == CALLS, "although none has been answered"
         assert client.statistics().succeeded == 0
-        assert "have begun to be answered" in client.statistics().endpoints[0].limit_reason
+        assert "were being answered at once" in client.statistics().endpoints[0].limit_reason
         server.gates[0].set()
 
 
@@ -64,30 +65,33 @@ async def test_a_batch_with_a_prompt_that_waits_has_not_begun():
     client = client_of(server)
     async with client, anyio.create_task_group() as group:
         await asked(client, group)
-        assert in_flight(server) == 10
+        assert in_flight(server) == 64
         server.gates[0].set()
         await anyio.sleep(1.0)
         assert in_flight(server) == CALLS
         server.gates[1].set()
 
 
-async def test_a_reply_that_comes_in_one_piece_opens_nothing():
+async def test_plain_replies_open_it_when_a_limits_worth_is_answered():
     seen = []
     server = Holding(lambda sent: [], lambda sent: [b"".join(echo(sent).chunks)])
     client = client_of(server, on_adjustment=seen.append)
     async with client, anyio.create_task_group() as group:
-        await asked(client, group)
-        assert in_flight(server) == 10
+        await asked(client, group, max_tokens=1)
+        assert in_flight(server) == 64
         server.gates[0].set()
     assert client.statistics().succeeded == CALLS
-    assert not [each.reason for each in seen if "begun" in each.reason]
+    assert [(each.old, each.new, each.reason) for each in seen] == [(64, 128, "64 calls were answered")]
 
 
-async def test_where_latency_is_wanted_a_burst_waits():
-    for arguments in ({"objective": "latency"}, {"p95_latency_s": 5.0}, {"time_to_first_token_s": 1.0}):
-        server = Holding(first_tokens, ends)
-        client = client_of(server, **arguments)
-        async with client, anyio.create_task_group() as group:
-            await asked(client, group)
-            assert in_flight(server) == 10
-            server.gates[0].set()
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [({"preset": "latency"}, 64), ({"time_to_first_token_s": 1.0}, 64), ({"initial_limit": 10}, 10)],
+)
+async def test_where_latency_is_wanted_or_a_start_was_given_a_burst_waits(arguments, sent):
+    server = Holding(first_tokens, ends)
+    client = client_of(server, **arguments)
+    async with client, anyio.create_task_group() as group:
+        await asked(client, group)
+        assert in_flight(server) == sent
+        server.gates[0].set()

@@ -27,7 +27,7 @@ async def known(client):
 @pytest.mark.parametrize("guise", ["vllm", "tgi", "sglang"])
 async def test_a_url_is_enough(guise):
     with EmbeddedServer(profile="instant", model="org/model", guise=guise) as server:
-        async with BatchClient(server.base_url, limit="knee") as client:
+        async with BatchClient(server.base_url, limit="auto") as client:
             endpoint = await known(client)
             assert endpoint.server.startswith(f"{guise} ")
             answers = await client.batch_map([f"Question {number}" for number in range(16)], "{}", max_tokens=2)
