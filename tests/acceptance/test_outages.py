@@ -54,7 +54,7 @@ def prompts(count: int = CALLS) -> list[str]:
 @pytest.mark.parametrize(
     ("limit", "count"),
     # Lists are as long as the limit lets them be: only under one limit can requests be compared.
-    [("knee", "prompts"), (64, "requests")],
+    [("auto", "prompts"), (64, "requests")],
 )
 def test_with_one_request_in_ten_lost_or_refused_every_call_succeeds_for_a_fifth_more(limit: Any, count: str) -> None:
     async def story(*faults: str) -> int:

@@ -39,9 +39,9 @@ async def test_row_46_hook_that_raises(caplog):
 
     told = []
     with caplog.at_level(logging.ERROR, "batchclient"):
-        async with FaultServer() as server, make(server, limit="aimd", initial_limit=4, on_adjustment=fail) as client:
-            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(200)))
-    assert [each.text for each in done] == [f"<{n}>" for n in range(200)]
+        async with FaultServer() as server, make(server, max_list=1, on_adjustment=fail) as client:
+            done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
+    assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
     assert len(told) > 1
     assert sum("on_adjustment failed" in record.message for record in caplog.records) == 1
 
@@ -86,15 +86,15 @@ def test_row_47_machine_that_was_suspended():
     in_virtual_time(main)
 
 
-@pytest.mark.parametrize("setting", ["p95_latency_s", "knee"])
+@pytest.mark.parametrize("setting", ["p95_latency_s", "auto"])
 def test_row_48_loop_that_stands_still(setting):
     """Answers that lay unread for five seconds say nothing of their server."""
 
     async def main(stall_s, slow_s):
         loop = asyncio.get_running_loop()
         arguments = {"limit": 32, "p95_latency_s": 1.0}
-        if setting == "knee":
-            arguments = {"limit": "knee", "initial_limit": 32, "max_limit": 32}
+        if setting == "auto":
+            arguments = {"limit": "auto", "initial_limit": 32, "max_limit": 32}
 
         def reply(sent):
             from tests.shell.scripted import Reply, echo
@@ -130,7 +130,7 @@ def test_row_48_loop_that_stands_still(setting):
 def test_row_48_nothing_watches_between_calls():
     async def main():
         server = ScriptedTransport(held=True)
-        async with make_client(server, limit="knee") as client:
+        async with make_client(server, limit="auto") as client:
             watch = client._runner._stalls
             assert not watch.awake
             call = asyncio.ensure_future(client.complete("p"))
@@ -143,7 +143,7 @@ def test_row_48_nothing_watches_between_calls():
         async with make_client(ScriptedTransport(), limit=8) as client:
             await client.complete("p")
             assert not client._runner._stalls.awake
-            client.retune(limit="knee")
+            client.retune(limit="auto")
             assert client._runner.watches_stalls
 
     in_virtual_time(main)

@@ -299,7 +299,7 @@ def no_sockets(number, monkeypatch, times):
 async def test_rows_68_and_69_no_socket_left(backend, number, monkeypatch):
     """Not the endpoint's fault: it stays in use, the limit is cut, and the call is tried again after a backoff."""
     async with FaultServer() as server:
-        client = make(server, backend, limit="aimd", retry=Backoff(base_s=0.01))
+        client = make(server, backend, retry=Backoff(base_s=0.01))
         async with client:
             no_sockets(number, monkeypatch, 2)
             assert (await client.complete("p")).attempts == 3

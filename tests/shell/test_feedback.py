@@ -158,24 +158,6 @@ async def test_each_endpoint_is_asked_for_itself():
     assert {url: len(page.asked_at) for url, page in pages.items()} == {"http://a/v1": 3, "http://b/v1": 3}
 
 
-# What is done with it -----------------------------------------------------------------------------------------------
-
-
-async def test_a_standing_queue_lowers_the_limit_and_says_why():
-    server, page, seen = ScriptedTransport(held=True), Page(), []
-    async with make(server, page, on_adjustment=seen.append) as client:
-        await under_way(client, server, 4.6, calls=64)
-    assert [(each.setting, each.old, each.new) for each in seen] == [("limit", 64, 51)]
-    assert seen[0].reason == "the server's queue never held fewer than 32"
-
-
-async def test_a_limit_found_by_knee_is_lowered_too_and_an_adjustment_that_fails_breaks_nothing():
-    server, page = ScriptedTransport(held=True), Page()
-    async with make(server, page, limit="knee", initial_limit=64, on_adjustment=lambda each: 1 / 0) as client:
-        await under_way(client, server, 4.6, calls=64)
-        assert client.statistics().endpoints[0].limit_reason == "the server's queue never held fewer than 32"
-
-
 # Faults: a missing, slow, renamed or garbled page changes nothing -----------------------------------------------------
 
 
@@ -246,13 +228,6 @@ async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
     assert set(page.intervals()) == {1.5}
 
 
-async def test_a_page_that_takes_a_second_lowers_the_limit_and_its_reports_do_not_grow_stale():
-    server, page, seen = ScriptedTransport(held=True), Page(reply=http(200, 1.0, BUSY)), []
-    async with make(server, page, on_adjustment=seen.append) as client:
-        await under_way(client, server, 10.0, calls=64)
-    assert [(each.old, each.new) for each in seen] == [(64, 51)]
-
-
 # Settings -----------------------------------------------------------------------------------------------------------
 
 
@@ -295,30 +270,29 @@ async def test_the_page_is_at_the_servers_root(url, root):
 
 
 class _Below:
-    """The embedded server's paths below a prefix."""
+    """The embedded server's paths below a prefix, each answered after some seconds more."""
 
-    def __init__(self, transport, prefix=""):
-        self._transport, self._prefix = transport, prefix
+    def __init__(self, transport, prefix="", seconds=0.0):
+        self._transport, self._prefix, self._seconds = transport, prefix, seconds
 
     async def send(self, request, timeouts):
+        await anyio.sleep(self._seconds)
         return await self._transport.send(dataclasses.replace(request, path=self._prefix + request.path), timeouts)
 
     async def aclose(self):
         await self._transport.aclose()
 
 
-SECONDS = 40.0
+SECONDS = 90.0
 
 
-async def measured(limit, **arguments):
-    """Answers a second and the last limit, of a server with 64 places that is asked by 160 callers."""
+async def measured(page_s=0.0, **arguments):
+    """Answers a second, the last limit and the reasons, of a server with 64 places that is asked by 160 callers."""
     server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
     transport = SimulatorTransport(server, prefix="")
-    client = BatchClient(
-        "http://server/v1", model=server.model, preset="balanced", limit=limit, detect=False, **arguments
-    )
+    client = BatchClient("http://server/v1", model=server.model, initial_limit=160, detect=False, **arguments)
     client._make_transport = lambda url: _Below(transport, "/v1")
-    client._make_metrics_transport = lambda url: _Below(transport)
+    client._make_metrics_transport = lambda url: _Below(transport, seconds=page_s)
     async with client:
         with anyio.move_on_after(SECONDS):
             async with anyio.create_task_group() as group:
@@ -330,12 +304,20 @@ async def measured(limit, **arguments):
                 for number in range(160):
                     group.start_soon(ask, number)
         statistics = client.statistics()
-    return statistics.succeeded / SECONDS, statistics.endpoints[0].limit
+    reasons = [each.reason for each in statistics.adjustments]
+    return statistics.succeeded / SECONDS, statistics.endpoints[0].limit, reasons
 
 
 async def test_a_server_with_64_places_is_kept_full_with_a_small_queue():
-    flooded, _ = await measured(160, server_metrics=False)
-    capped, limit = await measured(160)
+    flooded, *_ = await measured(server_metrics=False)
+    found, limit, reasons = await measured()
     assert 64 <= limit <= 85
+    assert any("calls waited in the server all the time" in reason for reason in reasons)
     # Trio runs its tasks in an order of its own, so the two runs differ by a percent in themselves.
-    assert capped > 0.97 * flooded
+    assert found > 0.97 * flooded
+
+
+async def test_of_a_page_that_takes_a_second_no_report_grows_stale():
+    _, limit, reasons = await measured(page_s=1.0)
+    assert 64 <= limit <= 85
+    assert any("calls waited in the server all the time" in reason for reason in reasons)
