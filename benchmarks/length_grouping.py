@@ -43,7 +43,7 @@ from benchmarks.strategies import Job, Strategy, run
 
 from batchclient import BatchClient
 from batchclient._core.lengths import PromptLengths
-from batchclient._core.limits import FixedLimit, KneeLimit, Limit
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request
 
 ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
@@ -59,7 +59,10 @@ STATIC_ANSWERS = {
     "16 tokens": Calls(TEXTS, Lengths(16), max_tokens=16),
     "64 on average, unequal": Calls(TEXTS, Lengths(64, 0.9, 256), max_tokens=256),
 }
-STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {"64": lambda: FixedLimit(64), "found (the default)": KneeLimit}
+STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {
+    "64": lambda: FixedLimit(64),
+    "found (the default)": lambda: LimitControl(Search()),
+}
 VLLM_TEXTS = Lengths(100, 1.0, 600)
 
 

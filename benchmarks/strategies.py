@@ -31,7 +31,7 @@ from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
-from batchclient._core.limits import FixedLimit, KneeLimit, Limit
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request, Retuned
 from batchclient.config import make_settings
 from batchclient.dialects.vllm import VllmDialect
@@ -82,7 +82,7 @@ STRATEGIES = (
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
-    Strategy("continuous, limit found (the default)", {}, KneeLimit, plain=False),
+    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search()), plain=False),
 )
 
 
