@@ -26,10 +26,11 @@ def exported(name):
 
 
 @pytest.mark.parametrize("name", ["batchclient", *EVERY])
-def test_all_is_sorted_and_every_name_in_it_exists(name):
+def test_every_name_that_is_exported_exists_and_is_there_once(name):
     module = importlib.import_module(name)
     names = getattr(module, "__all__", [])
-    assert names == sorted(names)
+    # Their order is the linter's business (RUF022).
+    assert len(set(names)) == len(names)
     assert all(hasattr(module, one) for one in names)
 
 

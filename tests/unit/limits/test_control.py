@@ -32,6 +32,9 @@ class Found(Limit):
     def on_known(self, slots, now, *, engine):
         self.heard.append(f"slots {slots}, engine {engine}")
 
+    def on_resume(self, now):
+        self.heard.append("resume")
+
     def on_restart(self, now):
         self.heard.append("restart")
 
@@ -96,8 +99,9 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
     control.on_load(ServerLoad(waiting=3), 20, 3.0)
     control.on_known(100, 4.0, engine=True)
     control.on_sample(sample(5.0, outcome=Outcome.DROPPED))
+    control.on_resume(5.5)
     control.on_restart(6.0)
-    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "restart"]
+    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "resume", "restart"]
     assert (number.heard, objective.heard) == (told, ["sample", "sample", "restart"])
 
 

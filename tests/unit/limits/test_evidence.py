@@ -9,8 +9,6 @@ from batchclient._core.limits import Outcome
 from batchclient._core.limits.evidence import Window
 from tests.unit.limits.samples import sample
 
-LATENCY_S = 2.0
-
 
 def closed_loop(answers, *, load=20, start=0.0):
     """A window of answers that ended one after another, ``load`` of them in flight.
@@ -23,8 +21,13 @@ def closed_loop(answers, *, load=20, start=0.0):
         seconds = first_s + token_s * (tokens - 1)
         now += seconds / load
         fields = {"first_tokens_s": first_s, **(more[0] if more else {})}
-        window.add(sample(now, seconds, load, tokens=tokens, **fields), LATENCY_S)
+        told(window, now, seconds, load, tokens=tokens, **fields)
     return window
+
+
+def told(window, now, seconds=1.0, load=8.0, **fields):
+    """Tell a window of an answer; answers take two seconds on average."""
+    window.add(sample(now, seconds, load, **fields), 2.0)
 
 
 def plain(tokens, seconds, **fields):
@@ -87,9 +90,7 @@ def test_lists_count_as_their_sequences():
     window = Window(0.0)
     for number in range(100):
         at = 0.396 * (number + 1)
-        window.add(
-            sample(at, 1.98, 20, sequences=4, tokens=200, prompt_tokens=20, first_tokens_s=0.08, weight=4), LATENCY_S
-        )
+        told(window, at, 1.98, 20, sequences=4, tokens=200, prompt_tokens=20, first_tokens_s=0.08, weight=4)
     listed = window.rate(0.0)
     assert (listed.tokens, listed.first_s, listed.token_s) == pytest.approx((50, singly.first_s, singly.token_s))
     assert (listed.prompt, listed.output) == pytest.approx((singly.prompt, singly.output))
@@ -98,9 +99,9 @@ def test_lists_count_as_their_sequences():
 
 def test_what_ended_before_the_window_began_is_not_of_it():
     window = Window(10.0)
-    window.add(sample(9.9, 5.0), LATENCY_S)
+    told(window, 9.9)
     assert window.useful == 0
-    window.add(sample(10.0, 5.0), LATENCY_S)
+    told(window, 10.0)
     assert window.useful == 1
 
 
@@ -187,7 +188,7 @@ def test_one_long_answer_does_not_make_work_another():
 def test_the_most_in_flight_and_the_heaviest_call():
     window = Window(0.0)
     for number, (in_flight, weight) in enumerate([(10, 1), (40, 8), (25, 2)]):
-        window.add(sample(1.0 + number, load=20.0, in_flight=in_flight, weight=weight), LATENCY_S)
+        told(window, 1.0 + number, load=20.0, in_flight=in_flight, weight=weight)
     rate = window.rate(0.0)
     assert (rate.peak, rate.heaviest, rate.load) == (40, 8, 20)
 
