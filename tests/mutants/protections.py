@@ -211,8 +211,8 @@ PROTECTIONS = (
     Protection(
         "a paused client sends nothing",
         "src/batchclient/_core/scheduler.py",
-        "        if not self._paused:\n            for batch",
-        "        if True:\n            for batch",
+        "        if not self._paused:\n            if not self._batches",
+        "        if True:\n            if not self._batches",
         _SIMULATION,
     ),
     Protection(
