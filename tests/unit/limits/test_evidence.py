@@ -26,8 +26,8 @@ def closed_loop(answers, *, load=20, start=0.0):
 
 
 def told(window, now, seconds=1.0, load=8.0, **fields):
-    """Tell a window of an answer; answers take two seconds on average."""
-    window.add(sample(now, seconds, load, **fields), 2.0)
+    """Tell a window of an answer, where answers take as long as it on average."""
+    window.add(sample(now, seconds, load, **fields), seconds)
 
 
 def plain(tokens, seconds, **fields):
@@ -125,7 +125,7 @@ def test_slices_are_as_long_as_the_work_needs():
     window, now = Window(0.0), 0.0
     for _ in range(45):
         now += 0.1
-        window.add(sample(now, 40.0, 400.0), 40.0)
+        told(window, now, 40.0, 400.0)
     assert window.error == math.inf, "they last an eighth of a mean latency"
 
 
