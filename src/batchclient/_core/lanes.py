@@ -190,7 +190,8 @@ class Lanes:
             return None
         lowest = min(used)
         above = sum(sequences for priority, sequences in self._in_flight.items() if priority > lowest)
-        permits = max(1, int(limit * RESERVE_RATIO))
+        # Of a few permits one would be too much: a higher class is next when any comes free.
+        permits = int(limit * RESERVE_RATIO)
         return Reserve(lowest, permits, max(0, permits - above // endpoints))
 
     # Tenants ---------------------------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, S
 from batchclient._core.limits.evidence import ONE_PIECE, Rate, Settling, Window
 from batchclient._core.limits.queue import StandingQueue
 from batchclient._core.limits.silence import Silence
-from batchclient._core.limits.trial import SHARED, Trial, Turn, Verdict
+from batchclient._core.limits.trial import FLAT_LOSS, SHARED, Trial, Turn, Verdict
 
 __all__ = ["Search"]
 
-_LESS = ("queue", "wait", "shared")
+_LESS = ("queue", "wait", "shared", "flat")
 """What less is tried for."""
+_WAITS = ("queue", "wait")
 _QUIET_S = 10.0
 _PAUSE_S = 3.0
 """So long without an answer, beyond what answers take, ends a job."""
@@ -37,10 +38,12 @@ _LONGEST_WINDOW_S = 60.0
 _JOB_SHARE = 0.1
 _USED_RATIO = 0.8
 _MORE = 1.4
+_FLAT = 0.01
+"""Where 1.4 times the load brings less than this, throughput is flat there, and by its concavity hardly steeper below."""
 _RUNNING_RATIO = 0.75
 _WAITING_SHARE = 0.1
 """A shorter wait may be that for the step under way."""
-_MARGIN = 0.05
+_MARGIN = 0.1
 """A small queue is what refills a place the moment it comes free."""
 _LEAST_STEP = 0.9
 """A smaller one would be lost in the noise."""
@@ -65,6 +68,8 @@ class Search(Limit):
         "_classes",
         "_cut_off_at",
         "_ended_at",
+        "_flat",
+        "_left",
         "_latency_s",
         "_least_first_s",
         "_open",
@@ -102,6 +107,10 @@ class Search(Limit):
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
         self._usual: Rate | None = None
         """What work was like when something was tried last."""
+        self._flat = False
+        """Whether more than the limit brought no more when it was tried last."""
+        self._left = 1.0
+        """What is left, by descents since the limit was raised last, of what it brought then."""
         self._answered = 0
         """Answers in one piece since the limit was raised."""
         self._open = self.limit < self._opens_to
@@ -248,7 +257,7 @@ class Search(Limit):
                 silence.end()
         trusted = self._wait_is_harm(now)
         quiet = now - self._work_since < _QUIET_S
-        wanted = self._less(rate, now) if trusted or not quiet else None
+        wanted = self._less(rate, now, trusted=trusted) if trusted or not quiet else None
         if wanted is None and not quiet:
             wanted = self._more(rate, now)
         if wanted is None:
@@ -259,10 +268,12 @@ class Search(Limit):
             return None
         self._usual = rate
         self._open = False
-        self._trial = Trial(self.limit, rate, reason, limit, trusted and reason != "shared", self.limit)
+        self._trial = Trial(self.limit, rate, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
+        if reason == "flat":
+            self._trial.loss = FLAT_LOSS
         return self._move(limit, why, self._generations(rate))
 
-    def _less(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
+    def _less(self, rate: Rate, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
         """The lowest limit that something speaks for, what that is, and in words."""
         said: list[tuple[float, str, str]] = []
         waits = self._queue.ours(now)
@@ -270,13 +281,15 @@ class Search(Limit):
             served = max(1.0, rate.load - waits)
             said.append((served, "queue", f"{waits:.0f} calls waited in the server all the time"))
         if rate.waiting > _WAITING_SHARE:
-            served = max(1.0, rate.load * (1 - rate.waiting))
+            served = max(1.0, rate.load * (1 - rate.waiting), 0.0 if trusted else rate.load / 2)
             why = f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
             said.append((served, "wait", why))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
         if rate.shared > SHARED and self.limit > 1:
             why = "calls share prefixes, and fewer of them may fit the server's cache better"
             lower.append((self.limit // 2, "shared", why))
+        if self._flat:
+            lower.append((self.limit // 2, "flat", "more at once brought no more"))
         most = _LEAST_STEP * self.limit
         return min((one for one in lower if one[0] <= most and not self._silences[one[1]].lasts(now)), default=None)
 
@@ -308,7 +321,7 @@ class Search(Limit):
         if verdict is not Verdict.HOLDS:
             self._silences[trial.reason].begin(now)
         elif trial.other < trial.first:
-            further = self._less(rate, now)
+            further = self._less(rate, now, trusted=trial.trusted)
             if further is not None:
                 trial.other, trial.reason, why = further
                 return self._move(trial.other, why, self._generations(rate))
@@ -321,9 +334,12 @@ class Search(Limit):
         """The trial is over: stay with a limit."""
         self._trial = None
         self._turn.give_back(self)
+        self._flat = trial.other > trial.first == limit and trial.lost > -_FLAT
         if limit < trial.first:
+            self._left = min(1.0, trial.left * trial.gain)
             self._silences["more"].rest(now)
         elif limit > trial.first:
+            self._left = 1.0
             for reason in _LESS:
                 self._silences[reason].rest(now)
         else:

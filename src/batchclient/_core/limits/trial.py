@@ -16,9 +16,11 @@ from enum import Enum
 
 from batchclient._core.limits.evidence import Rate
 
-__all__ = ["SHARED", "Trial", "Turn", "Verdict"]
+__all__ = ["FLAT_LOSS", "SHARED", "Trial", "Turn", "Verdict"]
 
 _LOSS = 0.05
+FLAT_LOSS = 0.03
+"""Where no wait is seen, what is kept of less load is latency alone."""
 _CLEARLY = 0.1
 _BEFORE_A_PEAK = 0.2
 """Where calls share prefixes, throughput may fall so much between what overfills the cache and what fits it."""
@@ -58,6 +60,10 @@ class Trial:
     trusted: bool
     kept: int
     """The lowest limit that held so far; at first the limit before."""
+    left: float = 1.0
+    """What is left, by the descents since the limit was raised last, of what the limit brought then."""
+    loss: float = _LOSS
+    """What a lower limit may lose."""
     gain: float = 1.0
     """What it brings, of what the limit before does."""
     best: float = 1.0
@@ -70,7 +76,7 @@ class Trial:
     def judge(self, rate: Rate) -> Verdict:
         """Take in a window at the other limit."""
         gain = self._against(rate)
-        least = 1 + _GAIN if self.other > self.first else (1 - _LOSS) * self.best
+        least = 1 + _GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - _LOSS) / self.left)
         if gain < least:
             self.lost = 1 - gain
             bottom = self.other > self.first or rate.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
@@ -86,7 +92,7 @@ class Trial:
     def confirms(self, rate: Rate) -> bool:
         """Take in a window at the limit before; return whether what was kept still holds against both looks at it."""
         self.gain /= math.sqrt(self._against(rate))
-        return self.gain >= 1 - _LOSS
+        return self.gain >= max(1 - self.loss, (1 - _LOSS) / self.left)
 
     def _against(self, rate: Rate) -> float:
         tokens = self.before.tokens
