@@ -61,7 +61,7 @@ STATIC_ANSWERS = {
 }
 STATIC_LIMITS: Mapping[str, Callable[[], Limit]] = {
     "64": lambda: FixedLimit(64),
-    "found (the default)": lambda: LimitControl(Search()),
+    "found (the default)": lambda: LimitControl(Search(64, 256, 1024)),
 }
 VLLM_TEXTS = Lengths(100, 1.0, 600)
 

@@ -82,7 +82,7 @@ STRATEGIES = (
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
-    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search()), plain=False),
+    Strategy("continuous, limit found (the default)", {}, lambda: LimitControl(Search(64, 256, 1024)), plain=False),
 )
 
 

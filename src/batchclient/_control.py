@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
+from batchclient._core.limits.search import OPENS_TO, START
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
@@ -23,10 +24,8 @@ _FILES_FOR_OTHERS = 64
 _said: set[int] = set()
 
 
-_USUAL = 64, 256
-"""Where a limit that is found begins, and where it opens to: vLLM's default number of running sequences on small GPUs."""
 _URGENT = 32, 64
-"""The same where a burst had better wait here than be served slowly."""
+"""Where it begins, and where it opens to, where a burst had better wait here than be served slowly."""
 
 
 def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = False) -> LimitControl:
@@ -68,7 +67,7 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
     elif urgent:
         start, opens_to = _URGENT
     else:
-        start, opens_to = _USUAL
+        start, opens_to = START, OPENS_TO
     return Search(min(start, ceiling), opens_to, ceiling, turn)
 
 

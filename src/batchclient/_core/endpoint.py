@@ -56,6 +56,7 @@ class Endpoint:
         "held_since",
         "id",
         "in_flight",
+        "is_engine",
         "is_known",
         "leaving",
         "limit",
@@ -66,6 +67,7 @@ class Endpoint:
         "refusals",
         "returned",
         "server",
+        "slots",
         "stillness",
     )
 
@@ -81,6 +83,10 @@ class Endpoint:
     ) -> None:
         self.id = number
         self.name = name
+        self.slots: int | None = None
+        """Sequences that it takes at once, as it says itself."""
+        self.is_engine = False
+        """Whether it is known to be an engine that batches hundreds of sequences and queues the rest."""
         self.server: str | None = None
         """Which server it is, as may be shown; ``None``: not found out."""
         self.is_known = is_known

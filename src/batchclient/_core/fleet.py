@@ -144,6 +144,7 @@ class Fleet:
         if endpoint.is_known:
             self._drop_trials(endpoint, reason, now)
         before = endpoint.limit.limit
+        endpoint.slots, endpoint.is_engine = event.slots, event.engine
         change = endpoint.limit.on_known(event.slots, now, engine=event.engine)
         if change is not None:
             self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
@@ -179,9 +180,9 @@ class Fleet:
                 if _rates(event.settings) != _rates(before):
                     endpoint.set_rates(event.settings)
             if event.limits is not None:
-                fresh = event.limits[place]
-                fresh.replace(endpoint.limit, now)
-                endpoint.limit = fresh
+                endpoint.limit = event.limits[place]
+                endpoint.limit.on_known(endpoint.slots, now, engine=endpoint.is_engine)
+                endpoint.limit.reason = "set by the caller"
             if event.pin is not None:
                 endpoint.limit.pin(event.pin or None, now)
             if endpoint.limit.limit != limit:

@@ -73,7 +73,7 @@ def growing(knee, seconds=1.0):
 
 
 def test_it_doubles_as_first_tokens_show_that_a_limits_worth_is_served_at_once():
-    limit = Search()
+    limit = Search(64, 256, 1024)
     changes = [limit.on_begun(running, 0.1) for running in (32, 64, 90, 128, 256)]
     assert [change and change.limit for change in changes] == [None, 128, None, 256, None]
     assert changes[1].reason == "64 calls were being answered at once"
@@ -81,37 +81,37 @@ def test_it_doubles_as_first_tokens_show_that_a_limits_worth_is_served_at_once()
 
 
 def test_answers_in_one_piece_show_it_too():
-    loop = Loop(Search(), full_at(1000, seconds=0.1))
+    loop = Loop(Search(64, 256, 1024), full_at(1000, seconds=0.1))
     assert loop.run(1.0) == 256
     assert loop.limits == [128, 256]
 
 
 def test_a_limit_that_is_not_used_does_not_double():
-    loop = Loop(Search(), full_at(1000, seconds=0.1), at_most=20)
+    loop = Loop(Search(64, 256, 1024), full_at(1000, seconds=0.1), at_most=20)
     assert loop.run(5.0) == 64
 
 
 def test_an_engine_begins_where_others_come_to():
-    limit = Search()
+    limit = Search(64, 256, 1024)
     assert limit.on_known(**ENGINE, now=0.2).limit == 256
     assert not limit.opening
 
 
 def test_a_server_of_another_sort_changes_nothing():
-    limit = Search()
+    limit = Search(64, 256, 1024)
     assert limit.on_known(8, 0.2, engine=False) is None
     assert limit.opening
 
 
 def test_what_lowered_it_meanwhile_stands():
-    limit = Search()
+    limit = Search(64, 256, 1024)
     limit.on_bound(0.1)
     assert limit.on_known(**ENGINE, now=0.2) is None
     assert limit.on_begun(64, 0.3) is None
 
 
 def test_a_start_that_was_given_stands():
-    limit = Search(40, 40)
+    limit = Search(40, 40, 1024)
     assert not limit.opening
     assert limit.on_known(**ENGINE, now=0.2) is None
     assert limit.on_begun(40, 0.3) is None
@@ -127,7 +127,7 @@ def test_bounds_that_make_no_sense_are_refused(start, ceiling):
 
 
 def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
-    loop = Loop(Search(256), full_at(64), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
     assert loop.run(60.0) == 68
     assert loop.changes[0][1:] == (68, "191 calls waited in the server all the time")
     assert loop.changes[1][1:] == (256, "to compare with 68 once more")
@@ -136,20 +136,20 @@ def test_what_waits_in_the_server_all_the_time_is_kept_here_instead():
 
 def test_a_wait_for_first_tokens_shows_it_too():
     # The first answers of a burst have waited for nobody.
-    loop = Loop(Search(256), full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
+    loop = Loop(Search(256, 256, 1024), full_at(64), first=lambda load: 1 - 0.9 * 64 / max(64, load))
     loop.tell(sample(0.1, 0.1, 1, first=0.01))
     assert loop.run(90.0) in range(60, 90)
 
 
 def test_nothing_is_tried_in_the_first_ten_seconds():
-    loop = Loop(Search(256), full_at(64, seconds=0.1), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 256, 1024), full_at(64, seconds=0.1), queued=lambda load: max(0, load - 64))
     loop.run(30.0)
     assert loop.changes[0][0] >= 10.0
 
 
 def test_a_queue_of_others_is_theirs():
     """Throughput follows what is in flight here: whoever takes less gets less."""
-    loop = Loop(Search(256), lambda load: 4.0, queued=lambda load: load - 64)
+    loop = Loop(Search(256, 256, 1024), lambda load: 4.0, queued=lambda load: load - 64)
     assert loop.run(70.0) == 256
     assert "68 in flight brought 73% less" in [reason for _, _, reason in loop.changes]
     tried = [at for at, limit, _ in loop.changes if limit < 256]
@@ -163,13 +163,13 @@ def test_a_queue_of_others_is_theirs():
 
 def test_where_calls_share_prefixes_it_comes_down_to_what_the_cache_holds():
     """Beyond 32 conversations the server computes every prompt anew: five times as slow, whatever the load."""
-    loop = Loop(Search(256), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
+    loop = Loop(Search(256, 256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), shared=0.9)
     assert loop.run(300.0) <= 32
     assert loop.limit.limit >= 16
 
 
 def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
-    loop = Loop(Search(256), full_at(256), shared=0.9)
+    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
     assert loop.run(600.0) >= 256
     lower = sum(
         later - earlier
@@ -182,13 +182,13 @@ def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
 def test_noise_lowers_nothing():
     """A server whose answers follow the load, and nothing else, under noise of a fifth per answer."""
     for seed in range(20):
-        loop = Loop(Search(256), full_at(300), shared=0.9)
+        loop = Loop(Search(256, 256, 1024), full_at(300), shared=0.9)
         loop.noise, loop.unsteadiness = random.Random(seed), 0.2
         assert loop.run(120.0) >= 256, seed
 
 
 def test_a_higher_class_waits_for_no_second_look():
-    loop = Loop(Search(64, 64), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
+    loop = Loop(Search(64, 64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
     loop.tell(sample(0.1, 0.05, 8, priority=1))
     loop.run(8.0)
     assert loop.limits == [10]
@@ -198,14 +198,14 @@ def test_a_higher_class_waits_for_no_second_look():
 
 
 def test_more_is_tried_and_kept_where_it_brings_more():
-    loop = Loop(Search(64, 64), full_at(200))
+    loop = Loop(Search(64, 64, 1024), full_at(200))
     assert loop.run(200.0) in range(126, 280)
     assert loop.changes[0][1:] == (90, "to see whether more calls at once bring more")
     assert loop.limits[:4] == [90, 126, 177, 248]
 
 
 def test_more_that_brings_no_more_is_taken_back():
-    loop = Loop(Search(256), full_at(200))
+    loop = Loop(Search(256, 256, 1024), full_at(200))
     assert loop.run(60.0) == 256
     assert loop.limits == [359, 256]
     assert loop.changes[1][2] == "359 in flight brought no more to speak of"
@@ -220,7 +220,7 @@ def test_it_never_goes_above_its_ceiling():
 
 def trying():
     """A loop in the middle of a trial of less."""
-    loop = Loop(Search(256), full_at(64), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 256, 1024), full_at(64), queued=lambda load: max(0, load - 64))
     while loop.limit.limit == 256:
         loop.run(loop.now + 0.01)
     return loop
@@ -255,7 +255,7 @@ def test_a_trial_says_nothing_where_calls_have_become_others():
 
 
 def test_what_is_silent_speaks_again_where_calls_have_become_others():
-    loop = Loop(Search(256), full_at(256), shared=0.9)
+    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
     loop.run(60.0)
     assert 128 in loop.limits
     loop.changes.clear()
@@ -266,7 +266,7 @@ def test_what_is_silent_speaks_again_where_calls_have_become_others():
 
 def test_of_several_servers_one_is_tried_at_a_time():
     turn = Turn()
-    loops = [Loop(Search(256, turn=turn), full_at(64), queued=lambda load: max(0, load - 64)) for _ in range(2)]
+    loops = [Loop(Search(256, 256, 1024, turn), full_at(64), queued=lambda load: max(0, load - 64)) for _ in range(2)]
     for tenth in range(600):
         for loop in loops:
             loop.run(tenth / 10)
@@ -275,7 +275,7 @@ def test_of_several_servers_one_is_tried_at_a_time():
 
 
 def test_an_unsteady_server_that_tells_nothing_apart_is_left_alone():
-    loop = Loop(Search(256), full_at(64, seconds=20.0), queued=lambda load: max(0, load - 64))
+    loop = Loop(Search(256, 256, 1024), full_at(64, seconds=20.0), queued=lambda load: max(0, load - 64))
     loop.unsteadiness = 3.0
     loop.run(600.0)
     assert loop.limit.limit == 256

@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
+__all__ = ["NEWEST_SHARE", "USED_RATIO", "Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
+
+
+NEWEST_SHARE = 0.1
+"""How much the newest of some values counts in their running mean."""
+USED_RATIO = 0.8
+"""A limit is used where so much of it is in flight at times: permits are refilled in lots, of a quarter of the limit at most."""
 
 
 class Outcome(Enum):
@@ -125,16 +131,6 @@ class Limit:
         """Whether it is to be told when batches have begun (``on_begun``)."""
         return False
 
-    @property
-    def named(self) -> tuple[int, str] | None:
-        """A number that the server itself has named, and how."""
-        return None
-
-    @property
-    def engine(self) -> bool:
-        """Whether its server is known to be an engine (``on_known``)."""
-        return False
-
     def on_sample(self, sample: Sample) -> LimitChange | None:
         """Take in one observation."""
         return None
@@ -172,9 +168,6 @@ class Limit:
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
         """Hold the limit at a number; ``None`` lets go."""
         return None
-
-    def replace(self, other: Limit, now: float) -> None:
-        """Take the place of one that the caller wants no more, and the number that the server has named."""
 
     def _set(self, limit: int, reason: str) -> LimitChange | None:
         if limit == self.limit:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from batchclient._core.limits.base import Outcome, Sample
+from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
 from batchclient._core.limits.refused import Refusals
 from batchclient._core.limits.silence import Silence
 
@@ -28,8 +28,6 @@ __all__ = ["Bounds"]
 _BELOW_RATIO = 0.95
 _HOLDS_S = 30.0
 _CUT_RATIO = 0.8
-_TIGHTEST_RATIO = 0.64
-"""Two cuts' worth."""
 _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
@@ -37,11 +35,8 @@ _LOSS_RATIO = 0.8
 """What half of the load must bring in time, of what the load did: the error of a few answers in a second."""
 _NOTHING_IN_TIME_RATIO = 0.7
 _ALONE = 2.0
-_KEPT_CUTS = 64
-_KEPT_S = 300.0
 _LEAST_COUNTED = 16
 _LEAST_ENDED = 4
-_LATENCY_SHARE = 0.1
 
 
 class Bounds:
@@ -75,8 +70,8 @@ class Bounds:
         self._rises_at, self._set_at = 0.0, -math.inf
         self._counts_from, self._counted, self._tokens = 0.0, 0, 0
         """Useful answers and their tokens, and since when they are counted."""
-        self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_KEPT_CUTS)
-        """When a load made answers late, that load, and useful tokens per second under them."""
+        self._cuts: deque[tuple[float, float]] = deque(maxlen=_LEAST_COUNTED)
+        """Loads that made answers late, and useful tokens per second under them."""
         self._futile_below = 0.0
         """While lateness is silent, no bound is set below this."""
         self._silence = Silence()
@@ -93,7 +88,7 @@ class Bounds:
         if sample.outcome is Outcome.IGNORED:
             return False
         seconds = sample.now - sample.sent_at
-        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.sent_at < self._set_at:
             # It was sent before the bound was set, and tells of the load before.
             self._rise(sample.now, limit)
@@ -104,7 +99,7 @@ class Bounds:
             self._late_load += sample.sequences * sample.in_flight_at_sent
         elif sample.outcome is Outcome.SUCCESS:
             self._useful += sample.sequences
-            if sample.now >= self._counts_from:
+            if sample.now > self._counts_from:
                 self._counted += sample.sequences
                 self._tokens += sample.completion_tokens or sample.sequences
         if self._ended < max(_LEAST_ENDED, limit // 8):
@@ -146,8 +141,8 @@ class Bounds:
             return False
         # Of a few answers a rate is luck.
         known = self._counted >= max(_LEAST_COUNTED, limit)
-        rate = self._tokens / max(now - self._counts_from, 1e-9) if known else math.nan
-        futile = self._futile_from(load, rate, limit, now)
+        rate = self._tokens / (now - self._counts_from) if known else math.nan
+        futile = self._futile_from(load, rate, limit)
         if futile:
             self.load, self.reason = futile, "fewer at once brought less in time"
             self._rises_at = now + _HOLDS_S
@@ -157,24 +152,22 @@ class Bounds:
             return True
         if self._useful:
             if known:
-                self._cuts.append((now, load, rate))
+                self._cuts.append((load, rate))
             ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
             self._set(ratio * min(load, float(limit)), "answers came too late", now)
         else:
             self._set(_NOTHING_IN_TIME_RATIO * limit, "no answer came in time", now)
         return True
 
-    def _futile_from(self, load: float, rate: float, limit: int, now: float) -> float:
+    def _futile_from(self, load: float, rate: float, limit: int) -> float:
         """The load to go back to because half of it brings less in time; 0: lateness is a matter of load."""
         if not self._useful:
             return math.inf if limit <= _ALONE else 0.0
-        lately = ((cut, before) for at, cut, before in self._cuts if now - at < _KEPT_S)
-        return max((cut for cut, before in lately if load <= cut / 2 and rate < _LOSS_RATIO * before), default=0.0)
+        return max((cut for cut, before in self._cuts if load <= cut / 2 and rate < _LOSS_RATIO * before), default=0.0)
 
     def _set(self, load: float, reason: str, now: float) -> None:
-        # A little more, so that a product that should be whole is not one less.
-        self.load, self.reason = max(1.0, load + 1e-9), reason
-        self._tightest = max(1.0, _TIGHTEST_RATIO * self.load)
+        self.load, self.reason = max(1.0, load), reason
+        self._tightest = max(1.0, _CUT_RATIO**2 * self.load)
         self._set_at = now
         self._restart()
         self._cooling_until = self._counts_from = now + max(self._latency_s, _SHORTEST_EPISODE_S)

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from batchclient._core.limits.base import Limit, LimitChange, Sample, ServerLoad
@@ -27,7 +28,7 @@ class LimitControl(Limit):
         objectives: each may lower it.
     """
 
-    __slots__ = ("_bounds", "_engine", "_heeds_named", "_named", "_number", "_objectives", "_pinned")
+    __slots__ = ("_bounds", "_heeds_named", "_named", "_number", "_objectives", "_pinned")
 
     def __init__(self, number: Limit, objectives: Sequence[Objective] = ()) -> None:
         super().__init__(number.limit, number.reason)
@@ -38,7 +39,6 @@ class LimitControl(Limit):
         self._heeds_named = not given
         self._named: tuple[int, str] | None = None
         self._pinned: int | None = None
-        self._engine = False
 
     @property
     def pinned(self) -> bool:
@@ -48,14 +48,6 @@ class LimitControl(Limit):
     @property
     def opening(self) -> bool:
         return self._number.opening
-
-    @property
-    def named(self) -> tuple[int, str] | None:
-        return self._named
-
-    @property
-    def engine(self) -> bool:
-        return self._engine
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
         if self._bounds.on_sample(sample, self.limit):
@@ -75,7 +67,6 @@ class LimitControl(Limit):
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
         self._named = (max(1, slots), f"the server takes {slots} calls at once") if slots is not None else None
-        self._engine = engine
         self._number.on_known(slots, now, engine=engine)
         return self._decide()
 
@@ -88,7 +79,7 @@ class LimitControl(Limit):
         self._number.on_restart(now, self.limit if self._pinned is None else None)
         self._bounds.forget()
         for objective in self._objectives:
-            objective.on_restart(now)
+            objective.forget()
         return self._decide()
 
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
@@ -97,21 +88,10 @@ class LimitControl(Limit):
         if limit is None and self._pinned is None:
             return None
         self._pinned = limit
-        return self._say("unpinned")
-
-    def replace(self, other: Limit, now: float) -> None:
-        self._named = other.named
-        if other.engine:
-            self._engine = True
-            self._number.on_known(None, now, engine=True)
-        self._say("set by the caller")
-
-    def _say(self, reason: str) -> LimitChange | None:
-        # Somebody has said so: that is the reason from now on, of the same number too.
-        limit, found = self._in_force()
-        reason = found if self._pinned is not None else reason
-        change = self._set(limit, reason)
-        self.reason = reason
+        change = self._decide()
+        if limit is None:
+            self.reason = "unpinned"
+            return LimitChange(self.limit, self.reason) if change is not None else None
         return change
 
     def _decide(self) -> LimitChange | None:
@@ -123,11 +103,12 @@ class LimitControl(Limit):
             return self._pinned, "pinned"
         limit, reason = self._number.limit, self._number.reason
         for objective in self._objectives:
-            reason = objective.gave_up or reason
+            reason = objective.reason or reason
         if self._named is not None and self._heeds_named and self._named[0] < limit:
             limit, reason = self._named
         if self._bounds.load < limit:
-            limit, reason = int(self._bounds.load), self._bounds.reason
+            # A product that should be whole may be a little less.
+            limit, reason = math.floor(round(self._bounds.load, 2)), self._bounds.reason
         for objective in self._objectives:
             if objective.load < limit:
                 limit, reason = int(objective.load), objective.reason

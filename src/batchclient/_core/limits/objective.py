@@ -1,21 +1,17 @@
-"""A bound that keeps a promise about latency: the 95th percentile of what answers take, or of their time to first token.
+"""A promise about latency: the 95th percentile of what answers take, or of their time to first token.
 
 Rules:
-- Time counts from when the request was sent: queueing on our side is not the server's, and sending less would only lengthen it.
-- Answers are looked at in windows: at least 100 of them, and as long as the objective (5 s at least) unless there are 1,000. The 95th percentile of
-  fewer says little. What somebody gave up on counts if it had taken longer than the objective by then; else nobody knows what it would have taken.
-- A window is judged if the last change (or the start) was 1.5 times as long before it as the percentile it shows. Sooner, some of its answers
-  were still sent before the change; and those alone that were sent after it and have ended are the short ones: any objective would seem to be kept.
-- A window over the objective cuts the cap by as much as it is over (at most to a half), the first time from what was in flight. Time grows no
-  faster than load, as a rule: that is rarely too much.
-- A window well under it (0.9) raises the cap likewise, by a fifth at most, if it is used (0.8 of it in flight). It is not taken away: where it is
-  above the limit it does no harm, and grows no further.
-- While more is in flight than the cap allows (a pin holds the limit, a call is heavier) the cap is not in force, and is not judged.
-- Where half of the load takes nearly as long (0.95), or one call at a time still too long, two windows in a row, it is not load that takes the time: long
-  answers, a slow server, somebody else's calls. The cap goes back to where it was, or is gone if there was none, and is not lowered for five
-  minutes, and then for twice as long each time, up to an hour, until the objective has been kept.
+- Time counts from when the request was sent: sending less would only lengthen the wait on our side.
+- A window has at least 100 answers, and lasts as long as the objective (5 s at least) unless there are 1,000. What somebody gave up on counts
+  if it had taken longer than the objective by then.
+- A window is judged if the last change was 1.5 times as long before it as the percentile that it shows. Those alone that were sent after a
+  change and have ended are the short ones: any objective would seem to be kept.
+- Over the objective, the bound falls by as much as that is over, to a half at most. Well under it the bound rises likewise, by a fifth at
+  most, if it is used. While more is in flight than the bound allows (a pin, a heavy call) it is not in force, and is not judged.
+- Where half of the load takes nearly as long, or one call at a time too long, two windows in a row, it is not load that takes the time. The
+  bound goes back to where it was, and lowers nothing for a minute, then two, up to fifteen, until the objective has been kept.
 
-Windows, cuts and slow growth are Clipper's (Crankshaw et al., NSDI 2017); the constants were chosen in the laboratory (``benchmarks/lab``).
+Windows, cuts and slow growth are Clipper's (Crankshaw et al., NSDI 2017).
 """
 
 from __future__ import annotations
@@ -23,41 +19,30 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from batchclient._core.limits.base import Outcome, Sample
+from batchclient._core.limits.base import USED_RATIO, Outcome, Sample
+from batchclient._core.limits.silence import Silence
 
 __all__ = ["Objective"]
 
 _LEAST_ANSWERS = 100
 _MOST_ANSWERS = 1000
+_LATE_SHARE = 0.05
 _SHORTEST_WINDOW_S = 5.0
 _LONGEST_GAP_S = 60.0
 """After a longer time without an answer a window begins anew."""
 _SETTLED_RATIO = 1.5
-_AIM_RATIO = 0.95
-_LARGEST_CUT_RATIO = 0.5
-_GROWTH_RATIO = 1.2
+_NEARLY = 0.95
+"""What is aimed at, of the objective; and what is nearly as long."""
+_RISE = 1.2
 _COMFORT_RATIO = 0.9
-_USED_RATIO = 0.8
-_HALF = 0.5
-_AS_LONG_RATIO = 0.95
-_ALONE = 1.5
-"""Fewer in flight on average are one at a time."""
-_SHORTEST_PAUSE_S = 300.0
-_LONGEST_PAUSE_S = 3600.0
 
 
 class _Cut(NamedTuple):
-    """A window that was over the objective.
+    """A window that was over the objective: its mean load, what it took, and the bound there was."""
 
-    Args:
-        load: mean in flight.
-        p95_s: what it took.
-        cap: the cap there was.
-    """
-
-    load: float
+    in_flight: float
     p95_s: float
-    cap: float | None
+    load: float
 
 
 class Objective:
@@ -68,33 +53,31 @@ class Objective:
         first_token: whether it is about the time to first token; plain replies, which have none, then say nothing.
     """
 
-    __slots__ = (
-        "_cap", "_changed_at", "_cuts", "_doubts", "_first_token", "_objective_s", "_pause_s", "_paused_until", "_window", "gave_up", "reason",
-    )  # fmt: skip
+    __slots__ = ("_changed_at", "_cuts", "_doubts", "_first_token", "_objective_s", "_silence", "_window", "load", "reason")
 
     def __init__(self, p95_s: float, *, first_token: bool = False) -> None:
         if not p95_s > 0:
             raise ValueError("a latency objective is above 0 seconds")
         self._objective_s = p95_s
         self._first_token = first_token
-        self._forget()
+        self.forget()
 
     def __repr__(self) -> str:
-        return f"<Objective {self._cap}>"
+        return f"<Objective {self.load:g}: {self.reason}>"
 
-    def _forget(self) -> None:
-        self._cap: float | None = None
+    def forget(self) -> None:
+        """The server was started anew."""
+        self.load = math.inf
+        """The most sequences in flight that keep the promise; infinite until it was broken."""
         self.reason = ""
-        self.gave_up = ""
-        """Why there is no cap although the objective is not kept."""
+        """Why it is that much; if it is infinite, why nothing is bounded although the objective is not kept."""
         self._changed_at: float | None = None
         self._window = _Window()
         self._cuts: list[_Cut] = []
         """Since the objective was last kept."""
         self._doubts = False
         """Whether the last window already said that less load does not help."""
-        self._pause_s = _SHORTEST_PAUSE_S
-        self._paused_until = -math.inf
+        self._silence = Silence()
 
     def on_sample(self, sample: Sample) -> None:
         """Take in one observation."""
@@ -107,91 +90,65 @@ class Objective:
             self._window = _Window()
         window = self._window
         window.add(sample, seconds, self._changed_at)
-        if window.answers < _LEAST_ANSWERS:
-            return
-        if window.answers < _MOST_ANSWERS and sample.now - window.began < max(_SHORTEST_WINDOW_S, self._objective_s):
+        long_enough = sample.now - window.began >= max(_SHORTEST_WINDOW_S, self._objective_s)
+        if window.answers < (_LEAST_ANSWERS if long_enough else _MOST_ANSWERS):
             return
         self._window = _Window()
         p95_s = window.p95_s()
-        if window.began - self._changed_at >= _SETTLED_RATIO * p95_s:
-            self._judge(window, p95_s, sample.now)
-
-    @property
-    def load(self) -> float:
-        """The most sequences in flight that keep the promise; infinite until it was broken."""
-        return math.inf if self._cap is None else self._cap
-
-    def on_restart(self, now: float) -> None:
-        """The server was started anew."""
-        self._forget()
+        settled = window.began - self._changed_at >= _SETTLED_RATIO * p95_s
+        if settled and window.peak <= max(1.0, self.load) and self._judge(window, p95_s, sample.now):
+            self._changed_at = sample.now
 
     def _seconds(self, sample: Sample) -> float | None:
         """What counts of a sample, if anything does."""
+        seconds = sample.now - sample.sent_at
         if sample.outcome is Outcome.SUCCESS:
             if not self._first_token:
-                return sample.now - sample.sent_at
+                return seconds
             return sample.first_tokens_s / sample.sequences if sample.first_tokens_s else None
-        if sample.outcome not in (Outcome.WASTED, Outcome.LATE) or self._first_token:
-            # Whether a first token had come is not known.
-            return None
-        seconds = sample.now - sample.sent_at
-        return seconds if seconds > self._objective_s else None
+        # Of those that were given up, whether a first token had come is not known.
+        gave_up = sample.outcome in (Outcome.WASTED, Outcome.LATE) and not self._first_token
+        return seconds if gave_up and seconds > self._objective_s else None
 
-    def _judge(self, window: _Window, p95_s: float, now: float) -> None:
-        if self._cap is not None and window.peak > int(self._cap):
-            return
+    def _judge(self, window: _Window, p95_s: float, now: float) -> bool:
+        """Take in a window; return whether it changed the bound."""
         what = "time to first token" if self._first_token else "latency"
-        over = p95_s > self._objective_s
-        if not over:
-            self._cuts.clear()
-            self._doubts = False
-            self.gave_up = ""
-            self._pause_s = _SHORTEST_PAUSE_S
-            if self._cap is None or p95_s >= _COMFORT_RATIO * self._objective_s:
-                return
-            if window.peak < _USED_RATIO * int(self._cap):
-                return
-            ratio = _AIM_RATIO * self._objective_s / p95_s if p95_s else math.inf
-            self.reason = f"p95 {what} within {self._objective_s:g} s"
-            self._cap *= min(_GROWTH_RATIO, ratio)
-        elif now < self._paused_until:
-            return
-        else:
-            self.reason = f"p95 {what} {p95_s:.3g} s, {self._objective_s:g} s asked for"
-            if not self._lower(window, p95_s, now):
-                return
-        self._changed_at = now
-
-    def _lower(self, window: _Window, p95_s: float, now: float) -> bool:
-        """Cut, or give up; return whether that changed anything."""
-        load, cap = window.mean_in_flight, self._cap
-        back = self._as_long_before(load, p95_s)
-        if back is not None or load < _ALONE:
-            if not self._doubts:
-                self._doubts = True
+        if p95_s > self._objective_s:
+            if self._silence.lasts(now):
                 return False
-            self.reason += "; less load hardly lowers it"
-            self._cap = back.cap if back is not None else None
-            self.gave_up = self.reason if self._cap is None else ""
-            self._cuts.clear()
-            self._doubts = False
-            self._paused_until = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-            return True
+            return self._lower(window, p95_s, f"p95 {what} {p95_s:.3g} s, {self._objective_s:g} s asked for", now)
+        self._cuts.clear()
         self._doubts = False
-        self.gave_up = ""
-        self._cuts.append(_Cut(load, p95_s, cap))
-        ratio = max(_LARGEST_CUT_RATIO, _AIM_RATIO * self._objective_s / p95_s)
-        least = _LARGEST_CUT_RATIO * cap if cap is not None else 1.0
-        self._cap = max(1.0, least, ratio * min(cap or math.inf, window.peak))
-        return True
+        self._silence.end()
+        if self.load == math.inf:
+            self.reason = ""
+        elif p95_s < _COMFORT_RATIO * self._objective_s and window.peak >= USED_RATIO * int(self.load):
+            self.reason = f"p95 {what} within {self._objective_s:g} s"
+            self.load *= min(_RISE, _NEARLY * self._objective_s / p95_s if p95_s else math.inf)
+            return True
+        return False
 
-    def _as_long_before(self, load: float, p95_s: float) -> _Cut | None:
-        """Where twice the load took hardly longer."""
-        for cut in self._cuts:
-            if load <= _HALF * cut.load and p95_s > _AS_LONG_RATIO * cut.p95_s:
-                return cut
-        return None
+    def _lower(self, window: _Window, p95_s: float, reason: str, now: float) -> bool:
+        """Lower the bound, or give it up; return whether that changed anything."""
+        in_flight = window.mean_in_flight
+        alike = (cut for cut in self._cuts if in_flight <= cut.in_flight / 2 and p95_s > _NEARLY * cut.p95_s)
+        alone = _Cut(in_flight, p95_s, math.inf) if in_flight < _SETTLED_RATIO else None
+        back = next(alike, alone)
+        if back is None:
+            self._doubts = False
+            self._cuts.append(_Cut(in_flight, p95_s, self.load))
+            ratio = max(1 / 2, _NEARLY * self._objective_s / p95_s)
+            least = self.load / 2 if self.load < math.inf else 1.0
+            self.load, self.reason = max(1.0, least, ratio * min(self.load, window.peak)), reason
+            return True
+        if not self._doubts:
+            self._doubts = True
+            return False
+        self.load, self.reason = back.load, f"{reason}; less load hardly lowers it"
+        self._cuts.clear()
+        self._doubts = False
+        self._silence.begin(now)
+        return True
 
 
 class _Window:
@@ -203,10 +160,8 @@ class _Window:
         self._times: list[tuple[float, int]] = []
         self._area = 0.0
         self.answers = 0
-        self.began = math.inf
-        """When the first of them ended."""
-        self.ended = math.inf
-        """When the last of them ended."""
+        self.began = self.ended = math.inf
+        """When the first and the last of them ended."""
         self.peak = 0
         """Most in flight when one of them was sent or ended."""
 
@@ -215,12 +170,10 @@ class _Window:
         self._times.append((seconds, sample.sequences))
         self._area += sample.sequences * sample.mean_in_flight
         self.answers += sample.sequences
-        self.began = min(self.began, sample.now)
-        self.ended = sample.now
-        self.peak = max(self.peak, sample.in_flight)
-        if sample.sent_at >= changed_at:
-            # Long answers of a burst end in the lull after it.
-            self.peak = max(self.peak, sample.in_flight_at_sent)
+        self.began, self.ended = min(self.began, sample.now), sample.now
+        # Long answers of a burst end in the lull after it.
+        met = sample.in_flight_at_sent if sample.sent_at >= changed_at else 0
+        self.peak = max(self.peak, sample.in_flight, met)
 
     @property
     def mean_in_flight(self) -> float:
@@ -229,7 +182,7 @@ class _Window:
 
     def p95_s(self) -> float:
         """The time that 95 % of them did not exceed."""
-        left = 0.05 * self.answers
+        left = _LATE_SHARE * self.answers
         for seconds, count in sorted(self._times, reverse=True):
             left -= count
             if left < 0:

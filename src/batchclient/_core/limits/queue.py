@@ -24,7 +24,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from batchclient._core.limits.base import Outcome, Sample, ServerLoad
+from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample, ServerLoad
 
 __all__ = ["StandingQueue"]
 
@@ -37,7 +37,6 @@ _STEADY_RATIO = 0.75
 _FULL_KV_RATIO = 0.9
 _STALE_AFTER_S = 5.0
 """The upper end of the study's 2 to 5 s: a real vLLM short of CPU took up to 2 s for its page, and is then asked 4 s later."""
-_NEWEST_SHARE = 0.1
 
 
 class _Report(NamedTuple):
@@ -91,10 +90,10 @@ class StandingQueue:
             # A server that has no page costs nothing here.
             return
         seconds = sample.now - sample.sent_at
-        self._latency_s += _NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.completion_tokens > 0:
             tokens = sample.completion_tokens / sample.sequences
-            self._tokens += _NEWEST_SHARE * (tokens - self._tokens) if self._tokens else tokens
+            self._tokens += NEWEST_SHARE * (tokens - self._tokens) if self._tokens else tokens
             self._answered_at = sample.now
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:

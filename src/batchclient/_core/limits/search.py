@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import math
 
-from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.evidence import ONE_PIECE, Rate, Settling, Window
 from batchclient._core.limits.queue import StandingQueue
 from batchclient._core.limits.silence import Silence
-from batchclient._core.limits.trial import FLAT_LOSS, SHARED, Trial, Turn, Verdict
+from batchclient._core.limits.trial import GAIN, SHARED, Trial, Turn, Verdict
 
-__all__ = ["Search"]
+__all__ = ["OPENS_TO", "START", "Search"]
+
+START, OPENS_TO = 64, 256
+"""Where it begins, and where it opens to: vLLM's default number of running sequences on small GPUs."""
 
 _LESS = ("queue", "wait", "shared", "flat")
 """What less is tried for."""
@@ -30,17 +33,15 @@ _WAITS = ("queue", "wait")
 _QUIET_S = 10.0
 _PAUSE_S = 3.0
 """So long without an answer, beyond what answers take, ends a job."""
-_LATENCY_SHARE = 0.1
 _ERROR = 0.03
 _MOST_ERROR = 0.05
 """Of a window's rate: with less a tenth is told from noise, three times of four at least."""
-_LONGEST_WINDOW_S = 60.0
+_MINUTE_S = 60.0
+"""The longest window of a short job; and how long a class, or a call that was cut off, is remembered."""
 _JOB_SHARE = 0.1
-_USED_RATIO = 0.8
 _MORE = 1.4
 _FLAT = 0.01
 """Where 1.4 times the load brings less than this, throughput is flat there, and by its concavity hardly steeper below."""
-_RUNNING_RATIO = 0.75
 _WAITING_SHARE = 0.1
 """A shorter wait may be that for the step under way."""
 _MARGIN = 0.1
@@ -48,8 +49,6 @@ _MARGIN = 0.1
 _LEAST_STEP = 0.9
 """A smaller one would be lost in the noise."""
 _LONGER = math.log(2)
-_CLASS_SEEN_S = 60.0
-_CUT_OFF_SEEN_S = 300.0
 
 
 class Search(Limit):
@@ -63,28 +62,11 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered",
-        "_ceiling",
-        "_classes",
-        "_cut_off_at",
-        "_ended_at",
-        "_flat",
-        "_left",
-        "_latency_s",
-        "_least_first_s",
-        "_open",
-        "_opens_to",
-        "_queue",
-        "_settling",
-        "_silences",
-        "_trial",
-        "_turn",
-        "_usual",
-        "_window",
-        "_work_since",
+        "_answered", "_ceiling", "_classes", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_open", "_opens_to", "_queue",
+        "_settling", "_silences", "_trial", "_turn", "_usual", "_window", "_work_since",
     )  # fmt: skip
 
-    def __init__(self, start: int = 64, opens_to: int = 256, ceiling: int = 1024, turn: Turn | None = None) -> None:
+    def __init__(self, start: int = START, opens_to: int = OPENS_TO, ceiling: int = 1024, turn: Turn | None = None) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
@@ -143,7 +125,7 @@ class Search(Limit):
         return self._look(self._window, now) or change
 
     def on_begun(self, running: int, now: float) -> LimitChange | None:
-        if not self._open or running < _RUNNING_RATIO * self.limit:
+        if not self._open or running < USED_RATIO * self.limit:
             return None
         return self._double(now, f"{running} calls were being answered at once")
 
@@ -184,7 +166,7 @@ class Search(Limit):
             self._work_since = sample.sent_at
             self._settling = Settling(self.limit, 1)
         self._ended_at = now
-        self._latency_s += _LATENCY_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
+        self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.first_tokens_s:
             self._least_first_s = min(self._least_first_s, sample.first_tokens_s / sample.sequences)
         self._classes[sample.priority] = now
@@ -192,9 +174,9 @@ class Search(Limit):
 
     def _wait_is_harm(self, now: float) -> bool:
         """Whether somebody suffers from what waits in the server: a higher class behind it, or whoever a gateway cuts off."""
-        if now - self._cut_off_at < _CUT_OFF_SEEN_S:
+        if now - self._cut_off_at < _MINUTE_S:
             return True
-        return sum(now - seen < _CLASS_SEEN_S for seen in self._classes.values()) > 1
+        return sum(now - seen < _MINUTE_S for seen in self._classes.values()) > 1
 
     # Opening -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +186,7 @@ class Search(Limit):
         if (sample.first_tokens_s and streamed) or sample.outcome is not Outcome.SUCCESS:
             return None
         self._answered += sample.sequences
-        if self._answered < self.limit or sample.in_flight < _USED_RATIO * self.limit:
+        if self._answered < self.limit or sample.in_flight < USED_RATIO * self.limit:
             return None
         return self._double(sample.now, f"{self._answered} calls were answered")
 
@@ -232,7 +214,7 @@ class Search(Limit):
             return None
         error = window.error
         if error > _ERROR:
-            longest_s = max(_LONGEST_WINDOW_S, _JOB_SHARE * (now - self._work_since))
+            longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
             if seconds < longest_s:
                 return None
             if error > _MOST_ERROR:
@@ -241,7 +223,7 @@ class Search(Limit):
                 return self._end_trial(now)
         rate = window.rate(self._least_first_s)
         self._window = Window(now)
-        used = rate.peak >= _USED_RATIO * self.limit or rate.peak + rate.heaviest > self.limit
+        used = rate.peak >= USED_RATIO * self.limit or rate.peak + rate.heaviest > self.limit
         if not used:
             return self._end_trial(now)
         return self._consider(rate, now) if self._trial is None else self._judge(self._trial, rate, now)
@@ -263,14 +245,14 @@ class Search(Limit):
         if wanted is None:
             return None
         limit, reason, why = wanted
-        longest_s = max(_LONGEST_WINDOW_S, _JOB_SHARE * (now - self._work_since))
+        longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
         if not self._turn.take(self, now + 2 * longest_s, now):
             return None
         self._usual = rate
         self._open = False
         self._trial = Trial(self.limit, rate, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
         if reason == "flat":
-            self._trial.loss = FLAT_LOSS
+            self._trial.loss = GAIN
         return self._move(limit, why, self._generations(rate))
 
     def _less(self, rate: Rate, now: float, *, trusted: bool) -> tuple[int, str, str] | None:

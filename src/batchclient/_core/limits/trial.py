@@ -16,18 +16,16 @@ from enum import Enum
 
 from batchclient._core.limits.evidence import Rate
 
-__all__ = ["FLAT_LOSS", "SHARED", "Trial", "Turn", "Verdict"]
+__all__ = ["GAIN", "SHARED", "Trial", "Turn", "Verdict"]
 
 _LOSS = 0.05
-FLAT_LOSS = 0.03
-"""Where no wait is seen, what is kept of less load is latency alone."""
 _CLEARLY = 0.1
 _BEFORE_A_PEAK = 0.2
 """Where calls share prefixes, throughput may fall so much between what overfills the cache and what fits it."""
 SHARED = 0.2
 """Calls share prefixes where more of their prompts' tokens were sent before."""
-_GAIN = 0.03
-"""What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth."""
+GAIN = 0.03
+"""What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth. And what less load may lose where no wait is seen."""
 
 
 class Verdict(Enum):
@@ -76,7 +74,7 @@ class Trial:
     def judge(self, rate: Rate) -> Verdict:
         """Take in a window at the other limit."""
         gain = self._against(rate)
-        least = 1 + _GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - _LOSS) / self.left)
+        least = 1 + GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - _LOSS) / self.left)
         if gain < least:
             self.lost = 1 - gain
             bottom = self.other > self.first or rate.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
