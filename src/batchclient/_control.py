@@ -61,7 +61,9 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
             )
         return FixedLimit(files)
     ceiling = settings.max_limit if files is None else min(settings.max_limit, files)
-    urgent = settings.preset == "latency" or settings.p95_latency_s is not None or settings.time_to_first_token_s is not None
+    urgent = (
+        settings.preset == "latency" or settings.p95_latency_s is not None or settings.time_to_first_token_s is not None
+    )
     if settings.initial_limit is not None:
         start = opens_to = settings.initial_limit
     elif urgent:

@@ -5,13 +5,17 @@ import math
 import pytest
 
 from batchclient._core.limits import Turn
-from batchclient._core.limits.evidence import Rate
+from batchclient._core.limits.evidence import Window
 from batchclient._core.limits.trial import Trial, Verdict
+from tests.unit.limits.samples import sample
 
 
 def rate(per_s, tokens=50.0):
     """So many tokens per second, at 50 tokens an answer."""
-    return Rate(0.01, per_s / 50, 64, 1, tokens, 1.0, 0.0, math.log(100), math.log(50), 0.0, 0.0)
+    window, seconds = Window(0.0), 20 * 50 / per_s
+    for number in range(10):
+        window.add(sample(seconds + number, seconds, 20.0, tokens=round(tokens)))
+    return window
 
 
 def trial(other, *, first=100, trusted=False):
@@ -52,7 +56,9 @@ def test_a_lower_limit_is_compared_with_the_best_of_the_trial_too():
 
 def test_windows_are_compared_at_the_same_length_of_answers():
     one = Trial(100, rate(1000.0), "queue", 60, False, 100)
-    longer = Rate(0.01, 20.0, 64, 1, 60.0, 0.5, 0.01, math.log(100), math.log(60), 0.0, 0.0)
+    longer = Window(0.0)
+    for number in range(10):
+        longer.add(sample(2.0 + number, 0.5 + 59 * 0.01, 20.0, tokens=60, first_tokens_s=0.5))
     one.judge(longer)
     assert one.gain == pytest.approx(20.0 * 50 / (0.5 + 49 * 0.01) / 1000)
 

@@ -53,7 +53,17 @@ class Objective:
         first_token: whether it is about the time to first token; plain replies, which have none, then say nothing.
     """
 
-    __slots__ = ("_changed_at", "_cuts", "_doubts", "_first_token", "_objective_s", "_silence", "_window", "load", "reason")
+    __slots__ = (
+        "_changed_at",
+        "_cuts",
+        "_doubts",
+        "_first_token",
+        "_objective_s",
+        "_silence",
+        "_window",
+        "load",
+        "reason",
+    )
 
     def __init__(self, p95_s: float, *, first_token: bool = False) -> None:
         if not p95_s > 0:

@@ -17,25 +17,24 @@ from __future__ import annotations
 import math
 
 from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Limit, LimitChange, Outcome, Sample, ServerLoad
-from batchclient._core.limits.evidence import ONE_PIECE, Rate, Settling, Window
+from batchclient._core.limits.evidence import ONE_PIECE, Settling, Window
 from batchclient._core.limits.queue import StandingQueue
 from batchclient._core.limits.silence import Silence
-from batchclient._core.limits.trial import GAIN, SHARED, Trial, Turn, Verdict
+from batchclient._core.limits.trial import GAIN, LOSS, SHARED, Trial, Turn, Verdict
 
 __all__ = ["OPENS_TO", "START", "Search"]
 
 START, OPENS_TO = 64, 256
 """Where it begins, and where it opens to: vLLM's default number of running sequences on small GPUs."""
 
-_LESS = ("queue", "wait", "shared", "flat")
+_LESS = ("queue", "wait", "half")
 """What less is tried for."""
 _WAITS = ("queue", "wait")
 _QUIET_S = 10.0
 _PAUSE_S = 3.0
 """So long without an answer, beyond what answers take, ends a job."""
 _ERROR = 0.03
-_MOST_ERROR = 0.05
-"""Of a window's rate: with less a tenth is told from noise, three times of four at least."""
+"""Of a window's rate; and ``LOSS`` at most, where it has lasted as long as it may: more would not tell a loss from noise."""
 _MINUTE_S = 60.0
 """The longest window of a short job; and how long a class, or a call that was cut off, is remembered."""
 _JOB_SHARE = 0.1
@@ -46,9 +45,7 @@ _WAITING_SHARE = 0.1
 """A shorter wait may be that for the step under way."""
 _MARGIN = 0.1
 """A small queue is what refills a place the moment it comes free."""
-_LEAST_STEP = 0.9
-"""A smaller one would be lost in the noise."""
-_LONGER = math.log(2)
+_ALIKE = 1.2
 
 
 class Search(Limit):
@@ -66,7 +63,9 @@ class Search(Limit):
         "_settling", "_silences", "_trial", "_turn", "_usual", "_window", "_work_since",
     )  # fmt: skip
 
-    def __init__(self, start: int = START, opens_to: int = OPENS_TO, ceiling: int = 1024, turn: Turn | None = None) -> None:
+    def __init__(
+        self, start: int = START, opens_to: int = OPENS_TO, ceiling: int = 1024, turn: Turn | None = None
+    ) -> None:
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
@@ -87,7 +86,7 @@ class Search(Limit):
         self._settling: Settling | None = Settling(self.limit, 1)
         self._least_first_s = math.inf
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
-        self._usual: Rate | None = None
+        self._usual: Window | None = None
         """What work was like when something was tried last."""
         self._flat = False
         """Whether more than the limit brought no more when it was tried last."""
@@ -110,7 +109,7 @@ class Search(Limit):
         if sample.outcome is Outcome.DROPPED:
             return self._end_trial(now)
         if sample.outcome is Outcome.IGNORED or now <= sample.sent_at:
-            # What took no time (a mocked server's answer) has no rate.
+            # What took no time (a mocked server's answer) has no window.
             return None
         change = self._follow(sample)
         self._queue.on_sample(sample)
@@ -217,99 +216,102 @@ class Search(Limit):
             longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
             if seconds < longest_s:
                 return None
-            if error > _MOST_ERROR:
+            if error > LOSS:
                 # Too noisy to tell.
                 self._window = Window(now)
                 return self._end_trial(now)
-        rate = window.rate(self._least_first_s)
         self._window = Window(now)
-        used = rate.peak >= USED_RATIO * self.limit or rate.peak + rate.heaviest > self.limit
+        used = window.peak >= USED_RATIO * self.limit or window.peak + window.heaviest > self.limit
         if not used:
             return self._end_trial(now)
-        return self._consider(rate, now) if self._trial is None else self._judge(self._trial, rate, now)
+        return self._consider(window, now) if self._trial is None else self._judge(self._trial, window, now)
 
-    def _consider(self, rate: Rate, now: float) -> LimitChange | None:
+    def _consider(self, window: Window, now: float) -> LimitChange | None:
         """Begin a trial if something speaks for one."""
-        if (
-            self._usual is not None
-            and max(abs(rate.prompt - self._usual.prompt), abs(rate.output - self._usual.output)) > _LONGER
-        ):
+        if self._usual is not None and window.times_as_long(self._usual) > 2:
             self._usual = None
             for silence in self._silences.values():
                 silence.end()
         trusted = self._wait_is_harm(now)
         quiet = now - self._work_since < _QUIET_S
-        wanted = self._less(rate, now, trusted=trusted) if trusted or not quiet else None
+        wanted = self._less(window, now, trusted=trusted) if trusted or not quiet else None
         if wanted is None and not quiet:
-            wanted = self._more(rate, now)
+            wanted = self._more(window, now)
         if wanted is None:
             return None
         limit, reason, why = wanted
         longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
         if not self._turn.take(self, now + 2 * longest_s, now):
             return None
-        self._usual = rate
+        self._usual = window
         self._open = False
-        self._trial = Trial(self.limit, rate, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
-        if reason == "flat":
+        self._trial = Trial(self.limit, window, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
+        if reason == "half" and window.shared <= SHARED:
             self._trial.loss = GAIN
-        return self._move(limit, why, self._generations(rate))
+        return self._move(limit, why, self._generations(window))
 
-    def _less(self, rate: Rate, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
+    def _less(self, window: Window, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
         """The lowest limit that something speaks for, what that is, and in words."""
         said: list[tuple[float, str, str]] = []
         waits = self._queue.ours(now)
         if waits:
-            served = max(1.0, rate.load - waits)
+            served = max(1.0, window.load - waits)
             said.append((served, "queue", f"{waits:.0f} calls waited in the server all the time"))
-        if rate.waiting > _WAITING_SHARE:
-            served = max(1.0, rate.load * (1 - rate.waiting), 0.0 if trusted else rate.load / 2)
-            why = f"calls spent {rate.waiting:.0%} of their time waiting for a first token"
+        waiting = window.waiting(self._least_first_s)
+        if waiting > _WAITING_SHARE:
+            served = max(1.0, window.load * (1 - waiting), 0.0 if trusted else window.load / 2)
+            why = f"calls spent {waiting:.0%} of their time waiting for a first token"
             said.append((served, "wait", why))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
-        if rate.shared > SHARED and self.limit > 1:
-            why = "calls share prefixes, and fewer of them may fit the server's cache better"
-            lower.append((self.limit // 2, "shared", why))
-        if self._flat:
-            lower.append((self.limit // 2, "flat", "more at once brought no more"))
-        most = _LEAST_STEP * self.limit
+        if self.limit > 1 and window.shared > SHARED:
+            lower.append(
+                (self.limit // 2, "half", "calls share prefixes, and fewer of them may fit the server's cache better")
+            )
+        elif self.limit > 1 and self._flat:
+            lower.append((self.limit // 2, "half", "more at once brought no more"))
+        # A smaller step would be lost in the noise.
+        most = (1 - _MARGIN) * self.limit
         return min((one for one in lower if one[0] <= most and not self._silences[one[1]].lasts(now)), default=None)
 
-    def _more(self, rate: Rate, now: float) -> tuple[int, str, str] | None:
+    def _more(self, window: Window, now: float) -> tuple[int, str, str] | None:
         if self.limit >= self._ceiling or self._silences["more"].lasts(now):
             return None
-        if rate.waiting > _WAITING_SHARE or self._queue.ours(now):
+        if window.waiting(self._least_first_s) > _WAITING_SHARE or self._queue.ours(now):
             # Less did not pay, and more would only wait.
             return None
         limit = min(self._ceiling, math.ceil(_MORE * self.limit))
         return limit, "more", "to see whether more calls at once bring more"
 
     @staticmethod
-    def _generations(rate: Rate) -> int:
+    def _generations(window: Window) -> int:
         """How often calls must have come before a limit shows what it brings."""
-        return 2 if rate.shared > SHARED else 1
+        return 2 if window.shared > SHARED else 1
 
-    def _judge(self, trial: Trial, rate: Rate, now: float) -> LimitChange | None:
+    def _judge(self, trial: Trial, window: Window, now: float) -> LimitChange | None:
         """Take in a window of a trial, and go on with it or end it."""
-        if not rate.is_like(trial.before):
+        if window.times_as_long(trial.before) > _ALIKE:
             return self._end_trial(now)
         if trial.again:
-            holds = trial.confirms(rate)
+            holds = trial.confirms(window)
             return self._conclude(trial, trial.kept if holds else trial.first, now)
-        verdict = trial.judge(rate)
+        verdict = trial.judge(window)
         if verdict is Verdict.PERHAPS and trial.other > 1:
             trial.other //= 2
-            return self._move(trial.other, "a cache that fits fewer calls may make up for it", self._generations(rate))
+            return self._move(
+                trial.other, "a cache that fits fewer calls may make up for it", self._generations(window)
+            )
         if verdict is not Verdict.HOLDS:
-            self._silences[trial.reason].begin(now)
+            if trial.kept != trial.first:
+                # What a trial that changes nothing was for is silenced at its end.
+                self._silences[trial.reason].begin(now)
         elif trial.other < trial.first:
-            further = self._less(rate, now, trusted=trial.trusted)
+            further = self._less(window, now, trusted=trial.trusted)
             if further is not None:
                 trial.other, trial.reason, why = further
-                return self._move(trial.other, why, self._generations(rate))
+                return self._move(trial.other, why, self._generations(window))
         if not trial.certain:
             trial.again = True
-            return self._move(trial.first, f"to compare with {trial.kept} once more", self._generations(rate))
+            return self._move(trial.first, f"to compare with {trial.kept} once more", self._generations(window))
         return self._conclude(trial, trial.kept, now)
 
     def _conclude(self, trial: Trial, limit: int, now: float) -> LimitChange | None:
@@ -330,7 +332,7 @@ class Search(Limit):
             why = f"{limit} in flight bring {trial.gain:.0%} of what {trial.first} did"
         elif trial.again:
             why = f"{trial.kept} in flight brought {1 - trial.gain:.0%} less"
-        elif trial.lost > 0:
+        elif round(trial.lost, 2) > 0:
             why = f"{trial.other} in flight brought {trial.lost:.0%} less"
         else:
             why = f"{trial.other} in flight brought no more to speak of"

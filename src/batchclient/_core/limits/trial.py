@@ -14,11 +14,11 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from batchclient._core.limits.evidence import Rate
+from batchclient._core.limits.evidence import Window
 
-__all__ = ["GAIN", "SHARED", "Trial", "Turn", "Verdict"]
+__all__ = ["GAIN", "LOSS", "SHARED", "Trial", "Turn", "Verdict"]
 
-_LOSS = 0.05
+LOSS = 0.05
 _CLEARLY = 0.1
 _BEFORE_A_PEAK = 0.2
 """Where calls share prefixes, throughput may fall so much between what overfills the cache and what fits it."""
@@ -52,7 +52,7 @@ class Trial:
     """
 
     first: int
-    before: Rate
+    before: Window
     reason: str
     other: int
     trusted: bool
@@ -60,7 +60,7 @@ class Trial:
     """The lowest limit that held so far; at first the limit before."""
     left: float = 1.0
     """What is left, by the descents since the limit was raised last, of what the limit brought then."""
-    loss: float = _LOSS
+    loss: float = LOSS
     """What a lower limit may lose."""
     gain: float = 1.0
     """What it brings, of what the limit before does."""
@@ -71,13 +71,13 @@ class Trial:
     lost: float = 0.0
     """What the last one that did not hold brings less."""
 
-    def judge(self, rate: Rate) -> Verdict:
+    def judge(self, window: Window) -> Verdict:
         """Take in a window at the other limit."""
-        gain = self._against(rate)
-        least = 1 + GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - _LOSS) / self.left)
+        gain = self._against(window)
+        least = 1 + GAIN if self.other > self.first else max((1 - self.loss) * self.best, (1 - LOSS) / self.left)
         if gain < least:
             self.lost = 1 - gain
-            bottom = self.other > self.first or rate.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
+            bottom = self.other > self.first or window.shared <= SHARED or gain < (1 - _BEFORE_A_PEAK) * self.best
             return Verdict.LOSES if bottom else Verdict.PERHAPS
         self.kept, self.gain, self.best = self.other, gain, max(self.best, gain)
         return Verdict.HOLDS
@@ -87,14 +87,14 @@ class Trial:
         """Whether what was kept needs no look at the limit before once more."""
         return self.kept >= self.first or self.trusted or self.gain > 1 + _CLEARLY
 
-    def confirms(self, rate: Rate) -> bool:
+    def confirms(self, window: Window) -> bool:
         """Take in a window at the limit before; return whether what was kept still holds against both looks at it."""
-        self.gain /= math.sqrt(self._against(rate))
-        return self.gain >= max(1 - self.loss, (1 - _LOSS) / self.left)
+        self.gain /= math.sqrt(self._against(window))
+        return self.gain >= max(1 - self.loss, (1 - LOSS) / self.left)
 
-    def _against(self, rate: Rate) -> float:
+    def _against(self, window: Window) -> float:
         tokens = self.before.tokens
-        return rate.per_s(tokens) / self.before.per_s(tokens)
+        return window.per_s(tokens) / self.before.per_s(tokens)
 
 
 class Turn:
