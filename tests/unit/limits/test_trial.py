@@ -14,7 +14,7 @@ def rate(per_s, tokens=50.0):
     """So many tokens per second, at 50 tokens an answer."""
     window, seconds = Window(0.0), 20 * 50 / per_s
     for number in range(10):
-        window.add(sample(seconds + number, seconds, 20.0, tokens=round(tokens)))
+        window.take_in(sample(seconds + number, seconds, 20.0, tokens=round(tokens)))
     return window
 
 
@@ -58,7 +58,7 @@ def test_windows_are_compared_at_the_same_length_of_answers():
     one = Trial(100, rate(1000.0), "queue", 60, False, 100)
     longer = Window(0.0)
     for number in range(10):
-        longer.add(sample(2.0 + number, 0.5 + 59 * 0.01, 20.0, tokens=60, first_tokens_s=0.5))
+        longer.take_in(sample(2.0 + number, 0.5 + 59 * 0.01, 20.0, tokens=60, first_tokens_s=0.5))
     one.judge(longer)
     assert one.gain == pytest.approx(20.0 * 50 / (0.5 + 49 * 0.01) / 1000)
 

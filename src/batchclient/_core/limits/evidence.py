@@ -69,39 +69,48 @@ class Settling:
 class _Sums:
     """Sums over answers."""
 
-    __slots__ = ("_area", "_first_s", "_timed", "_timed_s", "_timed_tokens", "_tokens", "began", "spent_s", "useful")
+    __slots__ = (
+        "_answers", "_area", "_first_s", "_outputs", "_prompts", "_shared", "_spent_s", "_timed", "_timed_s", "_timed_tokens", "_tokens", "began", "useful",
+    )  # fmt: skip
 
     def __init__(self, began: float) -> None:
         self.began = began
-        self.useful = 0
-        """Answers that somebody got."""
-        self._tokens = 0
-        self.spent_s = self._area = 0.0
-        """Sequence-seconds, wasted ones too; times the mean load."""
+        self._answers = self.useful = self._tokens = 0
+        """All that ended; those that somebody got, and their tokens."""
+        self._spent_s = self._area = 0.0
+        """Sequence-seconds, wasted ones too; the same times the mean load."""
         self._timed = self._timed_tokens = 0
         """Of answers whose first token's time is known."""
         self._timed_s = self._first_s = 0.0
+        self._prompts = self._outputs = self._shared = 0.0
+        """Logarithms of useful answers' tokens, and the shares of prompts that the server had been sent before."""
 
     def add(self, sample: Sample) -> None:
         """Take in a sample that took some time."""
         count = sample.sequences
         spent_s = count * (sample.now - sample.sent_at)
-        self.spent_s += spent_s
+        self._answers += count
+        self._spent_s += spent_s
         self._area += spent_s * sample.mean_in_flight
-        if sample.outcome is Outcome.SUCCESS:
-            tokens = sample.completion_tokens or count
-            self.useful += count
-            self._tokens += tokens
-            if sample.first_tokens_s:
-                self._timed += count
-                self._timed_tokens += tokens
-                self._timed_s += spent_s
-                self._first_s += sample.first_tokens_s
+        if sample.outcome is not Outcome.SUCCESS:
+            return
+        tokens, prompts = sample.completion_tokens or count, sample.prompt_tokens or count
+        self.useful += count
+        self._tokens += tokens
+        self._outputs += count * math.log(tokens / count)
+        self._prompts += count * math.log(prompts / count)
+        if sample.shared_tokens:
+            self._shared += count * sample.shared_tokens / prompts
+        if sample.first_tokens_s:
+            self._timed += count
+            self._timed_tokens += tokens
+            self._timed_s += spent_s
+            self._first_s += sample.first_tokens_s
 
     @property
     def load(self) -> float:
         """Mean sequences in flight."""
-        return self._area / self.spent_s
+        return self._area / self._spent_s
 
     @property
     def tokens(self) -> float:
@@ -122,55 +131,54 @@ class _Sums:
         """Seconds before the first token of an answer, and for each of the others; the same where they are not told apart."""
         later = self._timed_tokens - self._timed
         if not (self._shows_wait and later):
-            token_s = self.spent_s / max(1, self._tokens)
+            token_s = self._spent_s / max(1, self._tokens)
             return token_s, token_s
         token_s = (self._timed_s - self._first_s) / later
-        first_s = (self.spent_s - self._timed_s + self._first_s) / self.useful
+        first_s = (self._spent_s - self._timed_s + self._first_s) / self.useful
         # What came in one piece is taken to have had the others' tokens.
         whole = (self._tokens - self._timed_tokens) - (self.useful - self._timed)
         return max(0.0, first_s - token_s * whole / self.useful), token_s
 
 
-class Window(_Sums):
-    """Answers that ended since ``began``."""
+_SUMMED = [name for name in _Sums.__slots__ if name != "began"]
 
-    __slots__ = ("_count", "_outputs", "_prompts", "_shared", "_slice", "_slices", "heaviest", "peak")
+
+class Window(_Sums):
+    """Answers that ended since ``began``, by whole slices."""
+
+    __slots__ = ("_slice", "_slices", "heaviest", "peak")
 
     def __init__(self, began: float) -> None:
         super().__init__(began)
         self._slice = _Sums(began)
         self._slices: list[_Sums] = []
-        self._count = 0
-        self._prompts = self._outputs = self._shared = 0.0
-        """Sums of logarithms, and of shares, over useful answers."""
         self.peak, self.heaviest = 0, 1
         """Most in flight, and sequences of the largest call."""
 
     def __repr__(self) -> str:
-        return f"<Window of {self._count} answers since {self.began:g}>"
+        return f"<Window of {self._answers} answers since {self.began:g}>"
 
-    def add(self, sample: Sample) -> None:
-        """Take in a sample that took some time."""
-        super().add(sample)
+    def take_in(self, sample: Sample) -> bool:
+        """Take in a sample that took some time; return whether a slice is whole, so that the window says more than before."""
         self.peak = max(self.peak, sample.in_flight)
         self.heaviest = max(self.heaviest, sample.weight)
-        count = sample.sequences
-        self._count += count
-        if sample.outcome is Outcome.SUCCESS:
-            self._shared += count * sample.shared_tokens / max(1, sample.prompt_tokens)
-            self._prompts += count * math.log(max(1.0, sample.prompt_tokens / count))
-            self._outputs += count * math.log((sample.completion_tokens or count) / count)
         part = self._slice
         part.add(sample)
-        least_s = max(_SHORTEST_SLICE_S, _SLICE_LATENCIES * self.latency_s)
-        if part.useful >= _LEAST_SLICE_ANSWERS and sample.now - part.began >= least_s:
-            self._slices.append(part)
-            self._slice = _Sums(sample.now)
+        lasted_s = sample.now - part.began
+        if lasted_s < _SHORTEST_SLICE_S or part.useful < _LEAST_SLICE_ANSWERS:
+            return False
+        if lasted_s < _SLICE_LATENCIES * part._spent_s / part._answers:
+            return False
+        self._slices.append(part)
+        self._slice = _Sums(sample.now)
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        return True
 
     @property
     def latency_s(self) -> float:
         """What an answer takes on average."""
-        return self.spent_s / max(1, self._count)
+        return self._spent_s / self._answers
 
     @property
     def shared(self) -> float:
@@ -193,7 +201,7 @@ class Window(_Sums):
 
     def waiting(self, least_first_s: float) -> float:
         """The share of answers' time that was a wait beyond what a first token takes where nothing waits; 0: none was seen."""
-        return max(0.0, self._first_s - self._timed * least_first_s) / self.spent_s if self._shows_wait else 0.0
+        return max(0.0, self._first_s - self._timed * least_first_s) / self._spent_s if self._shows_wait else 0.0
 
     def times_as_long(self, other: Window) -> float:
         """How many times as long prompts or outputs are as the other's, or the other's as these, by their mean logarithms."""

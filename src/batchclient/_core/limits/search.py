@@ -59,7 +59,7 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_classes", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_open", "_opens_to", "_queue",
+        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_open", "_opens_to", "_other_class_at", "_queue",
         "_settling", "_silences", "_trial", "_turn", "_usual", "_window", "_work_since",
     )  # fmt: skip
 
@@ -75,8 +75,8 @@ class Search(Limit):
         self._queue = StandingQueue()
         self._latency_s = 0.0
         self._ended_at = self._work_since = math.inf
-        self._classes: dict[int, float] = {}
-        """Priority classes, and when an answer of each came last."""
+        self._class, self._other_class_at = 0, -math.inf
+        """The priority class of the last answer, and when it was another than of the one before."""
         self._cut_off_at = -math.inf
         self._forget()
 
@@ -120,8 +120,7 @@ class Search(Limit):
                 return change
             self._settling = None
             self._window = Window(now)
-        self._window.add(sample)
-        return self._look(self._window, now) or change
+        return (self._look(self._window, now) if self._window.take_in(sample) else None) or change
 
     def on_begun(self, running: int, now: float) -> LimitChange | None:
         if not self._open or running < USED_RATIO * self.limit:
@@ -168,14 +167,13 @@ class Search(Limit):
         self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.first_tokens_s:
             self._least_first_s = min(self._least_first_s, sample.first_tokens_s / sample.sequences)
-        self._classes[sample.priority] = now
+        if sample.priority != self._class:
+            self._class, self._other_class_at = sample.priority, now
         return change
 
     def _wait_is_harm(self, now: float) -> bool:
         """Whether somebody suffers from what waits in the server: a higher class behind it, or whoever a gateway cuts off."""
-        if now - self._cut_off_at < _MINUTE_S:
-            return True
-        return sum(now - seen < _MINUTE_S for seen in self._classes.values()) > 1
+        return now - max(self._cut_off_at, self._other_class_at) < _MINUTE_S
 
     # Opening -------------------------------------------------------------------------------------------------------
 
@@ -209,7 +207,7 @@ class Search(Limit):
     def _look(self, window: Window, now: float) -> LimitChange | None:
         """See whether a window is over, and what follows."""
         seconds = now - window.began
-        if seconds < window.latency_s or not window.useful:
+        if seconds < window.latency_s:
             return None
         error = window.error
         if error > _ERROR:
