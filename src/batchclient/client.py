@@ -119,8 +119,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         trust_env: whether proxies and certificates may come from environment variables.
         detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
             its model's length; on by default, except with an ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.
-        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to lower the limit where they queue
-            or their KV cache fills; on by default, except with an ``http_client``, a ``transport`` or a ``dialect`` given.
+        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to try a lower limit where calls
+            queue there; on by default, except with an ``http_client``, a ``transport`` or a ``dialect`` given.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.
