@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million lab sim mutations mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million sim mutations mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -71,10 +71,6 @@ bench-vllm: $(STAMP)  ## Prompts/s and latency on a real vLLM; into docs/benchma
 	scripts/vllm_env.sh
 	HF_HUB_OFFLINE=1 "$${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_model.py .cache/tiny-model
 	$(BIN)/python benchmarks/vllm_cpu.py
-	$(BIN)/python benchmarks/report.py
-
-lab: $(STAMP)  ## Limit algorithms on simulated servers in virtual time; into docs/laboratory.md; ARGS="--seeds 10 --algorithms knee"
-	$(BIN)/python -m benchmarks.lab --fresh --write $(ARGS)
 	$(BIN)/python benchmarks/report.py
 
 soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets stay flat; SECONDS=600

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -174,6 +175,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "| " + " | ".join("-" for _ in header) + " |"]
     lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def section_text(name: str, folder: Path = RESULTS) -> str:
+    """A result's Markdown as a part of a page: one level down, since the page has its own title."""
+    return re.sub(r"^#", "##", (folder / f"{name}.md").read_text(), flags=re.MULTILINE).rstrip()
+
+
+def merged(page: str, name: str, text: str) -> str:
+    """A page with this text between the result's markers; at its end if they are not there."""
+    start, end = f"<!-- results:{name} -->", f"<!-- /results:{name} -->"
+    block = f"{start}\n{text}\n{end}"
+    if start in page and end in page:
+        return page[: page.index(start)] + block + page[page.index(end) + len(end) :]
+    return f"{page.rstrip()}\n\n{block}\n"
 
 
 def write_results(name: str, data: dict[str, Any], markdown: str, folder: Path = RESULTS) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from _common import HERE, RESULTS, median
+from _common import HERE, RESULTS, median, merged, section_text
 from matplotlib.figure import Figure
 from vllm_cpu import enough, ratio_values
 
@@ -134,41 +133,13 @@ def vllm_ratios(vllm: dict[str, Any], path: Path) -> None:
     saved(figure, path)
 
 
-def lab_series(lab: dict[str, Any], path: Path) -> None:
-    runs = [run for run in lab["runs"] if run["series"]]
-    if not runs:
-        return
-    columns = 3
-    figure = Figure(figsize=(4 * columns, 2.2 * -(-len(runs) // columns)))
-    for place, run in enumerate(runs):
-        axes = figure.add_subplot(-(-len(runs) // columns), columns, place + 1)
-        seconds = [point[0] for point in run["series"]]
-        axes.plot(seconds, [point[2] / run["best_tokens_per_s"] for point in run["series"]], color=OURS, linewidth=1)
-        axes.axhline(1, color=OURS, linewidth=0.5, linestyle=":")
-        axes.set_ylim(0, 1.6)
-        axes.set_title(f"{run['scenario']}: {lab['summaries'][run['scenario']]}"[:64], fontsize=6, loc="left")
-        axes.tick_params(labelsize=6)
-        limits = axes.twinx()
-        limits.plot(seconds, [point[1] for point in run["series"]], color=THEIRS, linewidth=1)
-        limits.axhline(run["best_limit"], color=THEIRS, linewidth=0.5, linestyle=":")
-        limits.set_yscale("log")
-        limits.set_ylim(1, 1100)
-        limits.tick_params(labelsize=6)
-    figure.supylabel("tokens/s, as a share of the best fixed limit's in the last phase (blue)", fontsize=8)
-    figure.supxlabel("seconds; on the right and in orange the limit; dotted: the best fixed limit", fontsize=8)
-    figure.tight_layout()
-    # Text as text and fixed names, so that the file is small and the same figures make the same file.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "batchclient"}):
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None, "Creator": None})
-
-
 SECTIONS: dict[str, dict[str, Draw]] = {
     "overhead": {"cpu_per_call.png": cpu_per_call, "list_sizes.png": list_sizes},
     "drop_in": {},
     "million": {"million_memory.png": million_memory},
     "sync": {},
     "vllm_cpu": {"vllm_ratios.png": vllm_ratios},
-    "lab": {"lab_series.svg": lab_series},
+    "draws": {},
     "strategies": {},
     "length_grouping": {},
     "limits_vllm": {},
@@ -196,7 +167,7 @@ PAGES = {
         "chat_vllm",
         "embeddings_vllm",
     ),
-    "laboratory.md": ("lab",),
+    "laboratory.md": ("draws",),
 }
 INTRODUCTIONS = {"benchmarks.md": INTRODUCTION, "laboratory.md": "# The laboratory\n"}
 
@@ -207,8 +178,7 @@ def section(name: str, images: Path) -> str | None:
     if not source.exists():
         return None
     data = json.loads(source.read_text())
-    # One level down: the page has its own title.
-    text = re.sub(r"^#", "##", (RESULTS / f"{name}.md").read_text(), flags=re.MULTILINE).rstrip()
+    text = section_text(name, RESULTS)
     pictures = []
     for picture, draw in SECTIONS[name].items():
         path = images / f"benchmark_{picture}"
@@ -217,14 +187,6 @@ def section(name: str, images: Path) -> str | None:
         if path.exists():
             pictures.append(f"![{Path(picture).stem.replace('_', ' ')}](images/{path.name})")
     return "\n\n".join([text, *pictures])
-
-
-def merged(page: str, name: str, text: str) -> str:
-    start, end = f"<!-- results:{name} -->", f"<!-- /results:{name} -->"
-    block = f"{start}\n{text}\n{end}"
-    if start in page and end in page:
-        return page[: page.index(start)] + block + page[page.index(end) + len(end) :]
-    return f"{page.rstrip()}\n\n{block}\n"
 
 
 def main() -> None:

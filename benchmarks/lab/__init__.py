@@ -1,4 +1,4 @@
-"""The laboratory: every limit algorithm on every server profile, in virtual time.
+"""The laboratory: the client's limit on servers and work drawn at random, in virtual time.
 
     python -m benchmarks.lab --help
 

@@ -1,185 +1,133 @@
-"""The laboratory's command line.
+"""The client's limit on servers and work drawn at random.
 
-python -m benchmarks.lab                                        # everything, one seed
-python -m benchmarks.lab --algorithms knee --seeds 10
-python -m benchmarks.lab --profiles A,B --algorithms knee --series --set _GAIN=0.5
-python -m benchmarks.lab --profiles A --static                  # the fixed limits alone
-python -m benchmarks.lab --profiles A --seeds 3 --p95 10        # the knee under a latency objective of 10 s
-python -m benchmarks.lab --once                                 # calls that are all asked at once
-python -m benchmarks.lab --draws 40 --first-seed 1              # servers and work drawn at random
+python -m benchmarks.lab --draws 40 --first-seed 1                   # every family, the usual arms
+python -m benchmarks.lab --draws 40 --families once,closed --check   # and whether the default reaches its bars there
+python -m benchmarks.lab --draws 40 --arms default,no-page --json runs.json
+python -m benchmarks.lab --draws 40 --first-seed 1001 --write        # into benchmarks/results and docs/laboratory.md
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from benchmarks.lab import drawn_command, once, results, sweep
-from benchmarks.lab.algorithms import ALGORITHMS
-from benchmarks.lab.driver import simulate
-from benchmarks.lab.profiles import SCENARIOS
+from benchmarks.lab import drawn_page
+from benchmarks.lab.drawn_check import COMPARED_WITH, check, check_pages
+from benchmarks.lab.drawn_runs import ARMS, ArmJob, ArmRun, GridJob, run_all
+from benchmarks.lab.drawn_table import Result, lines, page_lines
+from benchmarks.lab.draws import FAMILIES, draw
 
-from batchclient._core.limits import KneeLimit, LatencyCap, LimitControl
-
-_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "lab_statics.json"
+_USUAL_ARMS = tuple(drawn_page.ARMS)
 
 
-def main() -> None:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profiles", help="names, with commas; all if not given")
-    parser.add_argument("--algorithms", help="names, with commas; all if not given")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--static", action="store_true", help="only the fixed limits, each shown")
-    parser.add_argument("--series", action="store_true", help="limit and throughput over time, first seed")
-    parser.add_argument("--changes", action="store_true", help="every change of the limit with its reason, first seed")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a constant of the knee's modules, or MODULE.NAME of another",
-    )
-    parser.add_argument(
-        "--p95", type=float, metavar="SECONDS", help="only the knee under this latency objective, each seed shown"
-    )
-    parser.add_argument(
-        "--once", action="store_true", help="only calls that are all asked at once, and how long they take"
-    )
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--draws", type=int, required=True, metavar="N", help="so many of each family")
+    parser.add_argument("--first-seed", type=int, default=1, metavar="SEED")
+    parser.add_argument("--families", help=f"with commas, of {', '.join(FAMILIES)}; all if not given")
+    parser.add_argument("--arms", help=f"with commas, of {', '.join(ARMS)}; {', '.join(_USUAL_ARMS)} if not given")
+    parser.add_argument("--pages", action="store_true", help="the default with and without the server's page, too")
+    parser.add_argument("--check", action="store_true", help="say what the default misses, and exit with 1 if anything")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="keep the figures in benchmarks/results (see report.py); those of fixed limits without --algorithms",
+        help="the table of every family, and what the default misses, into docs/laboratory.md",
     )
-    parser.add_argument("--fresh", action="store_true", help="do not use fixed limits' figures of an earlier run")
-    drawn_command.add_arguments(parser)
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    if options.draws is not None:
-        sys.exit(drawn_command.run(options))
-    names = _chosen(options.profiles, SCENARIOS)
-    if options.write and options.set:
-        parser.error("--write keeps figures of the code as it is, without --set")
-    if options.once and (options.set or options.write or options.profiles or options.algorithms):
-        parser.error("--once has servers and limits of its own (benchmarks/lab/once.py)")
-    if options.fresh:
-        _CACHE.unlink(missing_ok=True)
-    if options.once:
-        _print_once(options.processes)
-        return
-    began = time.perf_counter()
-    static_runs = sweep.statics(names, options.processes, _CACHE)
-    if options.static:
-        _print_statics(names, static_runs)
-        return
-    if options.p95 is not None:
-        _print_objective(names, options.p95, options.seeds, static_runs)
-        return
-    chosen = _chosen(options.algorithms, ALGORITHMS)
-    constants = tuple((name, float(value)) for name, _, value in (each.partition("=") for each in options.set))
-    runs = sweep.algorithms(names, chosen, options.seeds, static_runs, options.processes, constants)
-    _print_runs(names, chosen, static_runs, runs)
-    if options.series:
-        _print_series(runs)
-    if options.changes:
-        _print_changes(names, chosen, constants)
+    if options.draws < 1:
+        parser.error("--draws: at least 1")
+    if options.write and (options.families or options.arms):
+        parser.error("--write takes every family and the usual arms")
+    return options
+
+
+def main() -> int:
+    """Do what was asked for; return the exit status."""
+    options, began = _options(), time.perf_counter()
+    families = _chosen(options.families, FAMILIES, list(FAMILIES))
+    arms = _chosen(options.arms, ARMS, list(_USUAL_ARMS))
+    seeds = range(options.first_seed, options.first_seed + options.draws)
+    checks = options.check or options.write
+    results = _results(families, arms, seeds, options.processes, checks=checks)
+    for line in lines(results):
+        print(line)
+    pairs: list[tuple[ArmRun, ArmRun]] = []
+    if options.pages or options.write:
+        pairs = _pages(families, seeds, options.processes)
+        print()
+        for line in page_lines(pairs):
+            print(line)
+    if options.json is not None:
+        options.json.write_text(json.dumps(_written(results, pairs)))
+    findings = [*check(results), *check_pages(pairs)] if checks else []
+    if options.check:
+        print()
+        for finding in findings:
+            print(finding)
     if options.write:
-        # An algorithm has nothing to do with what fixed limits and list sizes came to.
-        fixed = static_runs + sweep.list_sizes(names, options.processes) if options.algorithms is None else []
-        results.write(runs, fixed)
+        drawn_page.write(results, findings, seeds)
     print(f"{time.perf_counter() - began:.0f} s")
+    return int(options.check and not all(finding.reached for finding in findings))
 
 
-def _chosen(given: str | None, known: dict[str, object]) -> list[str]:
-    names = list(known) if given is None else given.split(",")
+def _results(families: list[str], arms: list[str], seeds: range, processes: int, *, checks: bool) -> list[Result]:
+    """The arms on each draw, beside its fixed grid; ``checks``: with the arms that the bars need."""
+    draws = [(family, seed) for family in families for seed in seeds]
+    grids = dict(zip(draws, run_all([GridJob(*each) for each in draws], processes), strict=True))
+    jobs = []
+    for family, seed in draws:
+        wanted = dict.fromkeys(arms)
+        if checks:
+            wanted |= dict.fromkeys(("default", *COMPARED_WITH.get(family, ())))
+        for arm in wanted:
+            jobs.append(ArmJob(family, seed, arm))
+            if family == "siblings":
+                jobs.append(ArmJob(family, seed, arm, clients=1))
+    runs = dict(zip(jobs, run_all(jobs, processes), strict=True))
+    return [
+        Result(
+            draw(job.family, job.seed),
+            made,
+            grids[job.family, job.seed],
+            runs.get(ArmJob(job.family, job.seed, job.arm, clients=1)),
+        )
+        for job, made in runs.items()
+        if job.clients is None
+    ]
+
+
+def _pages(families: list[str], seeds: range, processes: int) -> list[tuple[ArmRun, ArmRun]]:
+    jobs = [ArmJob(family, seed, "default", page) for family in families for seed in seeds for page in (True, False)]
+    runs = run_all(jobs, processes)
+    return list(zip(runs[::2], runs[1::2], strict=True))
+
+
+def _written(results: Sequence[Result], pairs: Sequence[tuple[ArmRun, ArmRun]]) -> dict[str, Any]:
+    return {
+        "runs": [
+            asdict(each.run) | {"share": each.share, "half_share": each.half, "latency_ratio": each.latency}
+            for each in results
+        ],
+        "grids": {f"{each.run.family}/{each.run.seed}": [asdict(fixed) for fixed in each.grid] for each in results},
+        "pages": [[asdict(run) for run in pair] for pair in pairs],
+    }
+
+
+def _chosen(given: str | None, known: Mapping[str, Any], otherwise: list[str]) -> list[str]:
+    names = otherwise if given is None else given.split(",")
     for name in names:
         if name not in known:
             raise SystemExit(f"no {name!r}; there are: {', '.join(known)}")
     return names
 
 
-def _print_statics(names: Sequence[str], runs: Sequence[sweep.StaticRun]) -> None:
-    for name in names:
-        for phase, best in enumerate(sweep.best(runs, name)):
-            print(f"{name} phase {phase} ({SCENARIOS[name].summary}): best {best.limit}")
-            for run in runs:
-                if (run.scenario, run.phase) == (name, phase):
-                    share = run.tokens_per_s / best.tokens_per_s
-                    print(
-                        f"  {run.limit:5} {run.tokens_per_s:9.0f} tok/s {share:5.2f}"
-                        f"  mean {run.mean_s:7.2f} p95 {run.p95_s:7.2f} s  lists of {run.mean_list:.1f}"
-                    )
-
-
-def _print_once(processes: int) -> None:
-    print("calls that are all asked at once: how long until the last is answered, against no limit")
-    print("| Server | Output tokens | Calls | No limit, s | Knee | Knee that does not open | Limit 64 |")
-    print("|---|---|---:|---:|---:|---:|---:|")
-    for run in once.runs(processes=processes):
-        ratios = " | ".join(f"{taken / run.unlimited_s:.2f}" for taken in (run.knee_s, run.closed_s, run.fixed_s))
-        print(f"| {run.server} | {run.outputs} | {run.count:,} | {run.unlimited_s:.1f} | {ratios} |")
-
-
-def _print_objective(names: Sequence[str], p95_s: float, seeds: int, static_runs: Sequence[sweep.StaticRun]) -> None:
-    print(
-        f"the knee under a p95 of {p95_s:g} s: share of the best fixed limit's tokens/s over the last half; p95, limit"
-    )
-    for name in names:
-        best = sweep.best(static_runs, name)[-1]
-        for seed in range(seeds):
-            trace = simulate(SCENARIOS[name], LimitControl(KneeLimit(opens=False), [LatencyCap(p95_s)]), seed)
-            half, end = trace.duration_s / 2, trace.duration_s
-            print(
-                f"  {name:10} {trace.throughput(half, end) / best.tokens_per_s:5.2f}"
-                f"  p95 {trace.latency_s(half, end)[1]:6.2f} s  limit {trace.mean_limit(half, end):6.0f}"
-            )
-
-
-def _print_runs(
-    names: Sequence[str],
-    chosen: Sequence[str],
-    static_runs: list[sweep.StaticRun],
-    runs: Sequence[sweep.AlgorithmRun],
-) -> None:
-    print("share of the best fixed limit's tokens/s over the last half: mean (worst); then limit, latency ratio, t90")
-    for name in names:
-        best = sweep.best(static_runs, name)
-        print(
-            f"{name} {SCENARIOS[name].summary}: best fixed"
-            f" {', '.join(f'{run.limit} ({run.tokens_per_s:.0f} tok/s, {run.mean_s:.2f} s)' for run in best)}"
-        )
-        for algorithm in chosen:
-            of_it = [run for run in runs if (run.scenario, run.algorithm) == (name, algorithm)]
-            shares = [run.share for run in of_it]
-            latency = statistics.mean(run.latency_ratio for run in of_it)
-            limit = statistics.mean(run.mean_limit for run in of_it)
-            reached = results.reached(of_it)
-            print(
-                f"  {algorithm:16} {statistics.mean(shares):5.2f} ({min(shares):.2f})  limit {limit:6.0f}"
-                f"  latency x{latency:5.2f}  t90 {reached:>8} s  lists of {of_it[0].mean_list:4.1f}"
-                f"  failed {of_it[0].failed} rejected {of_it[0].rejected} preempted {of_it[0].preemptions}"
-            )
-
-
-def _print_changes(names: Sequence[str], chosen: Sequence[str], constants: Sequence[tuple[str, float]]) -> None:
-    sweep.set_constants(constants)
-    for name in names:
-        for algorithm in chosen:
-            print(f"{name} {algorithm}: second, limit, reason")
-            for at, limit, reason in simulate(SCENARIOS[name], ALGORITHMS[algorithm]()).changes:
-                print(f"  {at:8.2f} {limit:5} {reason}")
-
-
-def _print_series(runs: Sequence[sweep.AlgorithmRun]) -> None:
-    for run in runs:
-        if run.seed == 0:
-            print(f"{run.scenario} {run.algorithm}: second, limit, tokens/s")
-            for at, limit, tokens_per_s in run.series[::2]:
-                print(f"  {at:6.0f} {limit:7.1f} {tokens_per_s:9.0f}")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,6 +3,7 @@
 Rules:
 - A ``Setup`` is what a client is made from. ``client_setup`` makes it from ``BatchClient``'s arguments with the client's own functions; ``limit_setup`` from
   a limit that is given, with the scenario's settings.
+- A client has one server. So a limit shares its turn to try something with no other.
 - The client acts in the moment in which a reply comes. Retries follow its default policy (``Backoff``).
 - It hears of the server's load, and which server it is, when a client would, if its arguments let it ask.
 """
@@ -23,7 +24,7 @@ from benchmarks.lab.workloads import Call, Running
 
 from batchclient._connections import Connections
 from batchclient._control import make_limit
-from batchclient._core.limits import Limit
+from batchclient._core.limits import Limit, Turn
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
@@ -46,6 +47,7 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._dialect_choice import DialectChoice
 from batchclient.config import make_settings
+from batchclient.dialects import ENGINES
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost
 from batchclient.retry import Backoff
@@ -86,18 +88,16 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     choice = DialectChoice(dialect, ())
     return Setup(
         settings.scheduler(choice.at_first),
-        partial(make_limit, settings, hears_load=connections.asks_for_load),
+        lambda: make_limit(settings, turn=Turn(), engine=choice.engine),
         choice if connections.detects else None,
         connections.asks_for_load,
     )
 
 
-def limit_setup(scenario: Scenario, limit: Limit, max_list: int | None = None) -> Setup:
-    """A scenario's own settings with this limit; ``max_list``: prompts per request, instead of the preset's."""
-    given = dict(scenario.settings)
-    if max_list is not None:
-        given["max_list"] = max_list
-    return Setup(make_settings("balanced", {"base_url": _URL, **given}).scheduler(VllmDialect()), lambda: limit)
+def limit_setup(scenario: Scenario, limit: Limit) -> Setup:
+    """A scenario's own settings with this limit."""
+    settings = make_settings("balanced", {"base_url": _URL, **scenario.settings})
+    return Setup(settings.scheduler(VllmDialect()), lambda: limit)
 
 
 class Client:
@@ -172,8 +172,9 @@ class Client:
     def _hear_of_server(self, now: float) -> None:
         known, choice = self._run.scenario.known, self._setup.choice
         assert known is not None and choice is not None
-        _, caps = choice.of(known.facts)
-        self.core.handle(ServerKnown(0, caps, known.facts.slots, known.facts.server), now)
+        facts = known.facts
+        _, caps = choice.of(facts)
+        self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.known in ENGINES), now)
 
     # Replies -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.lab.drawn_runs import ArmRun
-from benchmarks.lab.drawn_table import Result, group_of, page_ratio, percentile
+from benchmarks.lab.drawn_table import Result, by_group, page_ratio, percentile
 
 __all__ = ["COMPARED_WITH", "Finding", "check", "check_pages"]
 
@@ -45,17 +45,19 @@ class Finding:
         """Whether it is."""
         return self.value <= self.bar if self.at_most else self.value >= self.bar
 
+    @property
+    def described(self) -> str:
+        """The figure and its bar."""
+        bar = "at most" if self.at_most else "at least"
+        return f"{self.group}: {self.measure} {self.value:.3f}, to be {bar} {self.bar:.3f}"
+
     def __str__(self) -> str:
-        sign = "<=" if self.at_most else ">="
-        return f"{'reached' if self.reached else 'MISSED '} {self.group}: {self.measure} {self.value:.3f} {sign} {self.bar:.3f}"
+        return f"{'reached' if self.reached else 'MISSED '} {self.described}"
 
 
 def check(results: Sequence[Result]) -> Iterator[Finding]:
     """Every bar of the families that there are."""
-    groups: dict[str, dict[str, list[Result]]] = {}
-    for result in results:
-        groups.setdefault(group_of(result.drawn), {}).setdefault(result.run.arm, []).append(result)
-    for group, arms in groups.items():
+    for group, arms in by_group(results).items():
         default = arms["default"]
         shares = [each.share for each in default]
         if group in _BARS:

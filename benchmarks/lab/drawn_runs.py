@@ -2,11 +2,12 @@
 
 Rules:
 - An *arm* is a set of ``BatchClient`` arguments; its limit is made by the client's own function.
-- The *fixed grid* of a draw are the limits 1, 2, 4 … 1,024 of nothing but a number. It does not depend on the limit's code, so it is computed once and kept
-  in ``.cache/draws`` by family, seed and ``VERSION``.
+- The *fixed grid* of a draw are the limits 1, 2, 4 … 1,024 as a client makes them of a number. Only refusals bound those, so the grid hardly depends on the
+  limit's code: it is computed once and kept in ``.cache/draws`` by family, seed and ``VERSION``.
 - The grid goes downwards. A limit that could not reach the best so far, were every call as quick as a lone one, is left out, as are those above which
   no more is ever in flight.
 - *Best* is the smallest limit whose throughput is within 1 % of the highest; for ``once`` throughput is calls over the time until the last answer.
+- The latency of ``closed`` is that of the last half: such a job never ends, and how it began is soon forgotten.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from benchmarks.lab.draws import Draw, draw
 from benchmarks.lab.driver import Run
 from benchmarks.lab.trace import Trace
 
-from batchclient._core.limits import FixedLimit
+from batchclient._core.limits import FixedLimit, LimitControl
 
 __all__ = ["ARMS", "VERSION", "ArmJob", "ArmRun", "FixedRun", "GridJob", "best", "grid", "run_all", "run_arm"]
 
-VERSION = 2
+VERSION = 3
 """Of draws, server, driver and workloads together: with another one every kept grid is void."""
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "draws"
 _LIMITS = tuple(2**power for power in range(10, -1, -1))
@@ -59,7 +60,7 @@ class FixedRun:
     Args:
         whole: useful tokens per second from ``Draw.judged_from_s`` to the end; for ``once`` calls per second until the last answer.
         half: useful tokens per second in the last half.
-        mean_s: latency of the answers from ``Draw.judged_from_s`` on.
+        mean_s: latency of the answers from ``Draw.judged_from_s`` on; of ``closed`` from the middle on.
         urgent_s: wait of the calls of a higher class in the last half; not a number where there are none.
     """
 
@@ -117,6 +118,11 @@ def _rates(drawn: Draw, traces: Sequence[Trace]) -> tuple[float, float]:
     )
 
 
+def _latency_s(drawn: Draw, trace: Trace) -> float:
+    begin_s = drawn.scenario.duration_s / 2 if drawn.family == "closed" else drawn.judged_from_s
+    return trace.latency_s(begin_s, math.inf)[0]
+
+
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
@@ -125,9 +131,9 @@ def _mean(values: Sequence[float]) -> float:
 def run_fixed(drawn: Draw, limit: int) -> FixedRun:
     """A fixed limit on a draw."""
     scenario = replace(drawn.scenario, page=None)
-    traces = Run(scenario, limit_setup(scenario, FixedLimit(limit)), drawn.seed).run()
+    traces = Run(scenario, limit_setup(scenario, LimitControl(FixedLimit(limit))), drawn.seed).run()
     end = scenario.duration_s
-    latency_s = traces[0].latency_s(drawn.judged_from_s, math.inf)[0]
+    latency_s = _latency_s(drawn, traces[0])
     return FixedRun(limit, *_rates(drawn, traces), latency_s, traces[0].urgent_wait_s(end / 2, end))
 
 
@@ -147,7 +153,7 @@ def run_arm(drawn: Draw, arm: str, arguments: Mapping[str, Any]) -> ArmRun:
         drawn.known,
         whole,
         half,
-        _mean([trace.latency_s(drawn.judged_from_s, math.inf)[0] for trace in traces]),
+        _mean([_latency_s(drawn, trace) for trace in traces]),
         first.urgent_wait_s(end / 2, end),
         min(halves) * len(halves) / sum(halves) if sum(halves) else 1.0,
         sum(trace.resolved for trace in traces),

@@ -3,7 +3,8 @@
 Rules:
 - A *share* is a run's throughput over the best fixed limit's of the same draw. ``rated``: useful answers over the rate's allowance. ``siblings``: the sum of the
   clients' over what one client has on that server with the same arm.
-- *Latency* is the mean latency over that of the best fixed limit.
+- *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends: there both are those of the last half, and the limit is the
+  best one there.
 - A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency at the median.
 """
 
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from benchmarks.lab.drawn_runs import ArmRun, FixedRun, best
 from benchmarks.lab.draws import Draw
 
-__all__ = ["Result", "described", "group_of", "lines", "page_lines", "percentile"]
+__all__ = ["Result", "Summary", "by_group", "described", "group_of", "lines", "page_lines", "page_ratio", "percentile"]
 
+_PAGES = {"with a page": True, "without": False}
 _READ = 3
 """Draws of each family and arm that are shown one by one."""
 
@@ -57,7 +59,9 @@ class Result:
     @property
     def latency(self) -> float:
         """Over the best fixed limit's."""
-        return self.run.mean_s / best(self.grid).mean_s if self.grid else math.nan
+        if not self.grid:
+            return math.nan
+        return self.run.mean_s / best(self.grid, half=self.drawn.family == "closed").mean_s
 
     @property
     def refused(self) -> float:
@@ -71,11 +75,58 @@ class Result:
         return math.inf if math.isnan(self.run.urgent_s) else self.run.urgent_s / at_slots
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One arm over the draws of one group.
+
+    Args:
+        draws: how many.
+        mean, tenth, worst, below_half: of the shares; the last one counts those below a half.
+        half_mean, half_tenth: of the shares in the last half.
+        latency: at the median; ``None`` where it is not compared.
+        beside: what else is looked at there, in words.
+    """
+
+    draws: int
+    mean: float
+    tenth: float
+    worst: float
+    below_half: int
+    half_mean: float
+    half_tenth: float
+    latency: float | None
+    beside: str
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Summary:
+        """Of the draws of one group and arm, at least one."""
+        shares, halves = [each.share for each in results], [each.half for each in results]
+        return cls(
+            len(results),
+            statistics.mean(shares),
+            percentile(shares, 0.1),
+            min(shares),
+            sum(share < 0.5 for share in shares),
+            statistics.mean(halves),
+            percentile(halves, 0.1),
+            _median_latency(results),
+            _beside(results),
+        )
+
+
 def group_of(drawn: Draw) -> str:
     """Under which name a draw is counted."""
     if drawn.family != "once":
         return drawn.family
     return "once, known" if drawn.known else "once, not known"
+
+
+def by_group(results: Sequence[Result]) -> dict[str, dict[str, list[Result]]]:
+    """By group and arm."""
+    groups: dict[str, dict[str, list[Result]]] = {}
+    for result in results:
+        groups.setdefault(group_of(result.drawn), {}).setdefault(result.run.arm, []).append(result)
+    return groups
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -127,9 +178,7 @@ def described(drawn: Draw) -> str:
 
 def lines(results: Sequence[Result]) -> Iterator[str]:
     """The table, and the worst draws under each arm."""
-    groups: dict[str, dict[str, list[Result]]] = {}
-    for result in results:
-        groups.setdefault(group_of(result.drawn), {}).setdefault(result.run.arm, []).append(result)
+    groups = by_group(results)
     yield "| family | arm | draws | mean | tenth | below 0.5 | worst | last half: mean | tenth | latency | beside |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
     for group, arms in groups.items():
@@ -144,14 +193,17 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _row(group: str, arm: str, results: Sequence[Result]) -> str:
-    shares, halves = [each.share for each in results], [each.half for each in results]
-    latencies = [each.latency for each in results if not math.isnan(each.latency)]
-    latency = f"{statistics.median(latencies):.2f}" if latencies else ""
+    of = Summary.of(results)
+    latency = f"{of.latency:.2f}" if of.latency is not None else ""
     return (
-        f"| {group} | {arm} | {len(results)} | {statistics.mean(shares):.3f} | {percentile(shares, 0.1):.3f}"
-        f" | {sum(share < 0.5 for share in shares)} | {min(shares):.3f} | {statistics.mean(halves):.3f}"
-        f" | {percentile(halves, 0.1):.3f} | {latency} | {_beside(results)} |"
+        f"| {group} | {arm} | {of.draws} | {of.mean:.3f} | {of.tenth:.3f} | {of.below_half} | {of.worst:.3f}"
+        f" | {of.half_mean:.3f} | {of.half_tenth:.3f} | {latency} | {of.beside} |"
     )
+
+
+def _median_latency(results: Sequence[Result]) -> float | None:
+    latencies = [each.latency for each in results if not math.isnan(each.latency)]
+    return statistics.median(latencies) if latencies else None
 
 
 def _beside(results: Sequence[Result]) -> str:
@@ -166,6 +218,11 @@ def _beside(results: Sequence[Result]) -> str:
         return (
             f"higher class waits: median {statistics.median(waits):.2f} ×, ninth tenth {percentile(waits, 0.9):.2f} ×"
         )
+    if family == "closed":
+        parts = {name: [each for each in results if each.run.page is page] for name, page in _PAGES.items()}
+        medians = {name: _median_latency(part) for name, part in parts.items()}
+        said = [f"{name} {median:.2f} ×" for name, median in medians.items() if median is not None]
+        return f"latency {', '.join(said)}" if said else ""
     failed = sum(each.run.failed for each in results)
     return f"failed {failed / max(1, failed + sum(each.run.answered for each in results)):.1%}" if failed else ""
 

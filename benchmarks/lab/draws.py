@@ -4,9 +4,9 @@ Each number is drawn evenly or, where it says *log*, log-uniformly. ``FAMILIES``
 by the seed's digits in base two, so that eight seeds in a row have every mixture: it is known which server it is, there is a metrics page, there is a gateway.
 
 How long a draw is watched, in virtual time: until ``_CALLS`` calls could be answered at the most that the server can do (``capacity``), 40 mean
-latencies, and a minute; ten minutes at most, and less than a minute where that would be more than ``_MOST_CALLS``. ``once`` ends with its last answer. Where
-something happens at a certain time the duration is given, and a server and calls that would make more than ``_MOST_CALLS`` of it are drawn again: a
-simulation takes about a second for 25,000 calls.
+latencies, and four minutes, for a job that has no end; ten minutes at most. Where that would be more than ``_MOST_CALLS`` it is less, but a minute
+at least, and four for ``sessions``. ``once`` ends with its last answer. Where something happens at a certain time the duration is given, and a server and calls
+that would make more than ``_MOST_CALLS`` of it are drawn again: a simulation takes about a second for 25,000 calls.
 
 Chosen here: ``max_tokens`` is the answers' length where all are equal, else four times their mean; a turn of a conversation
 has 16 to 128 tokens (log) beside its prefix; a call of a higher class is as long as others and has 8 tokens for an answer.
@@ -33,8 +33,8 @@ __all__ = ["FAMILIES", "Draw", "draw"]
 
 _CALLS = 6000
 _LATENCIES = 40
-_USUAL_S = 60.0
-_SHORTEST_S = 20.0
+_USUAL_S = 240.0
+_SHORTEST_S = 60.0
 _LONGEST_S = 600.0
 _MOST_CALLS = 40_000
 _ONCE_S = 20_000.0
@@ -185,9 +185,7 @@ def _draw(
 ) -> Draw:
     unsteadiness = rng.choice((0.0, 0.0, 0.05, 0.15))
     known = Known(rng.uniform(0.1, 0.3), facts)
-    scenario = Scenario(
-        "", "", server, workload, duration_s, unsteadiness=unsteadiness, page=_PAGE, known=known, **more
-    )
+    scenario = Scenario("", server, workload, duration_s, unsteadiness=unsteadiness, page=_PAGE, known=known, **more)
     return Draw("", 0, scenario, capacity, judged_from_s, slots, most_fixed)
 
 
@@ -229,11 +227,11 @@ def _sessions(rng: random.Random) -> Draw:
     held = round(prompt + output)
     # What is found is not in the engine's KV: the cache has room of its own.
     capacity = Capacity(server, prompt - found, output, prompt - found)
-    workload = Conversations(calls, rng.choice((128, 256, 512)), rng.randint(5, 20))
+    # With fewer than the limit it would not be used, and nothing would be learnt.
+    workload = Conversations(calls, rng.choice((256, 512, 1024)), rng.randint(5, 20))
     cache = Cache(room * held, held, found)
-    return _draw(
-        rng, server, workload, capacity, _usually_s(capacity), most_fixed=_power_above(workload.count), cache=cache
-    )
+    duration_s = max(_USUAL_S, _usually_s(capacity))
+    return _draw(rng, server, workload, capacity, duration_s, most_fixed=_power_above(workload.count), cache=cache)
 
 
 def _agents(rng: random.Random) -> Draw:
@@ -259,7 +257,7 @@ def _refusing(rng: random.Random) -> Draw:
     server, calls, capacity = _plain(rng)
     most = round(_log(rng, 16, 300))
     server = replace(server, max_queued=most)
-    # A limit above it is refused all the time, which takes the simulation ten times as long. Those beyond the next one are so more often.
+    # A limit above it is refused again and again, which takes the simulation's time. Those beyond the next one are so more often.
     duration_s = _watched_s(capacity.most_per_s, _LATENCIES * capacity.busy_s, _MOST_CALLS // 4)
     return _draw(rng, server, Closed(calls), capacity, duration_s, most_fixed=_power_above(most))
 

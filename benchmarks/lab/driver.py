@@ -25,16 +25,15 @@ __all__ = ["Run", "Trace", "simulate"]
 _SAMPLE_S = 1.0
 
 
-def simulate(scenario: Scenario, limit: Limit, seed: int = 0, *, max_list: int | None = None) -> Trace:
-    """Run one scenario with one limit algorithm.
+def simulate(scenario: Scenario, limit: Limit, seed: int = 0) -> Trace:
+    """Run one scenario under one limit.
 
     Args:
         scenario: the server and who asks.
-        limit: the algorithm, new.
+        limit: a new one.
         seed: of lengths, noise and retry delays.
-        max_list: prompts per request, instead of the preset's.
     """
-    return Run(scenario, limit_setup(scenario, limit, max_list), seed).run()[0]
+    return Run(scenario, limit_setup(scenario, limit), seed).run()[0]
 
 
 class Run:
@@ -93,7 +92,6 @@ class Run:
                     client.wake(now)
         self._sample(now)
         clients[0].trace.rejected = self.server.rejected
-        clients[0].trace.preemptions = self.server.preemptions
         clients[0].trace.generated_tokens = self.server.generated_tokens
         return [client.close(now) for client in clients]
 

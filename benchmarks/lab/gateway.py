@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from benchmarks.lab.exchange import Reply
@@ -85,18 +86,18 @@ class Gateway:
             if batch in self._open:
                 heard_at, begun = self._server.heard_at(batch, look_at)
                 if heard_at + self._patience_s <= look_at:
-                    return [self._cut(batch, begun=begun, now=look_at)]
+                    return [self._cut(batch, begun=begun, silent_s=look_at - heard_at, now=look_at)]
                 self._look_at(heard_at + self._patience_s, batch)
 
     def _look_at(self, at: float, batch: Batch) -> None:
         self._sent += 1
         heapq.heappush(self._looks, (at, self._sent, batch))
 
-    def _cut(self, batch: Batch, *, begun: bool, now: float) -> Reply:
+    def _cut(self, batch: Batch, *, begun: bool, silent_s: float, now: float) -> Reply:
         self.abort(batch, now)
         if not begun:
             failure = failure_of(504, "Gateway Time-out", None, streamed=batch.streamed, retry_after_s=None)
         else:
             batch.heard = True
             failure = _CUT
-        return Reply(now, batch, [], True, failure)
+        return Reply(now, batch, [], True, replace(failure, silent_s=silent_s))

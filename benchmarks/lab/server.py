@@ -131,10 +131,6 @@ class LabServer:
         return None
 
     @property
-    def preemptions(self) -> int:
-        return 0
-
-    @property
     def generated_tokens(self) -> int:
         """Everything it ever generated, wanted or not."""
         return 0
@@ -271,10 +267,6 @@ class ContinuousServer(LabServer):
             hits,
             queries,
         )
-
-    @property
-    def preemptions(self) -> int:
-        return self.engine.preemptions
 
     @property
     def generated_tokens(self) -> int:

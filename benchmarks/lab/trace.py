@@ -14,7 +14,7 @@ __all__ = ["Trace"]
 class Trace:
     """What happened in one run. ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time.
 
-    Latency counts from when a call was sent; where arrivals are open (``Running.latency_from_asked``) from when it was asked.
+    Latency counts from when a call was sent; where nobody fills the client's queue on purpose (``Running.latency_from_asked``) from when it was asked.
     """
 
     duration_s: float
@@ -45,7 +45,6 @@ class Trace:
     over_limit: int = 0
     """Batches that were granted above the limit in force though something else was in flight."""
     rejected: int = 0
-    preemptions: int = 0
     generated_tokens: int = 0
 
     def throughput(self, begin_s: float, end_s: float) -> float:
@@ -81,10 +80,3 @@ class Trace:
             area += max(0.0, min(next_at, end_s) - max(at, begin_s)) * limit
             at, limit = next_at, next_limit
         return area / (end_s - begin_s)
-
-    def reached_s(self, tokens_per_s: float, from_s: float, window_s: float = 5.0) -> float:
-        """How long after ``from_s`` the trailing window first had that throughput; infinite if never."""
-        for end in range(int(from_s + window_s), len(self.useful)):
-            if self.throughput(end - window_s, end) >= tokens_per_s:
-                return end - from_s
-        return math.inf

@@ -2,7 +2,7 @@
 
 Rules:
 - A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
-- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Open`` has Poisson arrivals, ``Every`` regular ones.
+- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Every`` has regular arrivals.
   ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv
   2601.22705). ``Conversations`` keeps a fixed number of them open, ``Callers`` a fixed number of callers with one call each.
 """
@@ -160,30 +160,6 @@ class _Closed(Running):
         if 2 * queued < self._depth:
             for _ in range(self._depth - queued):
                 self.ask(now)
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """Poisson arrivals."""
-
-    calls: Calls
-    calls_per_s: float
-
-    def start(self, rng: random.Random, submit: Callable[[Request, float], None]) -> Running:
-        return _Open(self, rng, submit)
-
-
-class _Open(Running):
-    latency_from_asked = True
-
-    def __init__(self, data: Open, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
-        super().__init__(data.calls, rng, submit)
-        self._rate = data.calls_per_s
-        self.next_at = rng.expovariate(self._rate)
-
-    def woke(self, now: float) -> None:
-        self.next_at = now + self.rng.expovariate(self._rate)
-        self.ask(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,4 +368,4 @@ class _Callers(_InTurn):
         return (patience_s / 2 if call.failed and patience_s is not None else 0.0), -1, 0
 
 
-Workload = Callers | Closed | Conversations | Every | Once | Open | Sessions
+Workload = Callers | Closed | Conversations | Every | Once | Sessions

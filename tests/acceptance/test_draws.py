@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from benchmarks.lab import drawn_page
 from benchmarks.lab.asker import client_setup, limit_setup
 from benchmarks.lab.drawn_check import Finding, check
 from benchmarks.lab.drawn_runs import ARMS, ArmRun, FixedRun, _may_be_best, best, run_fixed
@@ -17,12 +19,17 @@ from benchmarks.lab.prefix_cache import CachingEngine
 from benchmarks.lab.profiles import RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Lengths, Once
 
-from batchclient._core.limits import FixedLimit
+from batchclient._core.limits import FixedLimit, LimitControl
 from batchclient.simulator.engine import Sequence
 from batchclient.simulator.profiles import Profile
 
 SERVER = Profile("test", "", 0.01, 10e-9, 50e-6, prefill_token_s=20e-6, max_num_seqs=256)
 SHORT = Calls(Lengths(50), Lengths(20), 20)
+
+
+def fixed(limit: int) -> LimitControl:
+    """As a client makes it."""
+    return LimitControl(FixedLimit(limit))
 
 
 def shortened(family: str, seed: int, seconds: float = 3.0):
@@ -77,7 +84,7 @@ def test_half_are_known_and_half_have_a_page():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_lost(family, arm):
     drawn = shortened(family, 2)
-    setup = limit_setup(drawn.scenario, FixedLimit(16)) if arm is None else client_setup(ARMS[arm])
+    setup = limit_setup(drawn.scenario, fixed(16)) if arm is None else client_setup(ARMS[arm])
     traces = Run(drawn.scenario, setup, 2).run()
     assert len(traces) == drawn.scenario.clients
     for trace in traces:
@@ -87,7 +94,7 @@ def test_nothing_is_lost(family, arm):
 
 
 def test_a_job_ends_with_its_last_answer():
-    trace = simulate(Scenario("", "", SERVER, Once(SHORT, 40), duration_s=1000.0), FixedLimit(16))
+    trace = simulate(Scenario("", SERVER, Once(SHORT, 40), duration_s=1000.0), fixed(16))
     assert trace.resolved == 40 and trace.duration_s == trace.ends[-1] < 2.0
 
 
@@ -111,7 +118,7 @@ def test_slots_bound_a_limit_that_is_found():
 def test_calls_above_the_number_are_refused():
     server = replace(SERVER, max_queued=10)
     allowed, refused = (
-        simulate(Scenario("", "", server, Closed(SHORT), duration_s=3.0), FixedLimit(limit)) for limit in (10, 12)
+        simulate(Scenario("", server, Closed(SHORT), duration_s=3.0), fixed(limit)) for limit in (10, 12)
     )
     assert allowed.refused == 0 and allowed.resolved
     assert refused.refused and refused.rejected
@@ -126,8 +133,8 @@ def test_a_window_takes_so_many_calls_and_says_when_the_next_begins():
 
 def test_no_more_is_answered_than_the_rate_allows():
     calls = replace(SHORT, alone_reason="one a request")
-    scenario = Scenario("", "", SERVER, Closed(calls, depth=64), duration_s=9.9, rate=RateLimit(5, 2.0))
-    trace = simulate(scenario, FixedLimit(4))
+    scenario = Scenario("", SERVER, Closed(calls, depth=64), duration_s=9.9, rate=RateLimit(5, 2.0))
+    trace = simulate(scenario, fixed(4))
     assert 20 <= trace.resolved <= 25 and trace.refused
     assert trace.requests == trace.prompts
 
@@ -135,8 +142,8 @@ def test_no_more_is_answered_than_the_rate_allows():
 def test_a_gateway_cuts_what_says_nothing_for_too_long():
     # A call takes 1.01 s; 8 at once in one slot: the fifth's first token would come after 4 s.
     calls = Calls(Lengths(50), Lengths(100), 100, alone_reason="one a request")
-    scenario = Scenario("", "", replace(SERVER, max_num_seqs=1), Closed(calls, 16), duration_s=8.0, gateway_s=3.5)
-    alone, crowded = (simulate(scenario, FixedLimit(limit)) for limit in (2, 8))
+    scenario = Scenario("", replace(SERVER, max_num_seqs=1), Closed(calls, 16), duration_s=8.0, gateway_s=3.5)
+    alone, crowded = (simulate(scenario, fixed(limit)) for limit in (2, 8))
     assert alone.cut == 0 and alone.resolved == 7
     # Four of the first eight are cut at 3.5 s; and so on, while one is always served.
     assert crowded.cut >= 4 and crowded.resolved >= 6
@@ -147,8 +154,8 @@ def test_a_gateway_cuts_what_says_nothing_for_too_long():
 
 
 def test_clients_join_one_after_the_other():
-    scenario = Scenario("", "", SERVER, Closed(SHORT, 64), duration_s=4.0, clients=3, join_every_s=1.0)
-    traces = Run(scenario, limit_setup(scenario, FixedLimit(8)), 1).run()
+    scenario = Scenario("", SERVER, Closed(SHORT, 64), duration_s=4.0, clients=3, join_every_s=1.0)
+    traces = Run(scenario, limit_setup(scenario, fixed(8)), 1).run()
     assert [trace.limits[0][0] for trace in traces] == [0.0, 1.0, 2.0]
     assert traces[2].useful[:3] == [0, 0, 0] and traces[2].throughput(3.0, 4.0) > 0
     assert all(len(trace.useful) == len(traces[0].useful) for trace in traces)
@@ -156,9 +163,9 @@ def test_clients_join_one_after_the_other():
 
 def test_as_many_conversations_as_were_asked_for_are_under_way():
     calls = Calls(Lengths(300), Lengths(4), 4)
-    trace = simulate(Scenario("", "", SERVER, Conversations(calls, 20, 5), duration_s=3.0), FixedLimit(1024))
+    trace = simulate(Scenario("", SERVER, Conversations(calls, 20, 5), duration_s=3.0), fixed(1024))
     assert trace.submitted - trace.resolved == trace.left == 20
-    paused = simulate(Scenario("", "", SERVER, Conversations(calls, 20, 5, 1.0), duration_s=3.0), FixedLimit(1024))
+    paused = simulate(Scenario("", SERVER, Conversations(calls, 20, 5, 1.0), duration_s=3.0), fixed(1024))
     # A turn takes about a second: the pause.
     assert 40 <= paused.resolved <= 80
 
@@ -166,7 +173,7 @@ def test_as_many_conversations_as_were_asked_for_are_under_way():
 def test_who_was_not_answered_in_time_asks_again():
     calls = replace(SHORT, timeout_s=0.5)
     slow = replace(SERVER, max_num_seqs=2)
-    trace = simulate(Scenario("", "", slow, Callers(calls, 30), duration_s=3.0), FixedLimit(4))
+    trace = simulate(Scenario("", slow, Callers(calls, 30), duration_s=3.0), fixed(4))
     assert trace.failed and trace.resolved
     assert trace.submitted == trace.resolved + trace.failed + trace.left
     assert trace.left <= 30
@@ -246,7 +253,40 @@ def test_the_table_has_shares_of_the_best_fixed_limit():
     assert percentile([1.0, 2.0, 3.0], 0.1) == pytest.approx(1.2)
 
 
+def usual_arms(share: float, seeds: range) -> list[Result]:
+    return [result(arm, share, seed) for arm in (*drawn_page.ARMS, "fixed-64") for seed in seeds]
+
+
+def test_what_draws_came_to_is_put_into_the_page(tmp_path):
+    page = tmp_path / "laboratory.md"
+    page.write_text("# The laboratory\n\nBy hand.\n")
+    seeds = range(5, 8)
+    for share in (0.7, 0.9):
+        results = usual_arms(share, seeds)
+        missed = Finding("neighbour", "mean", share, 0.95)
+        drawn_page.write(results, [missed, *check(results)], seeds, tmp_path, page)
+    text = page.read_text()
+    assert text.startswith("# The laboratory\n\nBy hand.\n\n<!-- results:draws -->\n## What the draws came to\n")
+    assert "| neighbour | 3 | 0.900 | 0.900 | 2.00 × | 0.900 | 0.900 | 2.00 × | 0.900 |" in text and "0.700" not in text
+    assert "Seeds 5 to 7: `python -m benchmarks.lab --draws 3 --first-seed 5 --write`" in text
+    assert "Of 2 bars 1 are reached. Missed:\n\n- neighbour: mean 0.900, to be at least 0.950\n" in text
+    kept = json.loads((tmp_path / "draws.json").read_text())
+    assert kept["groups"]["neighbour"]["fixed-64"]["mean"] == 0.9
+    assert [finding["reached"] for finding in kept["findings"]] == [False, True]
+
+
+def test_a_closed_jobs_latency_is_that_of_its_last_half():
+    run = replace(result("default", 1.0, family="closed").run, mean_s=3.0)
+    grid = [FixedRun(16, 100, 90, 1.0, 0.0), FixedRun(32, 98, 100, 2.0, 0.0)]
+    # In the last half 32 is the best fixed limit; over the whole run 16 would be.
+    assert Result(draw("closed", 1), run, grid).latency == 1.5
+    assert Result(draw("changes", 1), run, grid).latency == 3.0
+
+
 def test_what_is_not_reached_is_said():
     (missed,) = check([result("default", 0.8), result("fixed-64", 0.9)])
-    assert not missed.reached and str(missed).startswith("MISSED  neighbour: mean, against a fixed 64's 0.800")
+    assert (
+        not missed.reached
+        and str(missed) == "MISSED  neighbour: mean, against a fixed 64's 0.800, to be at least 0.900"
+    )
     assert Finding("rated", "refused", 0.04, 0.05, at_most=True).reached
