@@ -1,0 +1,45 @@
+"""How large the code of the limit is: python scripts/limit_size.py
+
+Every number in it wants a reason, and every line a reader. Counted are the lines of ``_core/limits``, and there and in what feeds it
+the numeric literals other than 0, 1 and 2. A sign does not count, so -1 is 1; numbers in docstrings and comments are text.
+
+It prints a line per file, and exits with 1 where there is more than allowed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+CODE = Path(__file__).resolve().parents[1] / "src" / "batchclient"
+LIMITS = "_core/limits"
+FEEDS = ("_control.py", "_core/steering.py")
+"""Where a limit begins, and what it is told of answers."""
+MOST_LINES = 1400
+MOST_NUMBERS = 60
+PLAIN = (0, 1, 2)
+
+
+def numbers(source: str) -> list[float]:
+    """The numeric literals of a module that are not plain ones."""
+    found = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return [value for value in found if type(value) in (int, float) and value not in PLAIN]
+
+
+def main() -> int:
+    lines_in_all = numbers_in_all = 0
+    print(f"{'lines':>7} {'numbers':>8}")
+    for path in [*sorted((CODE / LIMITS).glob("*.py")), *(CODE / name for name in FEEDS)]:
+        source, name = path.read_text(), path.relative_to(CODE).as_posix()
+        count = len(numbers(source))
+        numbers_in_all += count
+        lines = len(source.splitlines()) if name not in FEEDS else None
+        lines_in_all += lines or 0
+        print(f"{'' if lines is None else lines:>7} {count:>8}  {name}")
+    print(f"{lines_in_all:>7} {numbers_in_all:>8}  in all; allowed are {MOST_LINES} and {MOST_NUMBERS}")
+    return int(lines_in_all > MOST_LINES or numbers_in_all > MOST_NUMBERS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
