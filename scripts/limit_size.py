@@ -22,9 +22,9 @@ PLAIN = (0, 1, 2)
 
 
 def numbers(source: str) -> list[float]:
-    """The numeric literals of a module that are not plain ones."""
+    """The numeric literals of a module that are not plain ones; ``True`` and ``False`` are 1 and 0."""
     found = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
-    return [value for value in found if type(value) in (int, float) and value not in PLAIN]
+    return [value for value in found if isinstance(value, (int, float)) and float(value) not in PLAIN]
 
 
 def main() -> int:
