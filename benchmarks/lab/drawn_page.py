@@ -44,15 +44,14 @@ def text(results: Sequence[Result], findings: Sequence[Finding], seeds: range) -
         summaries = {arm: Summary.of(arms[arm]) for arm in ARMS}
         figures = [figure for summary in summaries.values() for figure in _figures(summary)]
         rows.append([group, summaries["default"].draws, *figures, summaries["default"].beside])
-    missed = [finding for finding in findings if not finding.reached]
-    reached = f"Of {len(findings)} bars {len(findings) - len(missed)} are reached" + (". Missed:" if missed else ".")
+    missed = [finding.described for finding in findings if not finding.reached]
+    reached = f"Of {len(findings)} bars {len(findings) - len(missed)} are reached."
     return "\n\n".join(
         [
             "# What the draws came to",
             f"Seeds {seeds[0]} to {seeds[-1]}: `python -m benchmarks.lab --draws {len(seeds)} --first-seed {seeds[0]} --write`.",
             table(["family", "draws", *columns, "beside, of the default"], rows),
-            reached,
-            *(["\n".join(f"- {finding.described}" for finding in missed)] if missed else []),
+            f"{reached} Missed: {'; '.join(missed)}." if missed else reached,
         ]
     )
 

@@ -269,7 +269,7 @@ def test_what_draws_came_to_is_put_into_the_page(tmp_path):
     assert text.startswith("# The laboratory\n\nBy hand.\n\n<!-- results:draws -->\n## What the draws came to\n")
     assert "| neighbour | 3 | 0.900 | 0.900 | 2.00 × | 0.900 | 0.900 | 2.00 × | 0.900 |" in text and "0.700" not in text
     assert "Seeds 5 to 7: `python -m benchmarks.lab --draws 3 --first-seed 5 --write`" in text
-    assert "Of 2 bars 1 are reached. Missed:\n\n- neighbour: mean 0.900, to be at least 0.950\n" in text
+    assert "Of 2 bars 1 are reached. Missed: neighbour: mean 0.900, to be at least 0.950.\n" in text
     kept = json.loads((tmp_path / "draws.json").read_text())
     assert kept["groups"]["neighbour"]["fixed-64"]["mean"] == 0.9
     assert [finding["reached"] for finding in kept["findings"]] == [False, True]
