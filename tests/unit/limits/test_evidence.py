@@ -1,4 +1,4 @@
-"""What a window of answers says: tokens per second, how sure that is, and what waited."""
+"""What a window of answers says: tokens per second, how sure that is, and what waited. And when a limit has settled."""
 
 import math
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 
 from batchclient._core.limits import Outcome
-from batchclient._core.limits.evidence import Window
+from batchclient._core.limits.evidence import Settling, Window
 from tests.unit.limits.samples import sample
 
 
@@ -21,13 +21,8 @@ def closed_loop(answers, *, load=20, start=0.0):
         seconds = first_s + token_s * (tokens - 1)
         now += seconds / load
         fields = {"first_tokens_s": first_s, **(more[0] if more else {})}
-        told(window, now, seconds, load, tokens=tokens, **fields)
+        window.add(sample(now, seconds, load, tokens=tokens, **fields))
     return window
-
-
-def told(window, now, seconds=1.0, load=8.0, **fields):
-    """Tell a window of an answer, where answers take as long as it on average."""
-    window.add(sample(now, seconds, load, **fields), seconds)
 
 
 def plain(tokens, seconds, **fields):
@@ -90,19 +85,11 @@ def test_lists_count_as_their_sequences():
     window = Window(0.0)
     for number in range(100):
         at = 0.396 * (number + 1)
-        told(window, at, 1.98, 20, sequences=4, tokens=200, prompt_tokens=20, first_tokens_s=0.08, weight=4)
+        window.add(sample(at, 1.98, 20, sequences=4, tokens=200, prompt_tokens=20, first_tokens_s=0.08, weight=4))
     listed = window.rate(0.0)
     assert (listed.tokens, listed.first_s, listed.token_s) == pytest.approx((50, singly.first_s, singly.token_s))
     assert (listed.prompt, listed.output) == pytest.approx((singly.prompt, singly.output))
     assert listed.heaviest == 4
-
-
-def test_what_ended_before_the_window_began_is_not_of_it():
-    window = Window(10.0)
-    told(window, 9.9)
-    assert window.useful == 0
-    told(window, 10.0)
-    assert window.useful == 1
 
 
 # Its error ----------------------------------------------------------------------------------------------------------
@@ -115,18 +102,34 @@ def noisy(deviation, answers=2000, seed=0):
     return [(50, 0.02, 0.04 * speeds[number // 5]) for number in range(answers)]
 
 
-def test_before_there_are_enough_slices_it_is_infinite():
-    # Slices of half a second, six at least: 20 in flight for 2 s each, so 10 per second.
-    assert closed_loop([(50, 0.04, 0.04)] * 25).error == math.inf
-    assert closed_loop([(50, 0.04, 0.04)] * 45).error < 1e-9
+def test_before_there_are_six_slices_it_is_infinite():
+    # Slices of 0.7 s: 20 in flight for 2 s each, so 10 per second.
+    assert closed_loop([(50, 0.04, 0.04)] * 39).error == math.inf
+    assert closed_loop([(50, 0.04, 0.04)] * 50).error < 1e-9
 
 
-def test_slices_are_as_long_as_the_work_needs():
-    window, now = Window(0.0), 0.0
-    for _ in range(45):
-        now += 0.1
-        told(window, now, 40.0, 400.0)
-    assert window.error == math.inf, "they last an eighth of a mean latency"
+def test_slices_last_an_eighth_of_what_an_answer_takes():
+    # 10 per second, of 40 s each: six slices of 5 s.
+    assert closed_loop([plain(50, 40.0)] * 290, load=400).error == math.inf
+    assert closed_loop([plain(50, 40.0)] * 310, load=400).error < 1e-9
+
+
+def test_a_slice_has_four_answers_somebody_got():
+    left = plain(50, 10.0, outcome=Outcome.WASTED)
+    # One answer in 1 s is of use: six slices are over after 24.
+    assert closed_loop([left, plain(50, 10.0)] * 22).error == math.inf
+    assert closed_loop([left, plain(50, 10.0)] * 25).error < math.inf
+
+
+def test_slices_that_are_like_their_neighbours_tell_less():
+    """The same answers, half of them slow: in turns slice by slice, and ten slices after ten."""
+
+    def taking_turns(answers):
+        return closed_loop([plain(50, 3.0 if number // answers % 2 else 1.0) for number in range(2800)])
+
+    together, in_turns = taking_turns(140), taking_turns(14)
+    assert together.rate(0.0).per_s(50) == pytest.approx(in_turns.rate(0.0).per_s(50))
+    assert together.error > 2 * in_turns.error
 
 
 def test_it_falls_with_the_square_root_of_the_time():
@@ -188,7 +191,7 @@ def test_one_long_answer_does_not_make_work_another():
 def test_the_most_in_flight_and_the_heaviest_call():
     window = Window(0.0)
     for number, (in_flight, weight) in enumerate([(10, 1), (40, 8), (25, 2)]):
-        told(window, 1.0 + number, load=20.0, in_flight=in_flight, weight=weight)
+        window.add(sample(1.0 + number, load=20.0, in_flight=in_flight, weight=weight))
     rate = window.rate(0.0)
     assert (rate.peak, rate.heaviest, rate.load) == (40, 8, 20)
 
@@ -196,3 +199,42 @@ def test_the_most_in_flight_and_the_heaviest_call():
 def test_how_much_of_the_prompts_had_been_sent_before():
     answers = [(50, 0.02, 0.04, {"prompt_tokens": 100, "shared_tokens": shared}) for shared in (0.0, 80.0)]
     assert closed_loop(answers * 100).rate(0.0).shared == pytest.approx(0.4)
+
+
+# When a limit has settled -------------------------------------------------------------------------------------------
+
+
+def settles_at(settling, ends, *, in_flight=8):
+    """When it is over, of samples that end one after another at ``(end, seconds)``; ``None``: it is not."""
+    for now, seconds in ends:
+        if settling.is_over(sample(now, seconds, in_flight=in_flight)):
+            return now
+    return None
+
+
+def test_a_limit_has_settled_when_half_of_it_that_was_sent_since_has_ended():
+    settling = Settling(8, 1)
+    assert settles_at(settling, [(10.0, 1.0)]) is None, "since then it is looked at"
+    assert settles_at(settling, [(10.5, 1.0), (10.6, 1.0), (10.7, 1.0), (10.8, 1.0)]) is None, "they were sent before"
+    assert settles_at(settling, [(11.0, 1.0), (11.1, 1.0), (11.2, 1.0), (11.3, 1.0), (11.4, 1.0)]) == 11.3
+
+
+def test_while_more_is_in_flight_than_the_limit_nothing_has_settled():
+    settling = Settling(8, 1)
+    for tenth in range(100):
+        assert not settling.is_over(sample(10.0 + tenth / 10, 0.05, in_flight=10)), "nine are left"
+    assert not settling.is_over(sample(20.0, 0.05, in_flight=9)), "eight are"
+    assert settles_at(settling, [(20.0 + tenth / 10, 0.05) for tenth in range(1, 10)], in_flight=20) == 20.4
+
+
+def test_of_two_generations_the_second_was_sent_after_the_first_had_ended():
+    ends = [(10.0 + tenth / 10, 1.0) for tenth in range(40)]
+    assert settles_at(Settling(8, 1), ends) == 11.3
+    assert settles_at(Settling(8, 2), ends) == 12.6
+
+
+def test_the_sequences_of_a_list_count_each():
+    settling = Settling(8, 1)
+    assert not settling.is_over(sample(10.0, in_flight=12, sequences=4))
+    assert not settling.is_over(sample(11.0, sequences=3))
+    assert settling.is_over(sample(11.1, sequences=1))
