@@ -1,10 +1,10 @@
-"""The limit in force: the lowest number there is, and its reason; a pin; a limit that takes another's place."""
+"""The limit in force: the lowest number there is, and its reason; and a pin."""
 
 import math
 
 import pytest
 
-from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
+from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, ServerLoad
 from tests.unit.limits.samples import Server, sample
 
 SLOTS = "the server takes 8 calls at once"
@@ -35,8 +35,8 @@ class Found(Limit):
     def on_resume(self, now):
         self.heard.append("resume")
 
-    def on_restart(self, now):
-        self.heard.append("restart")
+    def on_restart(self, now, guess=None):
+        self.heard.append(f"restart, perhaps {guess}")
 
     def on_bound(self, now):
         self.heard.append("bound")
@@ -45,14 +45,14 @@ class Found(Limit):
 class Asked:
     """An objective that allows what it is told to."""
 
-    def __init__(self, load=math.inf, reason="", gave_up=""):
-        self.load, self.reason, self.gave_up, self.heard = load, reason, gave_up, []
+    def __init__(self, load=math.inf, reason=""):
+        self.load, self.reason, self.heard = load, reason, []
 
     def on_sample(self, sample):
         self.heard.append("sample")
 
-    def on_restart(self, now):
-        self.heard.append("restart")
+    def forget(self):
+        self.heard.append("forget")
 
 
 # The lowest in force ------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_nothing_lowers_it_below_one():
 
 
 def test_an_objective_that_gave_up_says_so_where_nothing_else_holds_the_limit():
-    number, other, gave_up = Found(40), Asked(30.0, "asked for"), Asked(gave_up="less load hardly lowers it")
+    number, other, gave_up = Found(40), Asked(30.0, "asked for"), Asked(reason="less load hardly lowers it")
     control = LimitControl(number, [other, gave_up])
     assert control.on_sample(sample(1.0)).reason == "asked for"
     other.load = math.inf
@@ -101,8 +101,9 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
     control.on_sample(sample(5.0, outcome=Outcome.DROPPED))
     control.on_resume(5.5)
     control.on_restart(6.0)
-    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "resume", "restart"]
-    assert (number.heard, objective.heard) == (told, ["sample", "sample", "restart"])
+    told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "resume"]
+    told.append("restart, perhaps 7")
+    assert (number.heard, objective.heard) == (told, ["sample", "sample", "forget"])
 
 
 # What the server names ----------------------------------------------------------------------------------------------
@@ -111,15 +112,15 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
 def test_a_number_that_is_found_is_lowered_by_the_one_that_the_server_names():
     control = LimitControl(Found(64))
     change = control.on_known(8, 1.0, engine=False)
-    assert (change.limit, change.reason, control.named) == (8, SLOTS, (8, SLOTS))
+    assert (change.limit, change.reason) == (8, SLOTS)
     change = control.on_known(None, 2.0, engine=False)
-    assert (change.limit, change.reason, control.named) == (64, "found", None)
+    assert (change.limit, change.reason) == (64, "found")
 
 
 def test_a_number_that_was_given_is_not():
     control = LimitControl(FixedLimit(64))
     assert control.on_known(8, 1.0, engine=True) is None
-    assert (control.limit, control.named, control.engine) == (64, (8, SLOTS), True)
+    assert (control.limit, control.reason) == (64, "fixed")
 
 
 def test_a_server_that_names_more_than_is_found_changes_nothing():
@@ -147,11 +148,27 @@ def test_late_answers_bound_a_number_that_is_found():
 
 
 def test_a_server_that_was_started_anew_is_not_bound_by_what_the_old_one_refused():
-    control = LimitControl(Found(64), [Asked()])
-    server = Server(control, lambda load: 1.0)
-    server.refuse()
+    control = LimitControl(FixedLimit(64), [Asked()])
+    Server(control, lambda load: 1.0).refuse()
+    assert control.limit == 51
     change = control.on_restart(1.0)
-    assert (change.limit, change.reason) == (64, "found")
+    assert (change.limit, change.reason) == (64, "fixed")
+
+
+def test_of_a_server_that_was_started_anew_a_number_that_is_found_hears_what_was_in_force():
+    number = Found(64)
+    control = LimitControl(number)
+    Server(control, lambda load: 1.0).refuse()
+    control.on_restart(1.0)
+    assert number.heard[-1] == "restart, perhaps 51"
+
+
+def test_a_pin_is_no_guess_of_what_a_new_server_may_have():
+    number = Found(64)
+    control = LimitControl(number)
+    control.pin(8, 0.5)
+    control.on_restart(1.0)
+    assert (number.heard[-1], control.limit) == ("restart, perhaps None", 8)
 
 
 # A pin --------------------------------------------------------------------------------------------------------------
@@ -186,29 +203,3 @@ def test_a_pin_that_is_let_go_says_so():
 def test_a_pin_is_at_least_one(number):
     with pytest.raises(ValueError, match="at least 1"):
         LimitControl(Found()).pin(number, 1.0)
-
-
-# In the place of another --------------------------------------------------------------------------------------------
-
-
-def test_a_limit_in_the_place_of_another_keeps_what_the_server_is():
-    old, fresh = LimitControl(FixedLimit(100)), LimitControl(Search(64))
-    old.on_known(200, 1.0, engine=True)
-    fresh.replace(old, 2.0)
-    assert (fresh.named, fresh.engine) == ((200, "the server takes 200 calls at once"), True)
-    assert (fresh.limit, fresh.reason) == (200, "set by the caller")
-
-
-def test_what_the_old_one_was_bounded_by_is_no_more():
-    old, fresh = LimitControl(Found(100)), LimitControl(Found(90))
-    Server(old, lambda load: 1.0).refuse()
-    assert old.limit == 80
-    fresh.replace(old, 1.0)
-    assert (fresh.limit, fresh.reason, fresh.engine) == (90, "set by the caller", False)
-
-
-def test_a_pin_of_its_own_holds_it():
-    fresh = LimitControl(Found(90))
-    fresh.pin(5, 0.0)
-    fresh.replace(LimitControl(Found(100)), 1.0)
-    assert (fresh.limit, fresh.reason) == (5, "pinned")

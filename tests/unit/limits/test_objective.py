@@ -44,20 +44,20 @@ def test_an_objective_that_less_load_does_not_bring_nearer_lets_the_load_be():
     assert set(limits[15:25]) == {100}
     assert control.reason == "p95 latency 5 s, 2 s asked for; less load hardly lowers it"
     server.seconds = lambda load: load / 20
-    assert 34 <= server.run(1000.0) <= 40, "that was five minutes ago"
+    assert 34 <= server.run(1000.0) <= 40, "it is looked at again"
 
 
 def test_a_server_that_is_slower_than_the_objective_by_itself_is_not_left_with_one_call_at_a_time():
     control = LimitControl(FixedLimit(8), [Objective(1.0)])
     server = Server(control, lambda load: 1.5 + 0.5 * load)
-    limits = [server.run(float(until)) for until in range(50, 3000, 50)]
-    assert 1 in limits
-    assert limits[limits.index(1) :].count(8) > 10
-    reasons = set()
-    while server.now < 10_000.0:
-        server.run(server.now + 10.0)
+    limits, reasons = [], set()
+    for until in range(50, 12_000, 50):
+        limits.append(server.run(float(until)))
         reasons.add(control.reason)
+    assert 1 in limits
     assert "p95 latency 2 s, 1 s asked for; less load hardly lowers it" in reasons
+    lately = limits[len(limits) // 2 :]
+    assert lately.count(8) > 0.4 * len(lately), "by then it is let be for a quarter of an hour each time"
 
 
 def test_a_cap_of_one_grows_and_does_not_let_go():
