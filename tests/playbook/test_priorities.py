@@ -74,14 +74,24 @@ def test_the_reserve_ends_a_minute_after_the_last_call_of_a_higher_class():
     assert play.in_flight == 32
 
 
-def test_a_limit_of_one_has_no_reserve_and_a_limit_of_two_keeps_one_permit():
-    for limit, low_in_flight in [(1, 1), (2, 1), (16, 15), (48, 45)]:
+def test_a_sixteenth_of_the_limit_is_kept_and_below_sixteen_nothing():
+    for limit, low_in_flight in [(1, 1), (2, 2), (15, 15), (16, 15), (31, 30), (48, 45)]:
         play = Playbook(limit=limit)
         (high,), many = calls("high", HIGH), calls(60)
         play.submit(high) >> Woke() << ["send high"]
         play >> answered(high) << ["resolve high"]
         play.submit(*many) >> Woke()
         assert play.in_flight == low_in_flight
+
+
+def test_where_nothing_is_kept_a_higher_class_is_next_when_any_permit_comes_free():
+    play, held = busy(15)
+    waiting = calls("w x y z")
+    play.submit(*waiting) >> Woke() << []
+    for second, name in enumerate(("first", "second"), 1):
+        (high,) = calls(name, HIGH)
+        play.at(float(second)).submit(high) >> Woke() << []
+        play >> answered(held[second]) << [f"resolve c{second}", f"send {name}"]
 
 
 def test_a_higher_class_is_not_held_for_a_quantum_nor_does_it_linger():
@@ -115,21 +125,32 @@ def test_the_reserve_is_there_though_background_calls_are_older_than_their_head_
 
 def test_a_starving_heavy_call_may_be_passed_by_no_more_than_the_reserve():
     pair = shape(weight=2)
-    play = Playbook(limit=4, aging_s=2.0, starvation_s=1.0)
+    play = Playbook(limit=16, aging_s=2.0, starvation_s=1.0)
     (high,) = calls("high", HIGH)
-    singles = calls(4, shape(alone_reason="alone"))
+    singles = calls(16, shape(alone_reason="alone"))
     play.submit(high) >> Woke() << ["send high"]
     play >> answered(high) << ["resolve high"]
-    play.submit(*singles) >> Woke() << ["send c0", "send c1", "send c2"]
+    play.submit(*singles) >> Woke() << [f"send c{number}" for number in range(15)]
     (heavy,) = calls("heavy", pair)
     play.at(1.0).submit(heavy) >> Woke() << []
     highs = calls("h1 h2", HIGH)
     play.at(10.0).submit(*highs) >> Woke() << ["send h1"]
     play.at(11.0) >> answered(highs[0]) << ["resolve h1", "send h2"]
-    play.at(12.0) >> answered(singles[0]) << ["resolve c0", "send c3"]
+    play.at(12.0) >> answered(singles[0]) << ["resolve c0", "send c15"]
     (late,) = calls("h3", HIGH)
     play.at(13.0).submit(late) >> answered(singles[1]) << ["resolve c1"]
     play.at(14.0) >> answered(singles[2]) << ["resolve c2", "send heavy"]
+
+
+def test_where_nothing_is_kept_nobody_passes_a_starving_heavy_call():
+    play = Playbook(limit=4, aging_s=2.0, starvation_s=1.0)
+    singles = calls(4, shape(alone_reason="alone"))
+    play.submit(*singles) >> Woke() << [f"send c{number}" for number in range(4)]
+    (heavy,) = calls("heavy", shape(weight=2))
+    play.at(1.0).submit(heavy) >> Woke() << []
+    play.at(10.0).submit(*calls("high", HIGH)) >> Woke() << []
+    play.at(11.0) >> answered(singles[0]) << ["resolve c0"]
+    play.at(12.0) >> answered(singles[1]) << ["resolve c1", "send heavy"]
 
 
 def test_a_full_class_keeps_no_other_class_outside():

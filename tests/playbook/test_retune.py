@@ -1,0 +1,60 @@
+"""A fresh limit in the place of another: it is told what is known of the server, and is bound by nothing of before."""
+
+from batchclient._core.limits import FixedLimit, LimitControl, Search
+from batchclient._core.messages import FailureKind, Retuned, ServerKnown, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
+
+
+def in_force(play):
+    """Of the only endpoint."""
+    (endpoint,) = play.endpoints
+    return endpoint.limit, endpoint.limit_reason
+
+
+def test_what_the_server_takes_at_once_bounds_a_fresh_limit_too():
+    play = Playbook([LimitControl(Search(64))])
+    play >> ServerKnown(0, {}, slots=8, server="other 1.0")
+    assert play.adjusted == ["limit 64 -> 8: the server takes 8 calls at once"]
+    play.at(1.0) >> Retuned(limits=[LimitControl(Search(32))])
+    assert (play.adjusted, in_force(play)) == ([], (8, "set by the caller"))
+    play.at(2.0) >> Retuned(limits=[LimitControl(Search(4))])
+    assert (play.adjusted, in_force(play)) == (["limit 8 -> 4: set by the caller"], (4, "set by the caller"))
+
+
+def test_but_not_a_number_that_was_given():
+    play = Playbook([LimitControl(Search(64))])
+    play >> ServerKnown(0, {}, slots=8, server="other 1.0")
+    play.at(1.0) >> Retuned(limits=[LimitControl(FixedLimit(32))])
+    assert play.adjusted == ["limit 8 -> 32: set by the caller"]
+
+
+def test_on_an_engine_a_fresh_limit_begins_where_others_open_to():
+    play = Playbook([LimitControl(Search(64))])
+    play >> ServerKnown(0, {}, server="vllm 0.32.0", engine=True)
+    assert play.adjusted == ["limit 64 -> 256: it is an engine that batches hundreds of calls"]
+    play.at(1.0) >> Retuned(limits=[LimitControl(Search(32, opens_to=64))])
+    assert (play.adjusted, in_force(play)) == (["limit 256 -> 64: set by the caller"], (64, "set by the caller"))
+
+
+def test_of_a_server_that_is_not_known_it_begins_at_its_start():
+    play = Playbook([LimitControl(Search(64))])
+    play >> Retuned(limits=[LimitControl(Search(32, opens_to=64))])
+    assert play.adjusted == ["limit 64 -> 32: set by the caller"]
+
+
+def test_what_the_old_one_was_bounded_by_is_no_more():
+    play = Playbook([LimitControl(FixedLimit(10))])
+    requests = calls(10, shape(alone_reason="alone"))
+    play.submit(*requests) >> Woke()
+    play.at(1.0) >> failed(requests[0], FailureKind.REJECTED, status=429)
+    assert play.adjusted == ["limit 10 -> 8: the server refused work"]
+    play.at(2.0) >> Retuned(limits=[LimitControl(FixedLimit(9))])
+    assert play.adjusted == ["limit 8 -> 9: set by the caller"]
+    play.at(3.0) >> answered(requests[1])
+    assert in_force(play) == (9, "set by the caller")
+
+
+def test_a_pin_holds_a_fresh_limit_too():
+    play = Playbook([LimitControl(FixedLimit(10))])
+    play >> Retuned(limits=[LimitControl(FixedLimit(20))], pin=5)
+    assert play.adjusted == ["limit 10 -> 5: pinned"]
