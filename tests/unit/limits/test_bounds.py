@@ -243,6 +243,7 @@ def halved(bounds, at=0.0, first_tokens=10, **last):
 
     Of a fresh bound 1,000 tokens per second come in time under the first load, and 111 under the last unless ``last`` has other answers.
     """
+    answer(bounds, at, 64, limit=10**6)
     assert late(bounds, at + 1.0, 64, 0.5, tokens=first_tokens)
     assert late(bounds, at + 10.0, 40, 0.5, limit=44)
     assert bounds.load == pytest.approx(0.7 * 40), "more than half of the load says nothing yet"

@@ -68,7 +68,7 @@ class Bounds:
         self._tightest = 1.0
         self._cooling_until = self._wait_until = -math.inf
         self._rises_at, self._set_at = 0.0, -math.inf
-        self._counts_from, self._counted, self._tokens = 0.0, 0, 0
+        self._counts_from, self._counted, self._tokens = math.inf, 0, 0
         """Useful answers and their tokens, and since when they are counted."""
         self._cuts: deque[tuple[float, float]] = deque(maxlen=_LEAST_COUNTED)
         """Loads that made answers late, and useful tokens per second under them."""
@@ -99,6 +99,8 @@ class Bounds:
             self._late_load += sample.sequences * sample.in_flight_at_sent
         elif sample.outcome is Outcome.SUCCESS:
             self._useful += sample.sequences
+            if self._counts_from == math.inf:
+                self._counts_from = sample.now
             if sample.now > self._counts_from:
                 self._counted += sample.sequences
                 self._tokens += sample.completion_tokens or sample.sequences
@@ -137,15 +139,15 @@ class Bounds:
         share, load = self._late / self._ended, self._late_load / self._late
         if not self._heeds_lateness:
             return False
-        if self._silence.lasts(now) and load <= self._futile_below:
+        least = self._futile_below if self._silence.lasts(now) else 0.0
+        if load <= least:
             return False
         # Of a few answers a rate is luck.
         known = self._counted >= max(_LEAST_COUNTED, limit)
         rate = self._tokens / (now - self._counts_from) if known else math.nan
         futile = self._futile_from(load, rate, limit)
         if futile:
-            self.load, self.reason = futile, "fewer at once brought less in time"
-            self._rises_at = now + _HOLDS_S
+            self._set(futile, "fewer at once brought less in time", now)
             self._futile_below = futile
             self._cuts.clear()
             self._silence.begin(now)
@@ -154,9 +156,9 @@ class Bounds:
             if known:
                 self._cuts.append((load, rate))
             ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
-            self._set(ratio * min(load, float(limit)), "answers came too late", now)
+            self._set(max(least, ratio * min(load, float(limit))), "answers came too late", now)
         else:
-            self._set(_NOTHING_IN_TIME_RATIO * limit, "no answer came in time", now)
+            self._set(max(least, _NOTHING_IN_TIME_RATIO * limit), "no answer came in time", now)
         return True
 
     def _futile_from(self, load: float, rate: float, limit: int) -> float:

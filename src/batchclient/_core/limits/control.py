@@ -88,11 +88,10 @@ class LimitControl(Limit):
         if limit is None and self._pinned is None:
             return None
         self._pinned = limit
-        change = self._decide()
-        if limit is None:
-            self.reason = "unpinned"
-            return LimitChange(self.limit, self.reason) if change is not None else None
-        return change
+        changed = self._decide() is not None
+        # Somebody has said so: that is the reason from now on, of the same number too.
+        self.reason = "pinned" if limit is not None else "unpinned"
+        return LimitChange(self.limit, self.reason) if changed else None
 
     def _decide(self) -> LimitChange | None:
         return self._set(*self._in_force())
@@ -103,7 +102,9 @@ class LimitControl(Limit):
             return self._pinned, "pinned"
         limit, reason = self._number.limit, self._number.reason
         for objective in self._objectives:
-            reason = objective.reason or reason
+            if objective.load == math.inf:
+                # Why it bounds nothing although it is not kept, if that is so.
+                reason = objective.reason or reason
         if self._named is not None and self._heeds_named and self._named[0] < limit:
             limit, reason = self._named
         if self._bounds.load < limit:
