@@ -258,7 +258,11 @@ class World:
         mixed = len(shapes) > 1 and {shape.mixed for shape in shapes} == {batch.shape}
         assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
-        assert len(requests) <= endpoint.list_cap(self.now), "longer than the endpoint takes"
+        # While one list tries again what was refused, no other may.
+        tries = endpoint.can().lists._trial == batch.id
+        assert len(requests) <= (endpoint.max_list if tries else endpoint.list_cap(self.now)), (
+            "longer than the endpoint takes"
+        )
         assert len(requests) == 1 or batch.shape.alone_reason is None
         assert not (batch.streamed and (batch.shape.plain_only or batch.shape.max_output_tokens <= 4))
         # Grants of one step come one after the other: what is in flight now is the most of this step.
