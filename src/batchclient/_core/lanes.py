@@ -8,7 +8,7 @@ Rules:
   weight. It is charged with an estimate when calls are granted and corrected when the server says what was used.
 - A tenant that comes back is lifted to the least served of the active, so that idling saves nothing up. Where the paper takes the minimum
   over all, this takes the counter of the tenant served last: it was the smallest then, and costs nothing to know.
-- A class above the lowest has a reserve of permits once one of its calls was seen in the last minute.
+- A class above the lowest has a reserve of permits once one of its calls was seen in the last minute; none below a limit of 16.
 
 Choosing looks once at every lane that waits: it grows with the tenants that wait, not with their calls. One lane costs nothing.
 """

@@ -157,7 +157,7 @@ def test_a_bound_holds_for_half_a_minute_and_rises_by_a_twentieth_per_mean_laten
     # The first answers that end after half a minute tell that it is over.
     assert list(loads) == [80.0, 84.0, 88.2, 92.61, 97.24, 102.1]
     assert list(loads.values())[1:] == pytest.approx([31.0, 33.0, 35.0, 37.0, 39.0], abs=0.15)
-    assert bounds.reason == "no more was refused"
+    assert bounds.reason == "some time has passed: more is tried"
 
 
 def test_a_bound_that_rose_above_the_limit_is_none():
@@ -316,7 +316,7 @@ def test_the_rise_after_late_answers_says_so():
     bounds = Bounds()
     late(bounds, 1.0, 50, 0.5)
     late(bounds, 32.0, 35, 0.0, limit=35)
-    assert (bounds.load, bounds.reason) == (pytest.approx(1.05 * 35), "no more came too late")
+    assert (bounds.load, bounds.reason) == (pytest.approx(1.05 * 35), "some time has passed: more is tried")
 
 
 def test_late_answers_that_were_seen_before_a_restart_are_forgotten():

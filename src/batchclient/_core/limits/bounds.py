@@ -185,4 +185,4 @@ class Bounds:
         if self.load > _RISE * (limit + 1):
             # It bounds nothing any more.
             self.load = math.inf
-        self.reason = "no more was refused" if "refused" in self.reason else "no more came too late"
+        self.reason = "some time has passed: more is tried"
