@@ -149,12 +149,13 @@ class Fleet:
         if change is not None:
             self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
-    def remove(self, event: EndpointRemoved) -> None:
+    def remove(self, event: EndpointRemoved, now: float) -> None:
         """Send an endpoint nothing more; without ``drain``, end what is there."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
         self._endpoints.remove(endpoint)
+        endpoint.limit.interrupt(now)
         if not event.drain:
             for batch in self._batches.values():
                 if batch.endpoint == endpoint.id and not batch.aborting:
@@ -180,6 +181,7 @@ class Fleet:
                 if _rates(event.settings) != _rates(before):
                     endpoint.set_rates(event.settings)
             if event.limits is not None:
+                endpoint.limit.interrupt(now)
                 endpoint.limit = event.limits[place]
                 endpoint.limit.on_known(endpoint.slots, now, engine=endpoint.is_engine)
                 endpoint.limit.reason = "set by the caller"
@@ -191,6 +193,8 @@ class Fleet:
     def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float) -> None:
         health = endpoint.health
         self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
+        if health.state is HealthState.EJECTED:
+            change = endpoint.limit.interrupt(now) or change
         if change is not None:
             self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
 

@@ -431,7 +431,7 @@ class Scheduler:
         self._settle()
 
     def _on_endpoint_removed(self, event: EndpointRemoved) -> None:
-        self._fleet.remove(event)
+        self._fleet.remove(event, self._now)
         self._outage.watch(self._now)
         self._settle()
 

@@ -7,8 +7,6 @@ import pytest
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, ServerLoad
 from tests.unit.limits.samples import Server, sample
 
-SLOTS = "the server takes 8 calls at once"
-
 
 class Found(Limit):
     """A number that is found: it says what it is told to, and remembers what it was told."""
@@ -70,8 +68,6 @@ def test_the_lowest_is_in_force_and_says_why():
     number.limit, number.reason = 60, "more pays"
     change = control.on_sample(sample(4.0))
     assert (change.limit, change.reason) == (45, "second")
-    change = control.on_known(8, 5.0, engine=False)
-    assert (change.limit, change.reason) == (8, SLOTS)
     refused = sample(6.0, 0.1, 5.0, outcome=Outcome.DROPPED, admitted_at=8)
     change = control.on_sample(refused)
     assert (change.limit, change.reason) == (4, "the server refused work")
@@ -79,7 +75,6 @@ def test_the_lowest_is_in_force_and_says_why():
 
 def test_nothing_lowers_it_below_one():
     assert LimitControl(Found(4), [Asked(0.0, "nothing at all")]).on_sample(sample(1.0)).limit == 1
-    assert LimitControl(Found(4)).on_known(0, 1.0, engine=False).limit == 1
 
 
 def test_an_objective_that_gave_up_says_so_where_nothing_else_holds_the_limit():
@@ -107,14 +102,6 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
 
 
 # What the server names ----------------------------------------------------------------------------------------------
-
-
-def test_a_number_that_is_found_is_lowered_by_the_one_that_the_server_names():
-    control = LimitControl(Found(64))
-    change = control.on_known(8, 1.0, engine=False)
-    assert (change.limit, change.reason) == (8, SLOTS)
-    change = control.on_known(None, 2.0, engine=False)
-    assert (change.limit, change.reason) == (64, "found")
 
 
 def test_a_number_that_was_given_is_not():

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -35,7 +36,11 @@ class Loop:
             load = min(self.limit.limit, self.at_most)
             took = self.seconds(load) * self.noise.lognormvariate(0.0, self.unsteadiness)
             self.now += took / load
-            self.tell(sample(self.now, took, load, first=took * self.first(load), tokens=self.tokens, shared=self.shared, **about))
+            self.tell(
+                sample(
+                    self.now, took, load, first=took * self.first(load), tokens=self.tokens, shared=self.shared, **about
+                )
+            )
             if self.queued is not None and self.now >= self.page_at:
                 self.page_at = self.now + 0.5
                 waiting = self.queued(load)
@@ -99,8 +104,26 @@ def test_an_engine_begins_where_others_come_to():
 
 def test_a_server_of_another_sort_changes_nothing():
     limit = Search(64, 256, 1024)
-    assert limit.on_known(8, 0.2, engine=False) is None
+    assert limit.on_known(None, 0.2, engine=False) is None
     assert limit.opening
+
+
+def test_a_number_that_the_server_names_bounds_it_and_the_doubling():
+    limit = Search(64, 256, 1024)
+    change = limit.on_known(8, 0.2, engine=False)
+    assert (change.limit, change.reason) == (8, "the server takes 8 calls at once")
+    assert not limit.opening
+    limit = Search(64, 256, 1024)
+    assert limit.on_known(200, 0.2, engine=False) is None
+    assert [limit.on_begun(running, 0.3).limit for running in (64, 128)] == [128, 200]
+    assert Search(64, 256, 1024).on_known(0, 0.2, engine=False).limit == 1
+
+
+def test_an_engine_begins_at_the_number_that_it_names_if_that_is_less():
+    assert Search(64, 256, 1024).on_known(200, 0.2, engine=True).limit == 200
+    loop = Loop(Search(64, 256, 1024), full_at(100), queued=lambda load: max(0, load - 100))
+    loop.limit.on_known(200, 0.0, engine=True)
+    assert loop.run(60.0) == 112, "what is below the number is searched like any other"
 
 
 def test_what_lowered_it_meanwhile_stands():
@@ -149,8 +172,8 @@ def test_nothing_is_tried_in_the_first_ten_seconds():
 
 def test_a_queue_of_others_is_theirs():
     """Throughput follows what is in flight here: whoever takes less gets less."""
-    loop = Loop(Search(256, 256, 1024), lambda load: 4.0, queued=lambda load: load - 64)
-    assert loop.run(70.0) == 256
+    loop = Loop(Search(256, 256, 256), lambda load: 4.0, queued=lambda load: load - 64)
+    assert loop.run(25.0) == 256
     assert "72 in flight brought 72% less" in [reason for _, _, reason in loop.changes]
     tried = [at for at, limit, _ in loop.changes if limit < 256]
     loop.run(1800.0)
@@ -172,9 +195,7 @@ def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
     loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
     assert loop.run(600.0) >= 256
     lower = sum(
-        later - earlier
-        for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes)
-        if limit < 256
+        later - earlier for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes) if limit < 256
     )
     assert lower / 600.0 < 0.05
 
@@ -215,6 +236,33 @@ def test_it_never_goes_above_its_ceiling():
     assert Loop(Search(64, 256, 300), full_at(10**6)).run(300.0) == 300
 
 
+def test_a_low_limit_grows_though_some_of_the_time_is_a_wait_that_less_does_not_shorten():
+    # A third of the time is the prompt's own turn, whatever the load.
+    loop = Loop(Search(8, 8, 1024), lambda load: 1 + load / 1000, first=lambda load: 0.3)
+    loop.tell(sample(0.1, 0.1, 1, first=0.01))
+    assert loop.run(900.0) > 100
+
+
+def test_a_limit_does_not_fall_below_the_heaviest_call():
+    """What is in flight is one call of 64 sequences: any lower limit would seem to bring as much."""
+    loop = Loop(Search(64, 64, 1024), full_at(1000), shared=0.9)
+    for second in range(600):
+        loop.now = float(second)
+        loop.tell(replace(sample(loop.now, 1.0, 64, shared=0.9), sequences=64, weight=64))
+    assert loop.limit.limit >= 64
+
+
+def test_trials_that_say_nothing_are_not_repeated_at_once():
+    """Jobs of 13 s with a pause between two: no trial comes to an end."""
+    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.5)
+    while loop.now < 540.0:
+        loop.run(loop.now + 13.0)
+        loop.now += 5.0
+        loop.limit.on_resume(loop.now)
+    tried = [at for at, limit, _ in loop.changes if limit < 256]
+    assert len(tried) <= 5, "the first void is free; then they are silent for a minute, two, four"
+
+
 # What ends a trial -------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +274,7 @@ def trying():
     return loop
 
 
-@pytest.mark.parametrize("what", ["refusal", "late answers", "a pause", "a restart"])
+@pytest.mark.parametrize("what", ["refusal", "late answers", "a pause", "a pin", "nothing useful", "a restart"])
 def test_a_trial_is_void_and_the_limit_back(what):
     loop = trying()
     if what == "refusal":
@@ -236,6 +284,12 @@ def test_a_trial_is_void_and_the_limit_back(what):
     elif what == "a pause":
         assert loop.limit.on_resume(loop.now + 1.0) is None
         assert loop.limit.on_resume(loop.now + 60.0).limit == 256
+    elif what == "a pin":
+        loop.limit.interrupt(loop.now)
+    elif what == "nothing useful":
+        for second in range(1, 400):
+            loop.now += 1.0
+            loop.tell(sample(loop.now, 1.0, 60, outcome=Outcome.WASTED))
     else:
         loop.limit.on_restart(loop.now)
     assert loop.limit.limit == 256

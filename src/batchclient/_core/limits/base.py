@@ -161,6 +161,10 @@ class Limit:
         """Calls are about to be sent, and nothing was in flight."""
         return None
 
+    def interrupt(self, now: float) -> LimitChange | None:
+        """What is being tried is judged no further: the limit is pinned, or its server is left."""
+        return None
+
     def on_bound(self, now: float) -> LimitChange | None:
         """Refusals or late answers have bounded what is in flight."""
         return None

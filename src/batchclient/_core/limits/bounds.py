@@ -126,8 +126,8 @@ class Bounds:
                 self.load = math.inf
             return False
         if now < self._cooling_until:
-            load = max(self._tightest, sample.in_flight_at_sent - 1.0)
-            if load >= self.load:
+            load = max(self._tightest, _BELOW_RATIO * sample.in_flight_at_sent)
+            if load > _BELOW_RATIO * self.load:
                 return False
             self.load = load
             return True

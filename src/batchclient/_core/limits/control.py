@@ -1,9 +1,8 @@
 """One endpoint's limit in force: a number that is found or given, what bounds it, and a pin.
 
 Rules:
-- In force is the pin if there is one; else the smallest of the number, what refusals and late answers leave of it, what the caller's
-  objectives allow, and the number that the server itself has named; never below 1.
-- A number that the caller gave is not lowered by the one that the server has named.
+- In force is the pin if there is one; else the smallest of the number, what refusals and late answers leave of it, and what the caller's
+  objectives allow; never below 1.
 - The reason is that of the number in force.
 """
 
@@ -28,7 +27,7 @@ class LimitControl(Limit):
         objectives: each may lower it.
     """
 
-    __slots__ = ("_bounds", "_heeds_named", "_named", "_number", "_objectives", "_pinned")
+    __slots__ = ("_bounds", "_number", "_objectives", "_pinned")
 
     def __init__(self, number: Limit, objectives: Sequence[Objective] = ()) -> None:
         super().__init__(number.limit, number.reason)
@@ -36,8 +35,6 @@ class LimitControl(Limit):
         self._objectives = tuple(objectives)
         given = type(number) is FixedLimit
         self._bounds = Bounds(lateness=not given)
-        self._heeds_named = not given
-        self._named: tuple[int, str] | None = None
         self._pinned: int | None = None
 
     @property
@@ -52,7 +49,9 @@ class LimitControl(Limit):
     def on_sample(self, sample: Sample) -> LimitChange | None:
         if self._bounds.on_sample(sample, self.limit):
             self._number.on_bound(sample.now)
-        self._number.on_sample(sample)
+        if self._pinned is None:
+            # What is in flight under a pin is not the number's doing.
+            self._number.on_sample(sample)
         for objective in self._objectives:
             objective.on_sample(sample)
         return self._decide()
@@ -66,7 +65,6 @@ class LimitControl(Limit):
         return self._decide()
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        self._named = (max(1, slots), f"the server takes {slots} calls at once") if slots is not None else None
         self._number.on_known(slots, now, engine=engine)
         return self._decide()
 
@@ -74,8 +72,14 @@ class LimitControl(Limit):
         self._number.on_resume(now)
         return self._decide()
 
+    def interrupt(self, now: float) -> LimitChange | None:
+        self._number.interrupt(now)
+        return self._decide()
+
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        # The number is the best guess there is.
+        # The number in force is the best guess there is; but not one that is only tried.
+        self._number.interrupt(now)
+        self._decide()
         self._number.on_restart(now, self.limit if self._pinned is None else None)
         self._bounds.forget()
         for objective in self._objectives:
@@ -88,6 +92,7 @@ class LimitControl(Limit):
         if limit is None and self._pinned is None:
             return None
         self._pinned = limit
+        self._number.interrupt(now)
         changed = self._decide() is not None
         # Somebody has said so: that is the reason from now on, of the same number too.
         self.reason = "pinned" if limit is not None else "unpinned"
@@ -105,8 +110,6 @@ class LimitControl(Limit):
             if objective.load == math.inf:
                 # Why it bounds nothing although it is not kept, if that is so.
                 reason = objective.reason or reason
-        if self._named is not None and self._heeds_named and self._named[0] < limit:
-            limit, reason = self._named
         if self._bounds.load < limit:
             # A product that should be whole may be a little less.
             limit, reason = math.floor(round(self._bounds.load, 2)), self._bounds.reason

@@ -94,7 +94,7 @@ class _Sums:
         self._area += spent_s * sample.mean_in_flight
         if sample.outcome is not Outcome.SUCCESS:
             return
-        tokens, prompts = sample.completion_tokens or count, sample.prompt_tokens or count
+        tokens, prompts = max(count, sample.completion_tokens), max(count, sample.prompt_tokens)
         self.useful += count
         self._tokens += tokens
         self._outputs += count * math.log(tokens / count)
@@ -130,7 +130,7 @@ class _Sums:
     def _parts_s(self) -> tuple[float, float]:
         """Seconds before the first token of an answer, and for each of the others; the same where they are not told apart."""
         later = self._timed_tokens - self._timed
-        if not (self._shows_wait and later):
+        if not (self._shows_wait and later > 0):
             token_s = self._spent_s / max(1, self._tokens)
             return token_s, token_s
         token_s = (self._timed_s - self._first_s) / later
@@ -146,12 +146,13 @@ _SUMMED = [name for name in _Sums.__slots__ if name != "began"]
 class Window(_Sums):
     """Answers that ended since ``began``, by whole slices."""
 
-    __slots__ = ("_slice", "_slices", "heaviest", "peak")
+    __slots__ = ("_next_look", "_slice", "_slices", "heaviest", "peak")
 
     def __init__(self, began: float) -> None:
         super().__init__(began)
         self._slice = _Sums(began)
         self._slices: list[_Sums] = []
+        self._next_look = _LEAST_SLICES
         self.peak, self.heaviest = 0, 1
         """Most in flight, and sequences of the largest call."""
 
@@ -159,7 +160,7 @@ class Window(_Sums):
         return f"<Window of {self._answers} answers since {self.began:g}>"
 
     def take_in(self, sample: Sample) -> bool:
-        """Take in a sample that took some time; return whether a slice is whole, so that the window says more than before."""
+        """Take in a sample that took some time; return whether the window says more than before."""
         self.peak = max(self.peak, sample.in_flight)
         self.heaviest = max(self.heaviest, sample.weight)
         part = self._slice
@@ -173,6 +174,10 @@ class Window(_Sums):
         self._slice = _Sums(sample.now)
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(part, name))
+        # A long window is looked at less often: its error rests on all of its slices.
+        if len(self._slices) < self._next_look:
+            return False
+        self._next_look = len(self._slices) + max(1, len(self._slices) // _LEAST_SLICES**2)
         return True
 
     @property

@@ -59,8 +59,8 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_open", "_opens_to", "_other_class_at", "_queue",
-        "_settling", "_silences", "_trial", "_turn", "_usual", "_window", "_work_since",
+        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue",
+        "_settling", "_silences", "_trial", "_turn", "_usual", "_voids", "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +69,8 @@ class Search(Limit):
         if not 1 <= start <= ceiling:
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
-        self._ceiling = ceiling
+        self._ceiling = self._most = ceiling
+        """Never above this; nor above what the server itself takes."""
         self._opens_to = min(opens_to, ceiling)
         self._turn = turn or Turn()
         self._queue = StandingQueue()
@@ -88,6 +89,8 @@ class Search(Limit):
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
         self._usual: Window | None = None
         """What work was like when something was tried last."""
+        self._voids = False
+        """Whether the last trial said nothing."""
         self._flat = False
         """Whether more than the limit brought no more when it was tried last."""
         self._left = 1.0
@@ -104,6 +107,9 @@ class Search(Limit):
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
         now = sample.now
+        if self._trial is not None and now > self._trial.until:
+            self._voids = True
+            return self._end_trial(now)
         if sample.cut_off:
             self._cut_off_at = now
         if sample.outcome is Outcome.DROPPED:
@@ -132,10 +138,16 @@ class Search(Limit):
         return None
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        if not engine or not self._open:
-            return None
-        self._open = False
-        return self._move(self._opens_to, "it is an engine that batches hundreds of calls")
+        self._most = self._ceiling if slots is None else min(self._ceiling, max(1, slots))
+        limit, why = self.limit, ""
+        if engine and self._open:
+            self._open = False
+            limit, why = self._opens_to, "it is an engine that batches hundreds of calls"
+        if limit > self._most:
+            limit, why = self._most, f"the server takes {slots} calls at once"
+            self._open = False
+        self.interrupt(now)
+        return self._move(limit, why) if limit != self.limit else None
 
     def on_resume(self, now: float) -> LimitChange | None:
         # The next job is not to begin with a limit that is tried.
@@ -147,6 +159,11 @@ class Search(Limit):
             change = self._set(guess, "the server was started anew")
         self._queue.forget()
         self._forget()
+        return change
+
+    def interrupt(self, now: float) -> LimitChange | None:
+        change = self._end_trial(now)
+        self._settling = Settling(self.limit, 1)
         return change
 
     def on_bound(self, now: float) -> LimitChange | None:
@@ -192,8 +209,8 @@ class Search(Limit):
             self._open = False
             return None
         self._answered = 0
-        limit = min(self._opens_to, 2 * self.limit)
-        self._open = limit < self._opens_to
+        limit = min(self._opens_to, self._most, 2 * self.limit)
+        self._open = limit < min(self._opens_to, self._most)
         return self._move(limit, reason)
 
     # Windows and trials --------------------------------------------------------------------------------------------
@@ -211,8 +228,7 @@ class Search(Limit):
             return None
         error = window.error
         if error > _ERROR:
-            longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
-            if seconds < longest_s:
+            if seconds < self._longest_s(now):
                 return None
             if error > LOSS:
                 # Too noisy to tell.
@@ -228,6 +244,7 @@ class Search(Limit):
         """Begin a trial if something speaks for one."""
         if self._usual is not None and window.times_as_long(self._usual) > 2:
             self._usual = None
+            self._least_first_s = math.inf
             for silence in self._silences.values():
                 silence.end()
         trusted = self._wait_is_harm(now)
@@ -238,15 +255,25 @@ class Search(Limit):
         if wanted is None:
             return None
         limit, reason, why = wanted
-        longest_s = max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
-        if not self._turn.take(self, now + 2 * longest_s, now):
+        if not self._turn.take(self, now + self._longest_s(now), now):
             return None
         self._usual = window
         self._open = False
         self._trial = Trial(self.limit, window, reason, limit, trusted and reason in _WAITS, self.limit, self._left)
         if reason == "half" and window.shared <= SHARED:
             self._trial.loss = GAIN
-        return self._move(limit, why, self._generations(window))
+        return self._try(self._trial, limit, why, window, now)
+
+    def _try(self, trial: Trial, limit: int, why: str, window: Window, now: float) -> LimitChange | None:
+        """Go on with a trial at another limit."""
+        trial.until = now + 2 * self._longest_s(now) + 2 * window.latency_s
+        self._turn.take(self, trial.until, now)
+        # Calls that share prefixes must have come twice before a limit shows what it brings.
+        return self._move(limit, why, 2 if window.shared > SHARED else 1)
+
+    def _longest_s(self, now: float) -> float:
+        """How long a window may last."""
+        return max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
 
     def _less(self, window: Window, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
         """The lowest limit that something speaks for, what that is, and in words."""
@@ -269,35 +296,31 @@ class Search(Limit):
             lower.append((self.limit // 2, "half", "more at once brought no more"))
         # A smaller step would be lost in the noise.
         most = (1 - _MARGIN) * self.limit
+        # Below the heaviest call a limit changes nothing.
+        lower = [(max(limit, window.heaviest), reason, why) for limit, reason, why in lower]
         return min((one for one in lower if one[0] <= most and not self._silences[one[1]].lasts(now)), default=None)
 
     def _more(self, window: Window, now: float) -> tuple[int, str, str] | None:
-        if self.limit >= self._ceiling or self._silences["more"].lasts(now):
+        if self.limit >= self._most or self._silences["more"].lasts(now):
             return None
-        if window.waiting(self._least_first_s) > _WAITING_SHARE or self._queue.ours(now):
-            # Less did not pay, and more would only wait.
+        waits = window.waiting(self._least_first_s) > _WAITING_SHARE and not self._silences["wait"].lasts(now)
+        if waits or (self._queue.ours(now) and not self._silences["queue"].lasts(now)):
+            # Less is tried first. Where it did not pay, what waits is no reason against more.
             return None
-        limit = min(self._ceiling, math.ceil(_MORE * self.limit))
+        limit = min(self._most, math.ceil(_MORE * self.limit))
         return limit, "more", "to see whether more calls at once bring more"
-
-    @staticmethod
-    def _generations(window: Window) -> int:
-        """How often calls must have come before a limit shows what it brings."""
-        return 2 if window.shared > SHARED else 1
 
     def _judge(self, trial: Trial, window: Window, now: float) -> LimitChange | None:
         """Take in a window of a trial, and go on with it or end it."""
-        if window.times_as_long(trial.before) > _ALIKE:
+        if window.times_as_long(trial.before) > _ALIKE or not trial.shows(window):
             return self._end_trial(now)
         if trial.again:
             holds = trial.confirms(window)
             return self._conclude(trial, trial.kept if holds else trial.first, now)
         verdict = trial.judge(window)
-        if verdict is Verdict.PERHAPS and trial.other > 1:
+        if verdict is Verdict.PERHAPS and trial.other // 2 >= window.heaviest:
             trial.other //= 2
-            return self._move(
-                trial.other, "a cache that fits fewer calls may make up for it", self._generations(window)
-            )
+            return self._try(trial, trial.other, "a cache that fits fewer calls may make up for it", window, now)
         if verdict is not Verdict.HOLDS:
             if trial.kept != trial.first:
                 # What a trial that changes nothing was for is silenced at its end.
@@ -306,15 +329,15 @@ class Search(Limit):
             further = self._less(window, now, trusted=trial.trusted)
             if further is not None:
                 trial.other, trial.reason, why = further
-                return self._move(trial.other, why, self._generations(window))
+                return self._try(trial, trial.other, why, window, now)
         if not trial.certain:
             trial.again = True
-            return self._move(trial.first, f"to compare with {trial.kept} once more", self._generations(window))
+            return self._try(trial, trial.first, f"to compare with {trial.kept} once more", window, now)
         return self._conclude(trial, trial.kept, now)
 
     def _conclude(self, trial: Trial, limit: int, now: float) -> LimitChange | None:
         """The trial is over: stay with a limit."""
-        self._trial = None
+        self._trial, self._voids = None, False
         self._turn.give_back(self)
         self._flat = trial.other > trial.first == limit and trial.lost > -_FLAT
         if limit < trial.first:
@@ -337,9 +360,12 @@ class Search(Limit):
         return self._move(limit, why)
 
     def _end_trial(self, now: float) -> LimitChange | None:
-        """It says nothing: the limit is back."""
+        """It says nothing: the limit is back. Its reason is silent for as long as if it had not paid, but for the first time in a row."""
         trial, self._trial = self._trial, None
         if trial is None:
             return None
         self._turn.give_back(self)
+        if self._voids:
+            self._silences[trial.reason].begin(now)
+        self._voids = True
         return self._move(trial.first, f"the trial of {trial.other} says nothing")

@@ -66,6 +66,8 @@ class Trial:
     """What it brings, of what the limit before does."""
     best: float = 1.0
     """The most that any limit of this trial brings, likewise."""
+    until: float = math.inf
+    """When it ends without a verdict."""
     again: bool = False
     """Whether the limit before is looked at once more."""
     lost: float = 0.0
@@ -81,6 +83,13 @@ class Trial:
             return Verdict.LOSES if bottom else Verdict.PERHAPS
         self.kept, self.gain, self.best = self.other, gain, max(self.best, gain)
         return Verdict.HOLDS
+
+    def shows(self, window: Window) -> bool:
+        """Whether what was in flight is what the limit makes it: a heavy call or a pin may keep it where it was."""
+        if self.again:
+            return True
+        lower = self.other < self.first
+        return window.load < (1 - LOSS) * self.before.load if lower else window.load > (1 + LOSS) * self.before.load
 
     @property
     def certain(self) -> bool:
