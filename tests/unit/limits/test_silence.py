@@ -1,6 +1,6 @@
 """How long nothing is tried for a reason that did not pay."""
 
-from batchclient._core.limits.silence import Silence
+from batchclient._core.limits.trial import Silence
 
 
 def length_s(silence):

@@ -4,9 +4,8 @@ A ``Limit`` holds no permits (the endpoint does). ``LimitControl`` is one endpoi
 that was given, under what refusals, late answers (``Bounds``) and the caller's objectives leave of it.
 """
 
-from batchclient._core.limits.base import Limit, LimitChange, Outcome, Sample, ServerLoad
+from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.control import LimitControl
-from batchclient._core.limits.fixed import FixedLimit
 from batchclient._core.limits.objective import Objective
 from batchclient._core.limits.search import Search
 from batchclient._core.limits.trial import Turn

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["NEWEST_SHARE", "USED_RATIO", "Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
+__all__ = ["NEWEST_SHARE", "USED_RATIO", "FixedLimit", "Limit", "LimitChange", "Outcome", "Sample", "ServerLoad"]
 
 
 NEWEST_SHARE = 0.1
@@ -144,12 +144,9 @@ class Limit:
         return None
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        """It was found out which server it is.
+        """It was found out which server it is: an engine batches hundreds of sequences and queues the rest.
 
-        Args:
-            slots: sequences that it takes at once, if it says so.
-            now: the time.
-            engine: whether it is one that batches hundreds of sequences and queues the rest.
+        It takes ``slots`` sequences at once, if it says so.
         """
         return None
 
@@ -178,3 +175,14 @@ class Limit:
             return None
         self.limit, self.reason = limit, reason
         return LimitChange(limit, reason)
+
+
+class FixedLimit(Limit):
+    """A number that a person has set. Refusals bound it (``LimitControl``)."""
+
+    __slots__ = ()
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ValueError("a limit is at least 1")
+        super().__init__(limit, "fixed")

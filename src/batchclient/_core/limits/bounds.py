@@ -8,7 +8,7 @@ Rules:
   refusals may be about something else.
 - A refusal is about load unless as much load was served, or less load was refused as well (``Refusals``).
 - A refusal that names a time (``Retry-After``) is about how often calls come. It bounds the load only if it comes again after that time.
-- Answers are late where more than one in fifty is. Where half of a load brings clearly less in time, it is not load that makes them so: the bound goes back
+- Answers are late where more than one in fifty is, and by more than chance. Where half of a load brings clearly less in time, it is not load that makes them so: the bound goes back
   to that load, and lateness bounds nothing below it for a minute, then two, up to fifteen. If two calls at once never are in time, the bound goes.
 
 Source: the cuts are those of TCP and of every limit by refusals since (Jacobson 1988).
@@ -20,8 +20,8 @@ import math
 from collections import deque
 
 from batchclient._core.limits.base import NEWEST_SHARE, Outcome, Sample
-from batchclient._core.limits.refused import Refusals
-from batchclient._core.limits.silence import Silence
+from batchclient._core.limits.refused import CHANCE, Refusals, poisson_tail
+from batchclient._core.limits.trial import Silence
 
 __all__ = ["Bounds"]
 
@@ -40,11 +40,7 @@ _LEAST_ENDED = 4
 
 
 class Bounds:
-    """What refusals and late answers leave of a limit.
-
-    Args:
-        lateness: whether late answers bound it, too.
-    """
+    """What refusals leave of a limit, and late answers if ``lateness`` says so."""
 
     __slots__ = (
         "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
@@ -55,9 +51,6 @@ class Bounds:
         self._heeds_lateness = lateness
         self._latency_s = 0.0
         self.forget()
-
-    def __repr__(self) -> str:
-        return f"<Bounds {self.load:g}: {self.reason}>"
 
     def forget(self) -> None:
         """Start anew."""
@@ -104,10 +97,11 @@ class Bounds:
             if sample.now > self._counts_from:
                 self._counted += sample.sequences
                 self._tokens += sample.completion_tokens or sample.sequences
-        if self._ended < max(_LEAST_ENDED, limit // 8):
+        if self._ended < max(_LEAST_ENDED, limit / 2):
             self._rise(sample.now, limit)
             return False
-        late = self._late > max(1.0, _LATE_SHARE * self._ended) and self._came_late(sample.now, limit)
+        by_chance = poisson_tail(self._late, _LATE_SHARE * self._ended)
+        late = self._late > 1 and by_chance < CHANCE and self._came_late(sample.now, limit)
         self._restart()
         self._rise(sample.now, limit)
         return late

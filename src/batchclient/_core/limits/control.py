@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from batchclient._core.limits.base import Limit, LimitChange, Sample, ServerLoad
+from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Sample, ServerLoad
 from batchclient._core.limits.bounds import Bounds
-from batchclient._core.limits.fixed import FixedLimit
 from batchclient._core.limits.objective import Objective
 
 __all__ = ["LimitControl"]

@@ -35,10 +35,6 @@ class Settling:
 
     It is over when no more is in flight than the limit, and half of it, sent since, has ended; where calls share prefixes, when that has happened
     twice: they have then come once more.
-
-    Args:
-        limit: sequences in flight, at most.
-        generations: how often.
     """
 
     __slots__ = ("_ended", "_generations", "_limit", "_since")
@@ -48,9 +44,6 @@ class Settling:
         self._since = math.inf
         """Since when what was sent is looked at."""
         self._ended = 0
-
-    def __repr__(self) -> str:
-        return f"<Settling at {self._limit}, {self._generations} to go>"
 
     def is_over(self, sample: Sample) -> bool:
         """Take in a sample; return whether it is over."""
@@ -155,9 +148,6 @@ class Window(_Sums):
         self._next_look = _LEAST_SLICES
         self.peak, self.heaviest = 0, 1
         """Most in flight, and sequences of the largest call."""
-
-    def __repr__(self) -> str:
-        return f"<Window of {self._answers} answers since {self.began:g}>"
 
     def take_in(self, sample: Sample) -> bool:
         """Take in a sample that took some time; return whether the window says more than before."""

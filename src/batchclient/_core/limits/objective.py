@@ -20,7 +20,7 @@ import math
 from typing import NamedTuple
 
 from batchclient._core.limits.base import USED_RATIO, Outcome, Sample
-from batchclient._core.limits.silence import Silence
+from batchclient._core.limits.trial import Silence
 
 __all__ = ["Objective"]
 
@@ -71,9 +71,6 @@ class Objective:
         self._objective_s = p95_s
         self._first_token = first_token
         self.forget()
-
-    def __repr__(self) -> str:
-        return f"<Objective {self.load:g}: {self.reason}>"
 
     def forget(self) -> None:
         """The server was started anew."""

@@ -71,9 +71,6 @@ class StandingQueue:
         self._answered_at = -math.inf
         self.forget()
 
-    def __repr__(self) -> str:
-        return f"<StandingQueue of {len(self._window)} reports>"
-
     def forget(self) -> None:
         """The server was started anew."""
         self._last: ServerLoad | None = None
@@ -143,12 +140,6 @@ class StandingQueue:
 
 def _went_down(last: ServerLoad, load: ServerLoad) -> bool:
     """Whether a counter is lower than it was."""
-    for before, after in (
-        (last.generation_tokens, load.generation_tokens),
-        (last.preemptions, load.preemptions),
-        (last.prefix_query_tokens, load.prefix_query_tokens),
-        (last.prefix_hit_tokens, load.prefix_hit_tokens),
-    ):
-        if before is not None and after is not None and after < before:
-            return True
-    return False
+    names = ("generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens")
+    pairs = ((getattr(last, name), getattr(load, name)) for name in names)
+    return any(before is not None and after is not None and after < before for before, after in pairs)

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 
 from batchclient._core.limits.base import Outcome, Sample
 
-__all__ = ["Refusals"]
+__all__ = ["CHANCE", "Refusals", "poisson_tail"]
 
 _KEPT = 1024
 _SERVED_RATIO = 8
 _NEAR_RATIO = 0.8
-_CHANCE = 0.05
-"""The usual level of a one-sided test."""
+CHANCE = 0.05
+"""What chance alone brings less often than this is no chance: the usual level of a one-sided test."""
 
 
 class Refusals:
@@ -52,7 +52,7 @@ class Refusals:
         share_below = refused_below / (served_below + refused_below)
         # Lists are refused whole: they are counted, not their sequences.
         requests = times * (served + refused) / refused
-        return _poisson_tail(times, requests * share_below) < _CHANCE
+        return poisson_tail(times, requests * share_below) < CHANCE
 
 
 def _count(sizes: Iterable[int]) -> tuple[int, int, int]:
@@ -67,7 +67,7 @@ def _count(sizes: Iterable[int]) -> tuple[int, int, int]:
     return served, refused, times
 
 
-def _poisson_tail(times: int, expected: float) -> float:
+def poisson_tail(times: int, expected: float) -> float:
     """The chance of at least so many."""
     term = below = math.exp(-expected)
     for count in range(1, times):

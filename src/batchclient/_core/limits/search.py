@@ -19,8 +19,7 @@ import math
 from batchclient._core.limits.base import NEWEST_SHARE, USED_RATIO, Limit, LimitChange, Outcome, Sample, ServerLoad
 from batchclient._core.limits.evidence import ONE_PIECE, Settling, Window
 from batchclient._core.limits.queue import StandingQueue
-from batchclient._core.limits.silence import Silence
-from batchclient._core.limits.trial import GAIN, LOSS, SHARED, Trial, Turn, Verdict
+from batchclient._core.limits.trial import GAIN, LOSS, SHARED, Silence, Trial, Turn, Verdict
 
 __all__ = ["OPENS_TO", "START", "Search"]
 
@@ -150,7 +149,6 @@ class Search(Limit):
         return self._move(limit, why) if limit != self.limit else None
 
     def on_resume(self, now: float) -> LimitChange | None:
-        # The next job is not to begin with a limit that is tried.
         return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from batchclient._core.limits.evidence import Window
 
-__all__ = ["GAIN", "LOSS", "SHARED", "Trial", "Turn", "Verdict"]
+__all__ = ["GAIN", "LOSS", "SHARED", "Silence", "Trial", "Turn", "Verdict"]
 
 LOSS = 0.05
 _CLEARLY = 0.1
@@ -26,6 +26,11 @@ SHARED = 0.2
 """Calls share prefixes where more of their prompts' tokens were sent before."""
 GAIN = 0.03
 """What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth. And what less load may lose where no wait is seen."""
+
+
+_FIRST_S = 60.0
+_LONGEST_S = 900.0
+"""How long nothing is tried for a reason that did not pay: at first, and at most."""
 
 
 class Verdict(Enum):
@@ -104,6 +109,33 @@ class Trial:
     def _against(self, window: Window) -> float:
         tokens = self.before.tokens
         return window.per_s(tokens) / self.before.per_s(tokens)
+
+
+class Silence:
+    """Of one reason."""
+
+    __slots__ = ("_next_s", "_until")
+
+    def __init__(self) -> None:
+        self._until = -math.inf
+        self._next_s = _FIRST_S
+
+    def lasts(self, now: float) -> bool:
+        """Whether the reason is silent."""
+        return now < self._until
+
+    def begin(self, now: float) -> None:
+        """It did not pay: be silent, longer each time."""
+        self._until = now + self._next_s
+        self._next_s = min(_LONGEST_S, 2 * self._next_s)
+
+    def rest(self, now: float) -> None:
+        """Be silent for the shortest time; what was learnt of how long is kept."""
+        self._until = max(self._until, now + _FIRST_S)
+
+    def end(self) -> None:
+        """The work or the server is another: the reason may speak again."""
+        self._until, self._next_s = -math.inf, _FIRST_S
 
 
 class Turn:
