@@ -74,7 +74,7 @@ class SteeringMethods:
             ConfigError: it is no whole number of at least 1.
         """
         if type(limit) is not int or limit < 1:
-            raise ConfigError("a limit is a whole number of at least 1", field="limit")
+            raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
         self._pinned = limit
         if self._runner is not None:
             self._runner.tell(Retuned(pin=limit))

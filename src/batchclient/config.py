@@ -115,6 +115,8 @@ class Settings(BaseModel):
     def _check_limit(cls, value: object) -> object:
         if (type(value) is int and value >= 1) or value == "auto":
             return value
+        if value in ("knee", "aimd"):
+            raise ValueError(f"{value!r} is 'auto' now, the default")
         raise ValueError("a whole number of at least 1, or 'auto' to have it found")
 
     @field_validator("on_adjustment")
@@ -274,7 +276,7 @@ def _in_agreement(settings: Settings, given: Mapping[str, Any]) -> Settings:
         if "max_limit" in given:
             message, name = f"at least initial_limit, which is {start}", "max_limit"
         else:
-            message, name = f"at most max_limit, which is {settings.max_limit}", "initial_limit"
+            message, name = f"at most max_limit, which is {settings.max_limit}; give a higher one, too", "initial_limit"
         raise ConfigError(f"{name}: {message}", field=name)
     for name in ("group_prefixes", "warm_prefixes"):
         if not given.get(name):

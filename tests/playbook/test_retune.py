@@ -14,7 +14,7 @@ def in_force(play):
 def test_what_the_server_takes_at_once_bounds_a_fresh_limit_too():
     play = Playbook([LimitControl(Search(64))])
     play >> ServerKnown(0, {}, slots=8, server="other 1.0")
-    assert play.adjusted == ["limit 64 -> 8: the server takes 8 calls at once"]
+    assert play.adjusted == ["limit 64 -> 8: the server allows 8 calls at once"]
     play.at(1.0) >> Retuned(limits=[LimitControl(Search(32))])
     assert (play.adjusted, in_force(play)) == ([], (8, "set by the caller"))
     play.at(2.0) >> Retuned(limits=[LimitControl(Search(4))])
@@ -31,7 +31,7 @@ def test_but_not_a_number_that_was_given():
 def test_on_an_engine_a_fresh_limit_begins_where_others_open_to():
     play = Playbook([LimitControl(Search(64))])
     play >> ServerKnown(0, {}, server="vllm 0.32.0", engine=True)
-    assert play.adjusted == ["limit 64 -> 256: it is an engine that batches hundreds of calls"]
+    assert play.adjusted == ["limit 64 -> 256: the server is an engine that queues what is too much"]
     play.at(1.0) >> Retuned(limits=[LimitControl(Search(32, opens_to=64))])
     assert (play.adjusted, in_force(play)) == (["limit 256 -> 64: set by the caller"], (64, "set by the caller"))
 

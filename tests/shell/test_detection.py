@@ -302,7 +302,7 @@ async def test_slots_bound_a_limit_that_is_found_and_not_one_that_was_given():
             (endpoint,) = client.statistics().endpoints
             assert (endpoint.limit, endpoint.server) == (expected, "llamacpp")
             if limit == "auto":
-                assert endpoint.limit_reason == "the server takes 4 calls at once"
+                assert endpoint.limit_reason == "the server allows 4 calls at once"
 
 
 async def test_an_engine_that_is_recognized_gets_what_it_is_known_to_batch():
@@ -310,7 +310,7 @@ async def test_an_engine_that_is_recognized_gets_what_it_is_known_to_batch():
     async with make(server, pages, limit="auto") as client:
         await under_way(client, server, 1.0)
         (endpoint,) = client.statistics().endpoints
-        assert (endpoint.limit, endpoint.limit_reason) == (256, "it is an engine that batches hundreds of calls")
+        assert (endpoint.limit, endpoint.limit_reason) == (256, "the server is an engine that queues what is too much")
 
 
 async def test_the_servers_own_cap_shortens_lists():

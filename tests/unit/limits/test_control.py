@@ -70,7 +70,7 @@ def test_the_lowest_is_in_force_and_says_why():
     assert (change.limit, change.reason) == (45, "second")
     refused = sample(6.0, 0.1, 5.0, outcome=Outcome.DROPPED, admitted_at=8)
     change = control.on_sample(refused)
-    assert (change.limit, change.reason) == (4, "the server refused work")
+    assert (change.limit, change.reason) == (22, "the server refused work")
 
 
 def test_nothing_lowers_it_below_one():
@@ -97,7 +97,7 @@ def test_what_is_told_reaches_the_number_and_the_objectives():
     control.on_resume(5.5)
     control.on_restart(6.0)
     told = ["12 begun", "sample", "3 wait beside 20", "slots 100, engine True", "bound", "sample", "resume"]
-    told.append("restart, perhaps 7")
+    told.append("restart, perhaps 32")
     assert (number.heard, objective.heard) == (told, ["sample", "sample", "forget"])
 
 

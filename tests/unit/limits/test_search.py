@@ -111,7 +111,7 @@ def test_a_server_of_another_sort_changes_nothing():
 def test_a_number_that_the_server_names_bounds_it_and_the_doubling():
     limit = Search(64, 256, 1024)
     change = limit.on_known(8, 0.2, engine=False)
-    assert (change.limit, change.reason) == (8, "the server takes 8 calls at once")
+    assert (change.limit, change.reason) == (8, "the server allows 8 calls at once")
     assert not limit.opening
     limit = Search(64, 256, 1024)
     assert limit.on_known(200, 0.2, engine=False) is None

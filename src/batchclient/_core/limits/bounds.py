@@ -1,7 +1,7 @@
 """For a while, no limit above a load that the server refused, or that made answers come too late.
 
 Rules:
-- The bound lies just below that load and holds for half a minute. Then it rises by a twentieth per mean latency, until the load is refused
+- The bound lies just below that load, or at half of the limit if that is more, and holds for half a minute. Then it rises by a twentieth per mean latency, until the load is refused
   again or nothing is bounded any more.
 - An episode is a mean latency: what fails in it was sent before the bound. But what is refused of a smaller load lowers the bound to below
   that: else whatever is above the server's own bound is refused as fast as it can be sent. Two cuts down that ends, since
@@ -125,7 +125,9 @@ class Bounds:
                 return False
             self.load = load
             return True
-        self._set(min(_BELOW_RATIO * sample.in_flight, _CUT_RATIO * limit), "the server refused work", now)
+        self._set(
+            min(max(_BELOW_RATIO * sample.in_flight, limit / 2), _CUT_RATIO * limit), "the server refused work", now
+        )
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
@@ -150,7 +152,7 @@ class Bounds:
             if known:
                 self._cuts.append((load, rate))
             ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
-            self._set(max(least, ratio * min(load, float(limit))), "answers came too late", now)
+            self._set(max(least, limit / 2, ratio * min(load, float(limit))), "answers came too late", now)
         else:
             self._set(max(least, _NOTHING_IN_TIME_RATIO * limit), "no answer came in time", now)
         return True

@@ -141,9 +141,9 @@ class Search(Limit):
         limit, why = self.limit, ""
         if engine and self._open:
             self._open = False
-            limit, why = self._opens_to, "it is an engine that batches hundreds of calls"
+            limit, why = self._opens_to, "the server is an engine that queues what is too much"
         if limit > self._most:
-            limit, why = self._most, f"the server takes {slots} calls at once"
+            limit, why = self._most, f"the server allows {slots} calls at once"
             self._open = False
         self.interrupt(now)
         return self._move(limit, why) if limit != self.limit else None
