@@ -121,7 +121,7 @@ class Bounds:
             return False
         if now < self._cooling_until:
             load = max(self._tightest, _BELOW_RATIO * sample.in_flight_at_sent)
-            if load > _BELOW_RATIO * self.load:
+            if load > _BELOW_RATIO * self.load or sample.in_flight_at_sent < self.load / 2:
                 return False
             self.load = load
             return True

@@ -287,9 +287,7 @@ class Search(Limit):
             said.append((served, "wait", why))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
         if self.limit > 1 and window.shared > SHARED:
-            lower.append(
-                (self.limit // 2, "half", "calls share prefixes, and fewer of them may fit the server's cache better")
-            )
+            lower.append((self.limit // 2, "half", "calls share prefixes: fewer may fit the server's cache"))
         elif self.limit > 1 and self._flat:
             lower.append((self.limit // 2, "half", "more at once brought no more"))
         # A smaller step would be lost in the noise.
