@@ -207,7 +207,8 @@ class Exchanges:
         self, chunks: AsyncGenerator[bytes], decoder: Decoder | None, pending: _Pending, use: _Use
     ) -> None:
         """Read what follows the last choice: the reply's end, and before it perhaps a usage, which a decoder still waits for."""
-        if use.ending >= use.most:
+        if decoder is None and use.ending >= use.most:
+            # A call whose usage is still to come has its permit yet, and is counted by it.
             return
         use.under_way -= 1
         use.ending += 1
