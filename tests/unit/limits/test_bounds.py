@@ -325,3 +325,13 @@ def test_late_answers_that_were_seen_before_a_restart_are_forgotten():
     bounds.forget()
     assert (bounds.load, bounds.reason) == (math.inf, "")
     assert late(bounds, 22.0, 64, 0.5), "nothing is silent"
+
+
+def test_a_refusal_that_is_not_about_load_leaves_a_bound_of_late_answers():
+    bounds = Bounds()
+    assert late(bounds, 1.0, 64, 0.5)
+    bound = bounds.load
+    for second in range(5, 25):
+        answer(bounds, float(second), 40, count=20, limit=40)
+    refuse(bounds, 26.0, 40, limit=40)
+    assert bounds.load == bound

@@ -274,7 +274,7 @@ def trying():
     return loop
 
 
-@pytest.mark.parametrize("what", ["refusal", "late answers", "a pause", "a pin", "nothing useful", "a restart"])
+@pytest.mark.parametrize("what", ["refusal", "late answers", "a pause", "a pin", "the server is known", "nothing useful", "a restart"])
 def test_a_trial_is_void_and_the_limit_back(what):
     loop = trying()
     if what == "refusal":
@@ -286,6 +286,8 @@ def test_a_trial_is_void_and_the_limit_back(what):
         assert loop.limit.on_resume(loop.now + 60.0).limit == 256
     elif what == "a pin":
         loop.limit.interrupt(loop.now)
+    elif what == "the server is known":
+        loop.limit.on_known(None, loop.now, engine=True)
     elif what == "nothing useful":
         for second in range(1, 400):
             loop.now += 1.0

@@ -37,13 +37,14 @@ _NOTHING_IN_TIME_RATIO = 0.7
 _ALONE = 2.0
 _LEAST_COUNTED = 16
 _LEAST_ENDED = 4
+_REFUSED = "the server refused work"
 
 
 class Bounds:
     """What refusals leave of a limit, and late answers if ``lateness`` says so."""
 
     __slots__ = (
-        "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
+        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
         "_tightest", "_tokens", "_useful", "_wait_until", "load", "reason",
     )  # fmt: skip
 
@@ -56,7 +57,7 @@ class Bounds:
         """Start anew."""
         self.load = math.inf
         """Sequences in flight; infinite: nothing is bounded."""
-        self.reason = ""
+        self.reason = self._cause = ""
         self._refusals = Refusals()
         self._tightest = 1.0
         self._cooling_until = self._wait_until = -math.inf
@@ -116,7 +117,7 @@ class Bounds:
         if sample.admitted_at > limit:
             return False
         if not self._refusals.about_load(sample.in_flight_at_sent):
-            if now >= self._cooling_until:
+            if now >= self._cooling_until and self._cause is _REFUSED:
                 self.load = math.inf
             return False
         if now < self._cooling_until:
@@ -125,9 +126,7 @@ class Bounds:
                 return False
             self.load = load
             return True
-        self._set(
-            min(max(_BELOW_RATIO * sample.in_flight, limit / 2), _CUT_RATIO * limit), "the server refused work", now
-        )
+        self._set(min(max(_BELOW_RATIO * sample.in_flight, limit / 2), _CUT_RATIO * limit), _REFUSED, now)
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
@@ -164,7 +163,7 @@ class Bounds:
         return max((cut for cut, before in self._cuts if load <= cut / 2 and rate < _LOSS_RATIO * before), default=0.0)
 
     def _set(self, load: float, reason: str, now: float) -> None:
-        self.load, self.reason = max(1.0, load), reason
+        self.load, self.reason, self._cause = max(1.0, load), reason, reason
         self._tightest = max(1.0, _CUT_RATIO**2 * self.load)
         self._set_at = now
         self._restart()

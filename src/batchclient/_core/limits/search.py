@@ -5,11 +5,12 @@ Rules (the design's, ``docs/explanation/limits.md`` has them for users):
   each time that a limit's worth of calls is known to be served at once: by first tokens, or by answers where they come in one piece.
 - After that every change is a trial (``trial``), judged by useful tokens per second.
 - Less is tried where sequences of ours wait in the server: by its page (``queue``), or by the time before first tokens. That many fewer are in flight then.
-  Less is tried, too, where calls share prefixes: a half of it. A cache that holds too few of them shows in no queue.
+  Half is tried where calls share prefixes (a cache that holds too few of them shows in no queue), and where more brought no more.
 - More is tried where nothing speaks for less: 1.4 times.
 - What did not pay is silent for a minute, then two, up to fifteen; until another server is there, or prompts or outputs are twice or half as long.
 - Nothing is tried in the first ten seconds of a job, nor where the limit is not used, nor where a window would have to be longer than a minute
-  (or a tenth of the job so far) to tell a tenth from noise. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back.
+  (or a tenth of the job so far) to tell a tenth from noise. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back;
+  from the second such end in a row on its reason is silent, too. Where the wait itself is the harm, a lower limit needs no second look.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Search(Limit):
         if sample.outcome is Outcome.DROPPED:
             return self._end_trial(now)
         if sample.outcome is Outcome.IGNORED or now <= sample.sent_at:
-            # What took no time (a mocked server's answer) has no window.
+            # What took no time (a mocked server's answer) has no rate.
             return None
         change = self._follow(sample)
         self._queue.on_sample(sample)
@@ -137,6 +138,7 @@ class Search(Limit):
         return None
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
+        change = self.interrupt(now)
         self._most = self._ceiling if slots is None else min(self._ceiling, max(1, slots))
         limit, why = self.limit, ""
         if engine and self._open:
@@ -145,8 +147,7 @@ class Search(Limit):
         if limit > self._most:
             limit, why = self._most, f"the server allows {slots} calls at once"
             self._open = False
-        self.interrupt(now)
-        return self._move(limit, why) if limit != self.limit else None
+        return self._move(limit, why) if limit != self.limit else change
 
     def on_resume(self, now: float) -> LimitChange | None:
         return self._end_trial(now) if now - self._ended_at > _PAUSE_S else None
