@@ -208,6 +208,16 @@ def test_noise_lowers_nothing():
         assert loop.run(120.0) >= 256, seed
 
 
+def test_a_verdict_that_is_beyond_doubt_waits_for_no_calm():
+    """A cache that fits 40 calls brings ten times as much, and a noise of 1.5 per answer would hide a twentieth for a minute."""
+    loop = Loop(Search(64, 64, 1024), lambda load: load / (16 if load > 40 else 160), shared=0.9)
+    while not loop.changes:
+        loop.run(loop.now + 1.0)
+    loop.unsteadiness = 1.5
+    loop.run(loop.changes[0][0] + 20.0)
+    assert loop.limits[:2] == [32, 16]
+
+
 def test_a_higher_class_waits_for_no_second_look():
     loop = Loop(Search(64, 64, 1024), full_at(8, seconds=0.2), queued=lambda load: max(0, load - 8))
     loop.tell(sample(0.1, 0.05, 8, priority=1))

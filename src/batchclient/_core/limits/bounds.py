@@ -8,8 +8,8 @@ Rules:
   refusals may be about something else.
 - A refusal is about load unless as much load was served, or less load was refused as well (``Refusals``).
 - A refusal that names a time (``Retry-After``) is about how often calls come. It bounds the load only if it comes again after that time.
-- Answers are late where more than one in fifty is, and by more than chance. Where half of a load brings clearly less in time, it is not load that makes them so: the bound goes back
-  to that load, and lateness bounds nothing below it for a minute, then two, up to fifteen. If two calls at once never are in time, the bound goes.
+- Answers are late where more than one in fifty is, and by more than chance. Where less load brings less in time, beyond twice the error, it is not load that makes them so: the bound
+  goes back to that load, and lateness bounds nothing below it for a minute, then two, up to fifteen. If two calls at once never are in time, the bound goes.
 
 Source: the cuts are those of TCP and of every limit by refusals since (Jacobson 1988).
 """
@@ -31,8 +31,8 @@ _CUT_RATIO = 0.8
 _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
-_LOSS_RATIO = 0.8
-"""What half of the load must bring in time, of what the load did: the error of a few answers in a second."""
+_CLEARLY_LESS = 0.75
+"""Loads that are nearer to each other than this hardly differ in what they bring."""
 _NOTHING_IN_TIME_RATIO = 0.7
 _ALONE = 2.0
 _LEAST_COUNTED = 16
@@ -64,8 +64,8 @@ class Bounds:
         self._rises_at, self._set_at = 0.0, -math.inf
         self._counts_from, self._counted, self._tokens = math.inf, 0, 0
         """Useful answers and their tokens, and since when they are counted."""
-        self._cuts: deque[tuple[float, float]] = deque(maxlen=_LEAST_COUNTED)
-        """Loads that made answers late, and useful tokens per second under them."""
+        self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_LEAST_COUNTED)
+        """Loads that made answers late, useful tokens per second under them, and the relative variance of these."""
         self._futile_below = 0.0
         """While lateness is silent, no bound is set below this."""
         self._silence = Silence()
@@ -102,7 +102,7 @@ class Bounds:
             self._rise(sample.now, limit)
             return False
         by_chance = poisson_tail(self._late, _LATE_SHARE * self._ended)
-        late = self._late > 1 and by_chance < CHANCE and self._came_late(sample.now, limit)
+        late = self._heeds_lateness and self._late > 1 and by_chance < CHANCE and self._came_late(sample.now, limit)
         self._restart()
         self._rise(sample.now, limit)
         return late
@@ -132,15 +132,14 @@ class Bounds:
     def _came_late(self, now: float, limit: int) -> bool:
         """Some answers came too late: bound what is in flight, unless it is not load that makes them so."""
         share, load = self._late / self._ended, self._late_load / self._late
-        if not self._heeds_lateness:
-            return False
         least = self._futile_below if self._silence.lasts(now) else 0.0
         if load <= least:
             return False
-        # Of a few answers a rate is luck.
-        known = self._counted >= max(_LEAST_COUNTED, limit)
+        known = self._counted >= _LEAST_COUNTED
         rate = self._tokens / (now - self._counts_from) if known else math.nan
-        futile = self._futile_from(load, rate, limit)
+        # Tokens of answers spread about as much as their mean.
+        variance = 2 / max(1, self._counted)
+        futile = self._futile_from(load, rate, variance, limit)
         if futile:
             self._set(futile, "fewer at once brought less in time", now)
             self._futile_below = futile
@@ -149,18 +148,19 @@ class Bounds:
             return True
         if self._useful:
             if known:
-                self._cuts.append((load, rate))
+                self._cuts.append((load, rate, variance))
             ratio = min(_BELOW_RATIO, max(_NOTHING_IN_TIME_RATIO, 1 - share))
             self._set(max(least, limit / 2, ratio * min(load, float(limit))), "answers came too late", now)
         else:
             self._set(max(least, _NOTHING_IN_TIME_RATIO * limit), "no answer came in time", now)
         return True
 
-    def _futile_from(self, load: float, rate: float, limit: int) -> float:
-        """The load to go back to because half of it brings less in time; 0: lateness is a matter of load."""
+    def _futile_from(self, load: float, rate: float, variance: float, limit: int) -> float:
+        """The load to go back to because less brings less in time; 0: lateness is a matter of load."""
         if not self._useful:
             return math.inf if limit <= _ALONE else 0.0
-        return max((cut for cut, before in self._cuts if load <= cut / 2 and rate < _LOSS_RATIO * before), default=0.0)
+        higher = [(at, (1 - 2 * math.sqrt(its + variance)) * before) for at, before, its in self._cuts]
+        return max((at for at, least in higher if load <= _CLEARLY_LESS * at and rate < least), default=0.0)
 
     def _set(self, load: float, reason: str, now: float) -> None:
         self.load, self.reason, self._cause = max(1.0, load), reason, reason

@@ -34,7 +34,7 @@ _QUIET_S = 10.0
 _PAUSE_S = 3.0
 """So long without an answer, beyond what answers take, ends a job."""
 _ERROR = 0.03
-"""Of a window's rate; and ``LOSS`` at most, where it has lasted as long as it may: more would not tell a loss from noise."""
+"""Of a window's rate; and ``LOSS`` at most, where calls share prefixes (a fitting cache brings far more), or it has lasted as long as it may."""
 _MINUTE_S = 60.0
 """The longest window of a short job; and how long a class, or a call that was cut off, is remembered."""
 _JOB_SHARE = 0.1
@@ -226,16 +226,13 @@ class Search(Limit):
         if seconds < window.latency_s:
             return None
         error = window.error
-        if error > _ERROR:
-            if seconds < self._longest_s(now):
-                return None
-            if error > LOSS:
-                # Too noisy to tell.
-                self._window = Window(now)
-                return self._end_trial(now)
+        clear = self._trial is not None and self._trial.is_clear(window, error)
+        noisy = error > (LOSS if window.shared > SHARED else _ERROR) and not clear
+        if noisy and seconds < self._longest_s(now):
+            return None
         self._window = Window(now)
         used = window.peak >= USED_RATIO * self.limit or window.peak + window.heaviest > self.limit
-        if not used:
+        if not used or (noisy and error > LOSS):
             return self._end_trial(now)
         return self._consider(window, now) if self._trial is None else self._judge(self._trial, window, now)
 

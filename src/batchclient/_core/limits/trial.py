@@ -96,6 +96,10 @@ class Trial:
         lower = self.other < self.first
         return window.load < (1 - LOSS) * self.before.load if lower else window.load > (1 + LOSS) * self.before.load
 
+    def is_clear(self, window: Window, error: float) -> bool:
+        """Whether the verdict on a window is beyond doubt, however noisy it is."""
+        return not self.again and abs(1 - self._against(window)) > 3 * (error + GAIN)
+
     @property
     def certain(self) -> bool:
         """Whether what was kept needs no look at the limit before once more."""
