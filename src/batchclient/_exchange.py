@@ -144,6 +144,7 @@ class Exchanges:
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 await self._read(batch, decoder, pending, response, chunks)
+                batch.events = decoder.events
                 self._count_events(batch, decoder, dialect)
                 if decoder.complete and not decoder.failed:
                     if pending.added == len(batch.requests):

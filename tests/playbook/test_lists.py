@@ -1,5 +1,7 @@
 """What goes into a list, and how it is sent: caps, lengths, plain or streamed, singles, weights. Rules 5, 6, 7 and 9."""
 
+import pytest
+
 from batchclient._core.kinds import Kind
 from batchclient._core.list_trial import COMPARED, GIVEN_UP
 from batchclient._core.messages import Retuned, ServerKnown, Woke
@@ -63,6 +65,46 @@ def test_a_batch_is_streamed_unless_its_members_finish_together():
     play.submit(*calls("b", shape(max_output_tokens=4))) >> Woke() << ["send b"]
     assert not play.last.streamed
     play.submit(*calls("c", shape(max_output_tokens=None))) >> Woke() << ["send c"]
+    assert play.last.streamed
+
+
+def _two_lists(*, tokens, events, max_output_tokens=64):
+    """Two lists of two, of which the first is streamed and answered with so many tokens and events for each."""
+    play, of = Playbook(limit=64), shape(max_output_tokens=max_output_tokens)
+    a, b, c, d = calls("a b c d", of)
+    play.submit(a, b) >> Woke() << ["send a b"]
+    assert play.last.streamed
+    play.last.events = 2 * events
+    play.at(1.0) >> answered(a, b, tokens=tokens) << ["resolve a b"]
+    play.submit(c, d) >> Woke() << ["send c d"]
+    return play
+
+
+def test_where_a_stream_sends_an_event_per_token_lists_that_end_together_go_plain():
+    assert not _two_lists(tokens=60, events=60).last.streamed
+
+
+@pytest.mark.parametrize(
+    ("why", "seen"),
+    [
+        ("two events", {"tokens": 64, "events": 2}),
+        ("answers of other lengths", {"tokens": 20, "events": 20}),
+        ("too short to tell", {"tokens": 7, "events": 7, "max_output_tokens": 8}),
+        ("a long silence", {"tokens": 129, "events": 129, "max_output_tokens": 129}),
+    ],
+)
+def test_else_lists_are_streamed(why, seen):
+    assert _two_lists(**seen).last.streamed
+
+
+def test_what_a_stream_sends_is_seen_anew_in_each():
+    play = _two_lists(tokens=60, events=60)
+    one, two, three = calls("one two three", shape(max_output_tokens=64))
+    play.submit(one) >> Woke() << ["send one"]
+    assert play.last.streamed, "nobody waits for others"
+    play.last.events = 2
+    play.at(2.0) >> answered(one, tokens=60) << ["resolve one"]
+    play.submit(two, three) >> Woke() << ["send two three"]
     assert play.last.streamed
 
 

@@ -6,6 +6,7 @@ Rules:
 - Batches go in a *form*: streamed, or plain with the fields that only we add. Where a form has failed and the same calls were answered *bare*
   (plain, with their callers' fields only), the next batch tries the form once more. Only if that fails, too, is the form withheld.
 - Streams and the fields of plain lists are judged apart: each by what became of its own.
+- Whether streams send an event per token is seen in each of them whose answers are long enough to tell.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from batchclient._core.withheld import Withheld
 __all__ = ["Abilities"]
 
 _CAP_GROWS_AFTER_S = 60.0
+_TELLING_TOKENS = 8
+"""Tokens of an answer from which the usual two events, or one for every 256 tokens, are far fewer than one per token."""
 _LENGTH_AFTER = 2
 """So many lists in a row whose halves were both answered failed for their length."""
 
@@ -36,6 +39,7 @@ class Abilities:
         "_learnt_at",
         "_learnt_cap",
         "_proven",
+        "event_per_token",
         "known_cap",
         "lists",
         "lists_failed",
@@ -64,6 +68,8 @@ class Abilities:
         """Streams, and the fields that only we add to them, where such calls failed and no refusal was said."""
         self.plain_form = Withheld()
         """The fields that only we add to plain lists."""
+        self.event_per_token = False
+        """Whether the last stream that could tell sent an event per token, though fewer were asked for."""
         self.stream_doubted = False
         """Whether a stream of several has ended without all of them, since one was answered."""
         self.lists_failed = 0
@@ -167,6 +173,17 @@ class Abilities:
             self.form(streamed=streamed).forget()
             self._proven[streamed] = True
             self._failed[streamed] = self._doubted[streamed] = False
+
+    def ended(self, batch: Batch) -> None:
+        """A batch has ended with all its answers: see how many events its stream sent."""
+        choices = len(batch.requests) * batch.shape.weight
+        if (
+            batch.streamed
+            and batch.events
+            and batch.made_tokens >= _TELLING_TOKENS * choices
+            and not batch.shape.to_caller
+        ):
+            self.event_per_token = batch.events > batch.made_tokens / 2
 
     def proves_form(self, batch: Batch) -> bool:
         """Whether batches in the form of this one were ever answered here."""

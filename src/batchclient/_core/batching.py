@@ -111,12 +111,15 @@ class BatchingRule:
         if expected > self._settings.singles_above_tokens:
             return "long output expected"
         short = self._settings.plain_lists_up_to_tokens
-        if shape.lists_plain and expected > short:
-            # All of such a list comes when its last member ends: that is no matter only where all end together.
-            ends_together = self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
-            if not ends_together or expected > _TOGETHER * short:
-                return "long output expected, and the list cannot stream"
+        if shape.lists_plain and expected > short and not self._end_together(shape, expected):
+            return "long output expected, and the list cannot stream"
         return None
+
+    def _end_together(self, shape: Shape, expected: int) -> bool:
+        """Whether it is no matter that all of a plain list comes when its last member ends."""
+        return expected <= _TOGETHER * self._settings.plain_lists_up_to_tokens and self._lengths.fills(
+            shape.learnt_as, shape.max_output_tokens
+        )
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream ``size`` of them."""
@@ -125,7 +128,8 @@ class BatchingRule:
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream them where nothing but such calls' failures is against it.
 
-        Not where members finish together anyway, and not where the request or the server cannot.
+        Not where members finish together anyway, and not where the request or the server cannot. Members that fill their ``max_tokens`` finish
+        together, too: their lists go plain where a stream sends an event per token, which costs server and client several times as much.
         """
         if size == 1 and shape.verbatim:
             return False
@@ -133,6 +137,8 @@ class BatchingRule:
             return False
         most = shape.max_output_tokens
         together = most is not None and most <= self._settings.plain_up_to_tokens
+        if size > 1 and endpoint.can(shape.kind).event_per_token:
+            together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):
             # Its caller wants every piece; or: a plain list cannot both echo and count tokens (see the dialect).
             together = False

@@ -198,6 +198,7 @@ class Endpoint:
             self.pace.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
+                abilities.event_per_token = False
             self.drop_trials()
             change = self.limit.on_restart(now)
         health.answered_once = True

@@ -287,6 +287,8 @@ class Batch:
     """Whether anything of the reply's body has come. The shell sets it."""
     read_at: float = 0.0
     """When bytes of the reply last came; before the first of them when the request was sent. The shell sets it."""
+    events: int = 0
+    """Events of its streamed reply. The shell sets it when all has been read."""
     without: frozenset[str] = frozenset()
     """Fields that its server refuses and we would have added. The dialect sets it when it writes the request."""
     learnt: Learnt = field(default_factory=Learnt)

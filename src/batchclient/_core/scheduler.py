@@ -308,6 +308,7 @@ class Scheduler:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=self._paused)
         if event.ended:
+            endpoint.can(batch.shape.kind).ended(batch)
             self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]
