@@ -34,9 +34,7 @@ Ratios within one run carry over to like machines; absolute figures do not. Ever
     python benchmarks/strategies.py
     python benchmarks/length_grouping.py
     python benchmarks/limits_vllm.py
-    python benchmarks/limits_vllm.py --dtype float32 --name limits_vllm_float32
     python benchmarks/prefix.py
-    python benchmarks/burst_vllm.py
     python benchmarks/first_job.py
     python benchmarks/chat_vllm.py
     python benchmarks/embeddings_vllm.py --save
@@ -143,9 +141,7 @@ SECTIONS: dict[str, dict[str, Draw]] = {
     "strategies": {},
     "length_grouping": {},
     "limits_vllm": {},
-    "limits_vllm_float32": {},
     "prefix": {},
-    "burst_vllm": {},
     "first_job": {},
     "chat_vllm": {},
     "embeddings_vllm": {},
@@ -160,9 +156,7 @@ PAGES = {
         "strategies",
         "length_grouping",
         "limits_vllm",
-        "limits_vllm_float32",
         "prefix",
-        "burst_vllm",
         "first_job",
         "chat_vllm",
         "embeddings_vllm",
