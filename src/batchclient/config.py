@@ -105,7 +105,7 @@ class Settings(BaseModel):
     render_chat: Callable[[Any], Any] | None = None
     single_flight: Annotated[bool, Field(strict=True)] = False
     on_adjustment: Callable[[Adjustment], object] | None = None
-    http_backend: Literal["httpx", "aiohttp"] = "httpx"
+    http_backend: Literal["httpx", "httpx2", "aiohttp"] = "httpx"
     trust_env: Annotated[bool, Field(strict=True)] = False
     server_metrics: Annotated[bool, Field(strict=True)] | None = None
     detect: Annotated[bool, Field(strict=True)] | None = None
@@ -245,9 +245,14 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
     chosen = PRESETS.get(preset) if isinstance(preset, str) else None
     if chosen is None:
         raise ConfigError(f"preset is one of {', '.join(PRESETS)}, not {preset!r:.40}", field="preset")
-    given = {name: value for name, value in arguments.items() if value is not None}
-    values = {"preset": preset, **chosen, **given}
-    return _in_agreement(_checked(values), given)
+    named = only_given(arguments)
+    values = {"preset": preset, **chosen, **named}
+    return _in_agreement(_checked(values), named)
+
+
+def only_given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are not ``None``, which stands for the default."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

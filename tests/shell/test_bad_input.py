@@ -366,12 +366,13 @@ async def test_a_closed_http_client_is_refused():
     assert caught.value.field == "http_client"
 
 
-def test_the_extra_that_is_missing_is_named(monkeypatch):
+@pytest.mark.parametrize(("backend", "package"), [("aiohttp", "httpx_aiohttp"), ("httpx2", "httpx2")])
+def test_the_extra_that_is_missing_is_named(monkeypatch, backend, package):
     import sys
 
-    monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
-    with pytest.raises(ConfigError, match=r"batchclient\[aiohttp\]") as caught:
-        BatchClient(URL, model="m", http_backend="aiohttp")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"batchclient\[{backend}\]") as caught:
+        BatchClient(URL, model="m", http_backend=backend)
     assert caught.value.field == "http_backend"
 
 

@@ -32,6 +32,10 @@ def bounded(request):
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture(params=["httpx", "aiohttp"])
+two_backends = pytest.mark.parametrize("backend", ["httpx", "aiohttp"])
+"""For tests that take long: httpx2 does there as httpx does."""
+
+
+@pytest.fixture(params=["httpx", "httpx2", "aiohttp"])
 def backend(request):
     return request.param

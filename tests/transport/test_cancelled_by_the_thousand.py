@@ -1,9 +1,11 @@
 """Row 38 in small; ``make soak`` cancels a hundred thousand."""
 
 from tests.soak.cancellations import cancel_many
+from tests.transport.conftest import two_backends
 from tests.transport.rawserver import answers_in_a_process
 
 
+@two_backends
 async def test_thousands_of_calls_cancelled_at_every_moment_leave_no_place_taken(backend):
     with answers_in_a_process() as (url, _):
         left = await cancel_many(url, "m", 1200, backend)

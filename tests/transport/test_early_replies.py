@@ -8,6 +8,7 @@ import threading
 
 import anyio
 import httpcore
+import httpcore2
 import pytest
 import trio
 
@@ -213,7 +214,7 @@ async def test_what_a_server_says_at_once_and_then_resets_is_read():
 async def test_what_the_kernel_holds_is_read_though_the_write_failed():
     """The reply and the reset have come, and the event loop has looked at neither when the write fails."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        stream = await Sockets().connect_tcp("127.0.0.1", listener.getsockname()[1], 5.0)
+        stream = await Sockets(httpcore).connect_tcp("127.0.0.1", listener.getsockname()[1], 5.0)
         peer, _ = listener.accept()
         peer.sendall(REFUSAL)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -238,19 +239,20 @@ def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("core", [httpcore, httpcore2], ids=["httpcore", "httpcore2"])
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_refusal_ends_the_writing_to_a_server_that_reads_no_more(library):
+def test_a_refusal_ends_the_writing_to_a_server_that_reads_no_more(library, core):
     """The write timeout here is 600 s."""
 
     async def main():
         with narrow() as listener:
             listener.listen()
             options = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]
-            stream = await Sockets().connect_tcp(*listener.getsockname(), 5.0, None, options)
+            stream = await Sockets(core).connect_tcp(*listener.getsockname(), 5.0, None, options)
             peer, _ = listener.accept()
             with peer:
                 peer.sendall(REFUSAL)
-                with pytest.raises(httpcore.WriteError):
+                with pytest.raises(core.WriteError):
                     await stream.write(b"x" * 1_000_000, 600.0)
                 assert await stream.read(65_536, 5.0) == REFUSAL
                 await stream.aclose()

@@ -9,6 +9,7 @@ import pytest
 import respx
 
 from batchclient import BatchClient, _feedback
+from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, reset, response
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
@@ -117,6 +118,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     assert {heard.path for heard in pages.pages} == {"/metrics"}
 
 
+@two_backends
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
     monkeypatch.setattr(_feedback, "_TIMEOUT_S", 10.0)

@@ -28,7 +28,7 @@ async def make(server, backend, **arguments):
             yield client
 
 
-@pytest.fixture(params=["httpx", "aiohttp", "own client"])
+@pytest.fixture(params=["httpx", "httpx2", "aiohttp", "own client"])
 def anyones(request):
     """Whose connections carry the calls."""
     return request.param

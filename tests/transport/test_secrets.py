@@ -15,6 +15,7 @@ import traceback
 import pytest
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectFailed, DialectError
+from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, body_of, response
 
 KEY = "canary-key-51c0"
@@ -53,10 +54,13 @@ def words_of(error):
 def log(caplog):
     caplog.set_level(1)
     caplog.set_level(1, "batchclient")
-    # httpcore's own debug log shows the headers of replies; it is no part of ours, and said in the docs.
-    logging.getLogger("httpcore").setLevel(logging.INFO)
+    # Their own debug logs show the headers of replies; they are no part of ours, and said in the docs.
+    others = [logging.getLogger(name) for name in ("httpcore", "httpcore2")]
+    for other in others:
+        other.setLevel(logging.INFO)
     yield caplog
-    logging.getLogger("httpcore").setLevel(logging.NOTSET)
+    for other in others:
+        other.setLevel(logging.NOTSET)
 
 
 def heard_back(heard):
@@ -292,6 +296,7 @@ def peak_of(bomb):
         tracemalloc.stop()
 
 
+@two_backends
 @pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip"])
 def test_a_bomb_does_not_go_off_in_memory(backend, encoding):
     body = b"\0" * 50_000_000

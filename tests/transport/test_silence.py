@@ -79,7 +79,7 @@ TRICKLES = {
 @pytest.mark.parametrize(
     ("anyones", "step"),
     [("httpx", step) for step in TRICKLES]
-    + [(whose, step) for whose in ("aiohttp", "own client") for step in ("headers", "a chunk's length")],
+    + [(whose, step) for whose in ("httpx2", "aiohttp", "own client") for step in ("headers", "a chunk's length")],
 )
 async def test_what_comes_byte_by_byte_is_silence(anyones, step):
     first, pieces = TRICKLES[step]

@@ -6,6 +6,7 @@ import json
 
 import anyio
 import httpx
+import httpx2
 import pytest
 import trio
 
@@ -22,6 +23,7 @@ from batchclient import (
 )
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._httpx import HttpxTransport
+from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
 
 NEVER = Backoff(max_attempts=1)
@@ -78,7 +80,7 @@ def test_idle_sockets_are_dropped_before_servers_drop_theirs(backend):
     async def main():
         transport = HttpxTransport("http://127.0.0.1:1", {}, max_response_bytes=1, backend=backend)
         made = transport._make_transport()
-        if backend == "httpx":
+        if backend != "aiohttp":
             pool = made._pool
             assert pool._keepalive_expiry == 3.0
             assert pool._max_connections == pool._max_keepalive_connections == 8
@@ -92,6 +94,7 @@ def test_idle_sockets_are_dropped_before_servers_drop_theirs(backend):
     asyncio.run(main())
 
 
+@two_backends
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 async def test_never_more_connections_than_the_limit(backend, max_tokens):
     most = working = 0
@@ -243,7 +246,7 @@ async def test_a_connection_that_breaks_is_our_error(backend, fault):
         with pytest.raises(ConnectionLost) as caught:
             await client.complete("p")
         # Errors that quote what came, or hold what was sent, are not chained.
-        assert isinstance(caught.value.__cause__, httpx.HTTPError) or fault == "no HTTP at all"
+        assert isinstance(caught.value.__cause__, (httpx.HTTPError, httpx2.HTTPError)) or fault == "no HTTP at all"
         assert client.statistics().in_flight == 0
 
 
@@ -342,6 +345,7 @@ async def test_a_502_with_a_broken_body_is_a_fault_of_the_server_or_the_wire(bac
             await client.complete("p")
 
 
+@two_backends
 async def test_a_bomb_is_defused(backend):
     bomb = gzip.compress(b"\0" * 50_000_000)
 
@@ -519,12 +523,16 @@ async def test_a_fresh_pool_without_a_place_is_an_error_not_a_loop():
         await ask(transport)
 
 
-@pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
-def test_the_same_on_trio(max_tokens):
+@pytest.mark.parametrize(
+    ("backend", "max_tokens"), [("httpx", 1), ("httpx", 16), ("httpx2", 16)], ids=["plain", "streamed", "httpx2"]
+)
+def test_the_same_on_trio(backend, max_tokens):
     texts, closed = [], []
 
     async def main(url):
-        async with BatchClient(url, model="m", detect=False, limit=16, max_list=4) as client:
+        async with BatchClient(
+            url, model="m", detect=False, limit=16, max_list=4, http_backend=backend
+        ) as client:
 
             async def call(prompt):
                 texts.append((prompt, (await client.complete(prompt, max_tokens=max_tokens)).text))
@@ -558,6 +566,7 @@ async def test_a_stream_in_pieces_of_any_size_is_the_same(backend, size):
     assert [each.text for each in answers] == ["<ä>", "<b>", "<😀>"]
 
 
+@two_backends
 async def test_a_big_prompt_arrives_whole(backend):
     async with RawServer() as server, make(server, backend) as client:
         prompt = "ü" * 2_000_000

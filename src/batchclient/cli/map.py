@@ -85,7 +85,9 @@ def map_rows(
         bool, typer.Option("--keep-going", help="Go on although the first 64 rows all failed alike.")
     ] = False,
     unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
-    http_backend: Annotated[str | None, typer.Option(help="httpx, or aiohttp with the extra of that name.")] = None,
+    http_backend: Annotated[
+        str | None, typer.Option(help="httpx, or httpx2 or aiohttp with the extra of that name.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
 ) -> None:
     """Complete one prompt per row of IN and write each row with its completion.

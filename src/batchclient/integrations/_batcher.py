@@ -16,7 +16,7 @@ from typing import Any
 from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
-from batchclient.config import check_base_url
+from batchclient.config import check_base_url, only_given
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader
 from batchclient.integrations._responses import ResponseWriter
@@ -65,7 +65,8 @@ class Batcher:
         if base_url is not None:
             url = library.URL(check_base_url(base_url))
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
-        self._settings = settings
+        # Users' mocks and instrumentation are for the library that they use.
+        self._settings = settings = {"http_backend": library.__name__, **only_given(settings)}
         # Wrong settings are refused here, not with the first request.
         BatchClient("http://localhost/v1", http_client=http_client, **settings)
         self._http_client = http_client

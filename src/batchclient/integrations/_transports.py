@@ -3,8 +3,8 @@
 Rules:
 - What may share a request (``_requests``) goes through a ``BatchClient`` (``_batcher``); everything else, and what that client refuses, goes to the inner
   transport as it came, streams included.
-- A transport that was given carries all requests, the shared ones too (``_over``), and is closed with this one. Else shared requests have pools of ours, and
-  the rest goes over the library's own transport, made when it is needed, in each event loop afresh.
+- A transport that was given carries all requests, the shared ones too, in a client of its library, and is closed with this one. Else shared requests have
+  pools of ours, of the library's own transports, and the rest goes over one more of those, made when it is needed, in each event loop afresh.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from batchclient._bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher
-from batchclient.integrations._over import client_over, client_over_threads
 from batchclient.integrations._requests import Job
+from batchclient.integrations._threaded import Threaded
 
 __all__ = ["AsyncBatching", "SyncBatching"]
 
@@ -119,7 +119,7 @@ class AsyncBatching(Batching):
         max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
             ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
         labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
-        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
+        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …; ``http_backend`` is this transport's library unless given.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.
@@ -179,7 +179,7 @@ class AsyncBatching(Batching):
     def _client_over(self, transport: Any) -> Any:
         if not isinstance(transport, self._library.AsyncBaseTransport):
             raise self._refuse(transport, "an async transport")
-        return client_over(transport, self._library)
+        return self._library.AsyncClient(transport=transport)
 
     def _own_of_this_loop(self) -> Any:
         """The library's own transport. Its sockets belong to an event loop."""
@@ -249,7 +249,7 @@ class SyncBatching(Batching):
     def _client_over(self, transport: Any) -> Any:
         if not isinstance(transport, self._library.BaseTransport):
             raise self._refuse(transport, "a sync transport")
-        return client_over_threads(transport, self._library)
+        return self._library.AsyncClient(transport=Threaded(transport, self._library))
 
     def _own_of_all_threads(self) -> Any:
         with self._making:

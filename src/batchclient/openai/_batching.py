@@ -6,6 +6,8 @@ Rules:
 - A batch client is made when the first call needs it (``_kept_clients``). Where there may be none more, a call goes through openai's own code.
 - Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
+- The batch clients send by the HTTP library of the openai that is installed: its mocks and its instrumentation see them. Not by openai's own
+  HTTP client: with that a request takes 2 to 6 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from openai import Omit
 from batchclient._bridge import Bridge
 from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.client import BatchClient
+from batchclient.config import only_given
 from batchclient.errors import ConfigError
+from batchclient.openai._results import http_library
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
@@ -57,7 +61,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     """
     theirs = dict(arguments)
     inherited: Batching | None = theirs.pop("_batching", None)
-    ours = {name: theirs.pop(name) for name in _SETTINGS & theirs.keys()}
+    ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     for name, better in (("timeout_s", "timeout"), ("headers", "default_headers"), ("read_timeout_s", "timeout")):
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
@@ -102,7 +106,13 @@ class _Clients:
 
     def _make(self, key: _Key) -> BatchClient:
         urls, headers = key
-        settings = {"trust_env": self.http_client is None, "retry": _POLICY, **self.timeouts, **self.settings}
+        settings = {
+            "trust_env": self.http_client is None,
+            "retry": _POLICY,
+            "http_backend": http_library().__name__,
+            **self.timeouts,
+            **self.settings,
+        }
         return BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
 
     def bridge(self) -> Bridge:

@@ -26,7 +26,7 @@ from batchclient.types import Reply
 if TYPE_CHECKING:
     from batchclient.openai._calls import Planned
 
-__all__ = ["error_of", "parse", "response_of", "to_process"]
+__all__ = ["error_of", "http_library", "parse", "response_of", "to_process"]
 
 _OF_THE_WIRE = frozenset({"content-length", "content-encoding", "transfer-encoding"})
 """Headers about how the body travelled, which is not how it is handed on."""
@@ -34,7 +34,7 @@ _RAW = "x-stainless-raw-response"
 
 
 @cache
-def _http() -> Any:
+def http_library() -> Any:
     """The HTTP library of the openai that is installed: from its third major on httpx's fork."""
     return import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
 
@@ -60,7 +60,7 @@ def parse(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> Any:
 def request_of(owner: Any, planned: Planned) -> Any:
     """The request that a call would have been, without its body."""
     headers = {} if planned.raw is None else {_RAW: planned.raw}
-    return _http().Request("POST", str(owner.base_url).rstrip("/") + planned.path, headers=headers)
+    return http_library().Request("POST", str(owner.base_url).rstrip("/") + planned.path, headers=headers)
 
 
 def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
@@ -68,7 +68,7 @@ def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
     body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
-    response = _http().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
+    response = http_library().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
     if planned.began:
         response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
     return response

@@ -15,7 +15,8 @@ import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
-from batchclient.transport._body import LONG_BODY_BYTES, Pieces
+from batchclient.transport._body import LONG_BODY_BYTES
+from batchclient.transport._library import library
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
@@ -38,7 +39,7 @@ def make_request(
         return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
     headers = httpx.Headers(headers)
     headers["content-length"] = str(len(content))
-    stream = Pieces(content, _LARGEST_PIECE_BYTES, under_way)
+    stream = library("aiohttp").Pieces(content, _LARGEST_PIECE_BYTES, under_way)
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 

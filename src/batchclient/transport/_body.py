@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Self
 
-import httpx
-
 from batchclient.transport._under_way import UnderWay
 
 __all__ = ["LONG_BODY_BYTES", "Pieces"]
@@ -14,8 +12,10 @@ LONG_BODY_BYTES = 64 * 1024
 """Servers read a shorter one before they refuse it: it is in their sockets' buffers."""
 
 
-class Pieces(httpx.AsyncByteStream):
+class Pieces:
     """No generator, as httpx's own is: trio complains of one that was begun and not ended, as when the server refuses the rest.
+
+    ``_library`` makes a stream of each library's from it.
 
     Args:
         content: the body.

@@ -1,4 +1,4 @@
-"""The calls' way through httpx, or its fork httpx2: the only module that imports it, but for ``_aiohttp`` and ``_body``.
+"""The calls' way through httpx or its fork httpx2 (``_library``).
 
 Rules:
 - Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
@@ -11,8 +11,9 @@ Rules:
   request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
 - No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
+- Our pools are of the library's own ``AsyncHTTPTransport``: mocks and instrumentation of that library find our requests there, or below.
 - A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
-  request was sent. Such a request is sent once more at once, on a socket of its own; this is no attempt and costs no retry.
+  request was sent. Such a request is sent once more at once, on a new pool's socket; this is no attempt and costs no retry.
 - Each request has an id of its own (``_ids``), unless its caller gave one. A reply to another request of ours is none: its connection is closed.
 - ``read_s`` is silence by the clock, also while something comes byte by byte. Our own sockets see to it (``_sockets``), deadlines where they are others'.
 - What the libraries raise is ours when it leaves here (``_exceptions``). A reply's body is ``_response``'s.
@@ -28,20 +29,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import httpx
 
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError, ConnectionLost, ReadTimedOut
 from batchclient.transport import Timeouts, WireRequest, root_of
-from batchclient.transport._body import LONG_BODY_BYTES, Pieces
+from batchclient.transport._body import LONG_BODY_BYTES
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
+from batchclient.transport._library import library
 from batchclient.transport._response import Response
-
-# It imports httpcore, which httpx does with its first transport only: 0.3 s inside somebody's first call.
 from batchclient.transport._sockets import Sockets
 from batchclient.transport._under_way import UnderWay
 
 if TYPE_CHECKING:
+    import httpx
     import httpx2
 
 __all__ = ["HttpxTransport", "check_arguments"]
@@ -56,7 +56,7 @@ _RACE_S = 1.0
 
 
 def check_arguments(http_client: object, http_backend: str) -> None:
-    """Refuse what cannot work.
+    """Refuse what cannot work, and import what sends.
 
     Raises:
         ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
@@ -68,23 +68,22 @@ def check_arguments(http_client: object, http_backend: str) -> None:
         )
     if http_client is not None and getattr(http_client, "is_closed", False):
         raise ConfigError("the http_client is closed", field="http_client")
-    if http_backend == "aiohttp":
-        try:
-            import httpx_aiohttp  # noqa: F401
-        except ImportError as error:
-            message = "http_backend='aiohttp' needs the extra: pip install 'batchclient[aiohttp]'"
-            raise ConfigError(message, field="http_backend") from error
+    try:
+        library(http_backend)
+    except ImportError as error:
+        message = f"http_backend={http_backend!r} needs the extra: pip install 'batchclient[{http_backend}]'"
+        raise ConfigError(message, field="http_backend") from error
 
 
 class HttpxTransport:
-    """Sends requests to one base URL through httpx.
+    """Sends requests to one base URL.
 
     Args:
         base_url: without a trailing slash; a query in it goes with every request.
         headers: sent with every request.
         max_response_bytes: cap on a decoded body.
         client: the user's own client, of httpx or of httpx2; never sharded, never closed.
-        backend: ``"httpx"`` or ``"aiohttp"`` (the extra of that name).
+        backend: ``"httpx"``, or ``"httpx2"`` or ``"aiohttp"`` (the extras of those names).
         trust_env: whether proxies and certificates may come from the environment.
     """
 
@@ -101,7 +100,8 @@ class HttpxTransport:
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
         self._address = f" to {self._base_url}"
-        self._headers = _Headers(
+        self._library = library(backend)
+        self._headers = self._library.Headers(
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
         self._cap = max_response_bytes
@@ -112,7 +112,7 @@ class HttpxTransport:
         self._pools: list[_Pool] = []
         self._retired: list[_Pool] = []
         self._closing: set[asyncio.Future[None]] = set()
-        self._urls: dict[tuple[str, bool], httpx.URL] = {}
+        self._urls: dict[tuple[str, bool], Any] = {}
         given = _ID in self._headers or (client is not None and _ID in client.headers)
         self._ids = None if given else RequestIds()
 
@@ -124,10 +124,11 @@ class HttpxTransport:
         url = self._urls.get((request.path, request.from_root))
         if url is None:
             base = root_of(self._base_url) if request.from_root else self._base_url
-            self._urls[request.path, request.from_root] = url = httpx.URL(base + request.path + self._query)
+            url = self._library.http.URL(base + request.path + self._query)
+            self._urls[request.path, request.from_root] = url
         headers = self._headers
         if request.headers:
-            headers = _Headers(headers)
+            headers = self._library.Headers(headers)
             headers.update(request.headers)
         content = request.body or None
         seconds = {
@@ -151,16 +152,19 @@ class HttpxTransport:
         else:
             # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
             seconds["pool"] = 0.0
-            wire = httpx.Request(request.method, url, content=content, headers=headers, extensions=extensions)
+            wire = self._library.http.Request(
+                request.method, url, content=content, headers=headers, extensions=extensions
+            )
             if _is_long(request):
-                wire.stream = Pieces(request.body, len(request.body), under_way)
+                wire.stream = self._library.Pieces(request.body, len(request.body), under_way)
         return await self._send_in_pools(wire, request, under_way, timeouts.read_s)
 
     async def _send_in_pools(
-        self, wire: httpx.Request, request: WireRequest, under_way: UnderWay, silence_s: float | None
+        self, wire: Any, request: WireRequest, under_way: UnderWay, silence_s: float | None
     ) -> Response:
         await self._close_idle()
         pool = self._pool()
+        again = False
         while True:
             pool.used += 1
             under_way.watch()
@@ -168,7 +172,7 @@ class HttpxTransport:
             try:
                 sending = pool.transport.handle_async_request(wire)
                 response = await (under_way.within_silence(sending) if self._backend == "aiohttp" else sending)
-            except httpx.PoolTimeout as error:
+            except self._library.http.PoolTimeout as error:
                 pool.used -= 1
                 if pool.fresh:
                     raise translated(error, self._address) from error
@@ -180,13 +184,14 @@ class HttpxTransport:
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
-                if not under_way.fresh and under_way.age_s < _RACE_S and _is_break(error):
-                    # The others of this pool may have been closed as well. A new pool has fresh sockets only, so that this ends.
+                if not again and not under_way.fresh and under_way.age_s < _RACE_S and _is_break(error):
+                    # The others of this pool may have been closed as well; a new pool has fresh sockets only. Once: a mock tells of no connecting.
+                    again = True
                     pool = self._new_pool()
                     continue
                 if isinstance(error, TimeoutError):
                     raise ReadTimedOut(SILENT) from error
-                if isinstance(error, httpx.TransportError) or is_aiohttps(error):
+                if is_of(type(error), "TransportError") or is_aiohttps(error):
                     raise self._translated(error, request, under_way) from cause_of(error)
                 raise
             pool.fresh = False
@@ -277,8 +282,9 @@ class HttpxTransport:
         self._pools.append(pool)
         return pool
 
-    def _make_transport(self) -> httpx.AsyncBaseTransport:
-        limits = httpx.Limits(
+    def _make_transport(self) -> Any:
+        http = self._library.http
+        limits = http.Limits(
             max_connections=_CONNECTIONS_PER_POOL,
             max_keepalive_connections=_CONNECTIONS_PER_POOL,
             keepalive_expiry=_KEEPALIVE_S,
@@ -289,15 +295,16 @@ class HttpxTransport:
             from batchclient.transport._aiohttp import make_transport
 
             return make_transport(self._tls, limits, trust_env=self._trust_env)
-        proxy = _proxy_from_environment(self._base_url) if self._trust_env else None
-        made = httpx.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=proxy)
-        # httpx has no argument for it.
-        made._pool._network_backend = Sockets()
+        proxy = _proxy_from_environment(http, self._base_url) if self._trust_env else None
+        made = http.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=proxy)
+        # There is no argument for it.
+        made._pool._network_backend = Sockets(self._library.core)
         return made
 
     def _make_tls(self) -> ssl.SSLContext:
         if self._base_url.startswith("https:"):
-            return httpx.create_ssl_context(trust_env=self._trust_env)
+            made: ssl.SSLContext = self._library.http.create_ssl_context(trust_env=self._trust_env)
+            return made
         # Reading the certificate store takes some 20 ms and plain HTTP needs none. This context trusts nobody.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -310,17 +317,10 @@ class HttpxTransport:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-class _Headers(httpx.Headers):
-    """Headers that do not show their values; httpx's hide those of two names only."""
-
-    def __repr__(self) -> str:
-        return f"<headers {', '.join(self)}>"
-
-
 class _Pool:
     __slots__ = ("fresh", "retired", "transport", "used", "used_at")
 
-    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+    def __init__(self, transport: Any) -> None:
         self.transport = transport
         self.used = 0
         self.used_at = time.monotonic()
@@ -334,17 +334,18 @@ def _is_long(request: WireRequest) -> bool:
 
 def _is_break(error: BaseException) -> bool:
     """Whether the connection ended before the answer's headers, and not because of anything in them."""
-    if isinstance(error, httpx.RemoteProtocolError):
+    if is_of(type(error), "RemoteProtocolError"):
         return "without sending a response" in str(error)
-    return isinstance(error, (httpx.ReadError, httpx.WriteError)) or type(error.__cause__).__name__ in AIOHTTP_BREAKS
+    return is_of(type(error), "ReadError", "WriteError") or type(error.__cause__).__name__ in AIOHTTP_BREAKS
 
 
-def _proxy_from_environment(base_url: str) -> httpx.Proxy | None:
+def _proxy_from_environment(http: Any, base_url: str) -> Any:
+    """A proxy of the library's, or ``None``."""
     from urllib.request import getproxies, proxy_bypass
 
-    url = httpx.URL(base_url)
+    url = http.URL(base_url)
     if proxy_bypass(url.host):
         return None
     proxies = getproxies()
     found = proxies.get(url.scheme) or proxies.get("all")
-    return httpx.Proxy(found) if found else None
+    return http.Proxy(found) if found else None

@@ -1,4 +1,4 @@
-"""The sockets of our own pools, below httpcore, which reads and writes HTTP on them.
+"""The sockets of our own pools, below httpcore or its fork httpcore2, which reads and writes HTTP on them.
 
 Rules:
 - A socket is read all the time, also while a request is written: an early refusal is read before the reset that follows it.
@@ -6,6 +6,7 @@ Rules:
   header, an interim reply or a chunk's length does not break it.
 - Between two requests nothing may come. What comes all the same is another request's reply, and the socket is closed unread.
 - A tunnel through a proxy is part of the connecting: the proxy's word is waited for no longer than that.
+- Whoever makes them says which of the two is above: it understands no exceptions but its own.
 - On asyncio no cancel scope is opened: httpcore's own streams open one per read and write, which cost half of a call.
 """
 
@@ -25,8 +26,6 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any, cast
 
-import httpcore
-
 __all__ = ["Sockets", "Stream", "is_readable"]
 
 _LONGEST_UNREAD_BYTES = 64 * 1024
@@ -40,15 +39,23 @@ _NEXT_ADDRESS_S = 0.25
 """RFC 8305, "Connection Attempt Delay"."""
 
 
-class Stream(httpcore.AsyncNetworkStream):
-    """What asyncio's and trio's sockets have in common: when silence began, and when nothing may come."""
+class Stream:
+    """What asyncio's and trio's sockets have in common: when silence began, and when nothing may come.
+
+    Args:
+        core: httpcore or httpcore2.
+        connect_s: the time for the connecting, seconds.
+    """
 
     heard = True
     """Set when something whole has come, or the reader was busy: silence begins anew."""
     _silent_since = 0.0
     _at_rest = False
-    _connect_s: float | None = None
     _tunnels = False
+
+    def __init__(self, core: Any, connect_s: float | None) -> None:
+        self._core = core
+        self._connect_s = connect_s
 
     def rest(self) -> None:
         """The reply is over: nothing may come before the next request."""
@@ -66,13 +73,14 @@ class Stream(httpcore.AsyncNetworkStream):
             timeout = self._connect_s
         return math.inf if timeout is None else self._silent_since + timeout - now
 
-    def _silence(self) -> httpcore.TimeoutException:
-        return httpcore.ConnectTimeout() if self._tunnels else httpcore.ReadTimeout()
+    def _silence(self) -> Exception:
+        kind: type[Exception] = self._core.ConnectTimeout if self._tunnels else self._core.ReadTimeout
+        return kind()
 
 
 class _AsyncioStream(Stream, asyncio.Protocol):
-    def __init__(self, connect_s: float | None) -> None:
-        self._connect_s = connect_s
+    def __init__(self, core: Any, connect_s: float | None) -> None:
+        super().__init__(core, connect_s)
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", None)
         self._unread: deque[bytes] = deque()
@@ -151,7 +159,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
                 raise self._silence()
             if not self._unread:
                 if self._error is not None:
-                    raise httpcore.ReadError(str(self._error)) from self._error
+                    raise self._core.ReadError(str(self._error)) from self._error
                 return b""
         data = self._unread.popleft()
         if len(data) > max_bytes:
@@ -175,15 +183,15 @@ class _AsyncioStream(Stream, asyncio.Protocol):
                 self._drop()
         self._wrote(buffer)
         if self._lost or self._refused_early():
-            raise httpcore.WriteError("the connection was closed")
+            raise self._core.WriteError("the connection was closed")
         self._transport.write(buffer)
         if self._full:
             left_s = math.inf if timeout is None else timeout
             if not await self._something(left_s, self._still_to_write):
-                raise httpcore.WriteError if self._unread else httpcore.WriteTimeout
+                raise self._core.WriteError if self._unread else self._core.WriteTimeout
             self.heard = True
             if self._full or self._lost:
-                raise httpcore.WriteError(str(self._error or "the server answered before it had read the request"))
+                raise self._core.WriteError(str(self._error or "the server answered before it had read the request"))
 
     def _still_to_write(self) -> bool:
         return self._full and not self._ended and not self._refused_early()
@@ -220,7 +228,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
     ) -> Stream:
         if self._unread:
             self._drop()
-            raise httpcore.ConnectError("the server spoke before the TLS handshake")
+            raise self._core.ConnectError("the server spoke before the TLS handshake")
         try:
             async with asyncio.timeout(timeout):
                 transport = await self._loop.start_tls(
@@ -228,10 +236,10 @@ class _AsyncioStream(Stream, asyncio.Protocol):
                 )
         except TimeoutError as error:
             self._transport.abort()
-            raise httpcore.ConnectTimeout from error
+            raise self._core.ConnectTimeout from error
         except OSError as error:
             self._transport.abort()
-            raise httpcore.ConnectError(str(error)) from error
+            raise self._core.ConnectError(str(error)) from error
         self._transport = cast("asyncio.Transport", transport)
         self._tunnels = False
         return self
@@ -246,12 +254,12 @@ class _AsyncioStream(Stream, asyncio.Protocol):
 class _TrioStream(Stream):
     """Around httpcore's own: trio reads a socket when it is asked to, so that all is still in the kernel."""
 
-    def __init__(self, inner: httpcore.AsyncNetworkStream, connect_s: float | None) -> None:
+    def __init__(self, core: Any, connect_s: float | None, inner: Any) -> None:
         import trio
 
+        super().__init__(core, connect_s)
         self._trio = trio
         self._inner = inner
-        self._connect_s = connect_s
         self._lost = False
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -259,9 +267,10 @@ class _TrioStream(Stream):
             return b""
         left_s = max(0.0, self._patience_s(timeout, self._trio.current_time()))
         try:
-            return await self._inner.read(max_bytes, left_s)
-        except httpcore.ReadTimeout:
+            data: bytes = await self._inner.read(max_bytes, left_s)
+        except self._core.ReadTimeout:
             raise self._silence() from None
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if not buffer:
@@ -272,7 +281,7 @@ class _TrioStream(Stream):
                 self._lost = True
                 await self._inner.aclose()
         if self._lost:
-            raise httpcore.WriteError("the connection was closed")
+            raise self._core.WriteError("the connection was closed")
         self._wrote(buffer)
         if len(buffer) <= _LONGEST_BLIND_WRITE_BYTES or self._inner.get_extra_info("ssl_object") is not None:
             await self._inner.write(buffer, timeout)
@@ -296,11 +305,11 @@ class _TrioStream(Stream):
             nursery.start_soon(watch)
             try:
                 await self._inner.write(buffer, timeout)
-            except (httpcore.NetworkError, httpcore.TimeoutException) as error:
+            except (self._core.NetworkError, self._core.TimeoutException) as error:
                 failed = error
             nursery.cancel_scope.cancel()
         if refused:
-            raise httpcore.WriteError("the server answered before it had read the request")
+            raise self._core.WriteError("the server answered before it had read the request")
         if failed is not None:
             raise failed
 
@@ -310,7 +319,8 @@ class _TrioStream(Stream):
     async def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> Stream:
-        return _TrioStream(await self._inner.start_tls(ssl_context, server_hostname, timeout), self._connect_s)
+        inner = await self._inner.start_tls(ssl_context, server_hostname, timeout)
+        return _TrioStream(self._core, self._connect_s, inner)
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":
@@ -318,8 +328,15 @@ class _TrioStream(Stream):
         return self._inner.get_extra_info(info)
 
 
-class Sockets(httpcore.AsyncNetworkBackend):
-    """Makes them, for whichever library runs the caller."""
+class Sockets:
+    """Makes them, for whichever library runs the caller.
+
+    Args:
+        core: httpcore or httpcore2, which is given them.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
 
     async def connect_tcp(
         self,
@@ -331,18 +348,18 @@ class Sockets(httpcore.AsyncNetworkBackend):
     ) -> Stream:
         loop = asyncio._get_running_loop()
         if loop is None:
-            inner = await httpcore.TrioBackend().connect_tcp(host, port, timeout, local_address, socket_options)
-            return _TrioStream(inner, timeout)
+            inner = await self._core.TrioBackend().connect_tcp(host, port, timeout, local_address, socket_options)
+            return _TrioStream(self._core, timeout, inner)
         local = None if local_address is None else (local_address, 0)
         try:
             async with asyncio.timeout(timeout):
                 transport, stream = await loop.create_connection(
-                    partial(_AsyncioStream, timeout), host, port, local_addr=local, **_racing(loop, host)
+                    partial(_AsyncioStream, self._core, timeout), host, port, local_addr=local, **_racing(loop, host)
                 )
         except TimeoutError as error:
-            raise httpcore.ConnectTimeout from error
+            raise self._core.ConnectTimeout from error
         except OSError as error:
-            raise httpcore.ConnectError(str(error)) from error
+            raise self._core.ConnectError(str(error)) from error
         # What is written is with the kernel then: silence begins when a request is sent, not when it is queued here.
         transport.set_write_buffer_limits(0)
         for option in socket_options or ():
@@ -376,7 +393,7 @@ def is_readable(file: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _holds_more(stream: httpcore.AsyncNetworkStream) -> bool:
+def _holds_more(stream: Any) -> bool:
     """Whether TLS holds bytes that were not read."""
     tls = stream.get_extra_info("ssl_object")
     if tls is None:

@@ -1,0 +1,63 @@
+"""httpx, or its fork httpx2: the same names, other classes. The only module that imports them, but for ``_aiohttp``.
+
+Rules:
+- A library is imported when it is asked for: httpx2 may be missing, and whoever sends by it needs no httpx.
+- With it comes what is below it, httpcore or httpcore2. The libraries import that with their first transport: 0.3 s inside somebody's first call.
+- A library takes parts of a request of its own classes only. So ours are made for each.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from batchclient.transport._body import Pieces
+
+__all__ = ["Library", "library"]
+
+
+class Library:
+    """One of the two.
+
+    Args:
+        http: the module ``httpx`` or ``httpx2``.
+        core: the module ``httpcore`` or ``httpcore2``, whose exceptions ``http`` understands.
+    """
+
+    def __init__(self, http: Any, core: Any) -> None:
+        self.http = http
+        self.core = core
+        self.Headers: Any = type("Headers", (_Headers, http.Headers), {})
+        self.Pieces: Any = type("Pieces", (Pieces, http.AsyncByteStream), {})
+
+    def __repr__(self) -> str:
+        return f"<Library {self.http.__name__}>"
+
+
+_made = cache(Library)
+
+
+def library(backend: str) -> Library:
+    """Return what an ``http_backend`` sends by; above aiohttp there is httpx.
+
+    Raises:
+        ImportError: it is missing, or aiohttp is.
+    """
+    if backend == "httpx2":
+        import httpcore2
+        import httpx2
+
+        return _made(httpx2, httpcore2)
+    import httpcore
+    import httpx
+
+    if backend == "aiohttp":
+        import httpx_aiohttp  # noqa: F401  # for ``_aiohttp``, which is imported later
+    return _made(httpx, httpcore)
+
+
+class _Headers:
+    """Headers that do not show their values; the libraries' own hide those of two names only."""
+
+    def __repr__(self) -> str:
+        return f"<headers {', '.join(self)}>"  # type: ignore[arg-type]  # a mapping, behind one of the libraries'
