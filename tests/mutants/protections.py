@@ -957,6 +957,20 @@ PROTECTIONS = (
         "tests/transport/test_silence.py::test_what_comes_byte_by_byte_is_silence",
     ),
     Protection(
+        "a request on a connection that broke goes again once",
+        "src/batchclient/transport/_httpx.py",
+        "if not again and not under_way.fresh",
+        "if not under_way.fresh",
+        "tests/transport/test_mocks_of_httpx2.py::test_a_mocked_break_of_a_connection_ends_the_call",
+    ),
+    Protection(
+        "the drop-in sends by openai's HTTP library",
+        "src/batchclient/openai/_batching.py",
+        '            "http_backend": http_library().__name__,\n',
+        "",
+        "tests/transport/test_mocks_of_httpx2.py::test_pytest_httpx2_answers_what_would_be_sent",
+    ),
+    Protection(
         "an early refusal ends the writing",
         "src/batchclient/transport/_sockets.py",
         "return self._full and not self._ended and not self._refused_early()",

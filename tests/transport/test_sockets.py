@@ -530,9 +530,7 @@ def test_the_same_on_trio(backend, max_tokens):
     texts, closed = [], []
 
     async def main(url):
-        async with BatchClient(
-            url, model="m", detect=False, limit=16, max_list=4, http_backend=backend
-        ) as client:
+        async with BatchClient(url, model="m", detect=False, limit=16, max_list=4, http_backend=backend) as client:
 
             async def call(prompt):
                 texts.append((prompt, (await client.complete(prompt, max_tokens=max_tokens)).text))
