@@ -115,7 +115,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             token ids. Chats with a given length are then sent as completions, in lists that stream; no reasoning or tool parser sees them.
         count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
         on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
-        http_backend: ``"httpx"``; or, with the extra of the same name, ``"httpx2"`` for its fork or ``"aiohttp"`` for a faster path.
+        http_backend: the library that sends, and whose mocks see what is sent: ``"httpx"``; or, with
+            the extra of the same name, ``"httpx2"``, its fork, or ``"aiohttp"``, a faster path.
         trust_env: whether proxies and certificates may come from environment variables.
         detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
             its model's length; on by default, except with an ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.

@@ -111,7 +111,14 @@ def test_quiet(cli_map, tmp_path, out):
 
 
 @pytest.mark.parametrize(
-    "options", [["--preset", "latency"], ["--limit", 1], ["--max-list", 1], ["--http-backend", "aiohttp"]]
+    "options",
+    [
+        ["--preset", "latency"],
+        ["--limit", 1],
+        ["--max-list", 1],
+        ["--http-backend", "aiohttp"],
+        ["--http-backend", "httpx2"],
+    ],
 )
 def test_settings_reach_the_client(cli_map, tmp_path, out, options, server):
     assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(20)), "-o", out, *options).exit_code == 0

@@ -73,7 +73,7 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
             await asyncio.gather(*(client.complete(f"after {n}", max_tokens=1) for n in range(4 * CALLS_AT_ONCE)))
         transport = client._runner._transports[0]
         pools = transport._pools + transport._retired
-        held = sum(len(pool.transport._pool._requests) for pool in pools) if http_backend == "httpx" else 0
+        held = sum(len(pool.transport._pool._requests) for pool in pools) if http_backend != "aiohttp" else 0
         in_flight = client.statistics().in_flight
         assert len(client._runner._tasks) == 0
     return Left(cancelled, answered, sum(pool.used for pool in pools), held, in_flight)

@@ -146,13 +146,14 @@ async def test_the_environment_is_not_asked(server, monkeypatch, tmp_path):
     assert "authorization" not in route.calls[0].request.headers
 
 
-async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypatch):
+@pytest.mark.parametrize("backend", ["httpx", "httpx2"])
+async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypatch, backend):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     from batchclient.transport._httpx import HttpxTransport
 
-    transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True)
+    transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True, backend=backend)
     assert type(transport._make_transport()._pool).__name__ == "AsyncHTTPProxy"
     monkeypatch.setenv("NO_PROXY", "server.test")
     assert type(transport._make_transport()._pool).__name__ == "AsyncConnectionPool"

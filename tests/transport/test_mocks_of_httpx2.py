@@ -131,3 +131,12 @@ async def test_another_backend_that_was_asked_for_is_used(url, httpx2_mock, resp
         answer = await http.post(f"{url}/completions", json={"prompt": "p", **ASKED})
     assert answer.json()["choices"][0]["text"] == " fine"
     assert route.call_count == 2
+
+
+async def test_a_backend_of_none_is_the_default(url, httpx2_mock):
+    route = httpx2_mock.post(f"{url}/completions").mock(side_effect=respx_vllm(" fine"))
+    async with AsyncOpenAI(base_url=url, api_key="k", http_backend=None) as client:
+        await client.completions.create(prompt="p", **ASKED)
+    async with httpx2.AsyncClient(transport=BatchTransport(http_backend=None)) as http:
+        await http.post(f"{url}/completions", json={"prompt": "p", **ASKED})
+    assert route.call_count == 2

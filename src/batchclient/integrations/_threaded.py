@@ -1,4 +1,4 @@
-"""A blocking transport that a user gave, for shared requests: those are made in an event loop."""
+"""A blocking transport of a user's, as an async one: an event loop sends the shared requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_THREADS = 64
 
 
 class Threaded:
-    """A blocking transport, request by request in a thread. A reply is read whole before it is handed on.
+    """A blocking transport, request by request in a thread. Replies are read whole.
 
     Args:
         transport: one of ``library``'s.

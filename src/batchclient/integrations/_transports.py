@@ -3,8 +3,10 @@
 Rules:
 - What may share a request (``_requests``) goes through a ``BatchClient`` (``_batcher``); everything else, and what that client refuses, goes to the inner
   transport as it came, streams included.
-- A transport that was given carries all requests, the shared ones too, in a client of its library, and is closed with this one. Else shared requests have
-  pools of ours, of the library's own transports, and the rest goes over one more of those, made when it is needed, in each event loop afresh.
+- A transport that was given carries all requests, the shared ones too, in a client of its library.
+  It is closed with this one.
+- Else shared requests have pools of ours, of the library's own transports. The rest goes over one
+  more of those, made when it is needed, in each event loop afresh.
 """
 
 from __future__ import annotations
@@ -119,7 +121,8 @@ class AsyncBatching(Batching):
         max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
             ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
         labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
-        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …; ``http_backend`` is this transport's library unless given.
+        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
+            By default ``http_backend`` is this transport's library.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.

@@ -6,8 +6,9 @@ Rules:
 - A batch client is made when the first call needs it (``_kept_clients``). Where there may be none more, a call goes through openai's own code.
 - Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
-- The batch clients send by the HTTP library of the openai that is installed: its mocks and its instrumentation see them. Not by openai's own
-  HTTP client: with that a request takes 2 to 6 ms.
+- The batch clients send by the HTTP library of the openai that is installed, so that its mocks and
+  its instrumentation see their requests. Not by openai's own HTTP client, which takes 2 to 6 ms a
+  request.
 """
 
 from __future__ import annotations

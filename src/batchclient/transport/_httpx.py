@@ -11,9 +11,11 @@ Rules:
   request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
 - No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
   ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
-- Our pools are of the library's own ``AsyncHTTPTransport``: mocks and instrumentation of that library find our requests there, or below.
+- Our pools are of the library's own ``AsyncHTTPTransport``, where its mocks and its instrumentation
+  look for requests, or below it.
 - A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
-  request was sent. Such a request is sent once more at once, on a new pool's socket; this is no attempt and costs no retry.
+  request was sent. Such a request is sent once more at once, on a new pool's socket. This is no
+  attempt and costs no retry. Not twice: a mock tells of no connecting, so that it always looks used.
 - Each request has an id of its own (``_ids``), unless its caller gave one. A reply to another request of ours is none: its connection is closed.
 - ``read_s`` is silence by the clock, also while something comes byte by byte. Our own sockets see to it (``_sockets``), deadlines where they are others'.
 - What the libraries raise is ours when it leaves here (``_exceptions``). A reply's body is ``_response``'s.
@@ -185,7 +187,7 @@ class HttpxTransport:
                 if pool.retired:
                     await self._retire(pool)
                 if not again and not under_way.fresh and under_way.age_s < _RACE_S and _is_break(error):
-                    # The others of this pool may have been closed as well; a new pool has fresh sockets only. Once: a mock tells of no connecting.
+                    # The others of this pool may have been closed as well. A new pool has fresh sockets only.
                     again = True
                     pool = self._new_pool()
                     continue

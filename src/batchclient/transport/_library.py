@@ -1,8 +1,10 @@
-"""httpx, or its fork httpx2: the same names, other classes. The only module that imports them, but for ``_aiohttp``.
+"""httpx, or its fork httpx2: the same names, other classes.
 
 Rules:
-- A library is imported when it is asked for: httpx2 may be missing, and whoever sends by it needs no httpx.
-- With it comes what is below it, httpcore or httpcore2. The libraries import that with their first transport: 0.3 s inside somebody's first call.
+- Nothing else here imports them, but for ``_aiohttp``.
+- A library is imported when it is asked for: httpx2 may be missing, and it needs no httpx.
+- With it comes httpcore or httpcore2, which is below it. The library itself would import that with
+  its first transport: 0.3 s inside somebody's first call.
 - A library takes parts of a request of its own classes only. So ours are made for each.
 """
 
@@ -60,4 +62,5 @@ class _Headers:
     """Headers that do not show their values; the libraries' own hide those of two names only."""
 
     def __repr__(self) -> str:
-        return f"<headers {', '.join(self)}>"  # type: ignore[arg-type]  # a mapping, behind one of the libraries'
+        # A class of the library's makes it a mapping.
+        return f"<headers {', '.join(self)}>"  # type: ignore[arg-type]

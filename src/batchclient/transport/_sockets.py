@@ -1,4 +1,4 @@
-"""The sockets of our own pools, below httpcore or its fork httpcore2, which reads and writes HTTP on them.
+"""The sockets of our own pools. httpcore, or its fork httpcore2, reads and writes HTTP on them.
 
 Rules:
 - A socket is read all the time, also while a request is written: an early refusal is read before the reset that follows it.
@@ -40,7 +40,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class Stream:
-    """What asyncio's and trio's sockets have in common: when silence began, and when nothing may come.
+    """What asyncio's and trio's sockets share: when silence began, and when nothing may come.
 
     Args:
         core: httpcore or httpcore2.
