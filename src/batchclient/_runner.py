@@ -130,6 +130,8 @@ class Runner:
         self._timer_at = 0.0
         self._readers: dict[int, Callable[[], None]] = {}
         self._readers_started = 0
+        self.waited_for: list[object] = []
+        """Maps that somebody waits for a row of. Nothing else need hold them then, nor the tasks that wait."""
         self._drained = anyio.Event()
         self._over = False
         self.watches_stalls = False

@@ -8,6 +8,8 @@ Rules:
 - A document that cannot be used is a row with an error; it stops nothing.
 - A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
   it: rows and reader know it weakly.
+- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and the task that waits
+  may have no other holder.
 """
 
 from __future__ import annotations
@@ -200,6 +202,7 @@ class Map(AsyncIterator[MapResult]):
         if self._runner is None:
             await self.begin()
         while not self._closed:
+            assert self._runner is not None, "a map that has begun has a runner"
             pressed = self._iterator is not None and self._read_slice()
             if pressed:
                 # Also where rows are ready: they may be many, and each would read another slice.
@@ -215,7 +218,12 @@ class Map(AsyncIterator[MapResult]):
                 continue
             if self._something is None or self._something.is_set():
                 self._something = anyio.Event()
-            await self._something.wait()
+            waited_for = self._runner.waited_for
+            waited_for.append(self)
+            try:
+                await self._something.wait()
+            finally:
+                waited_for.remove(self)
         raise StopAsyncIteration
 
     def _begin(self) -> None:
