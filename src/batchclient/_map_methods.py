@@ -36,6 +36,11 @@ _MAPPED = {
 """The calls that a map can make, one per document."""
 
 
+_LEAST_LOOK_AHEAD = 1024
+_LIMITS_AHEAD = 4
+"""Rows that are open per row in flight: some wait for company, and in a map in order some wait for one before them."""
+
+
 class MapMethods(CallMethods):
     """What ``BatchClient`` can be asked for many documents at once."""
 
@@ -116,7 +121,7 @@ class MapMethods(CallMethods):
             return_exceptions: put errors into the list instead of raising the first one.
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × limit, at least 1,024.
+            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints together, at least 1,024.
             response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
             params: as for ``complete``.
 
@@ -215,7 +220,13 @@ class MapMethods(CallMethods):
             docs,
             make_request,
             self._start,
-            look_ahead or max(1024, 4 * self._settings.highest_limit),
+            self._look_ahead if look_ahead is None else lambda: look_ahead,
             ordered=ordered,
             prepare=self._find_model if model is None else None,
         )
+
+    def _look_ahead(self) -> int:
+        """How many rows of a map may be open, where the caller does not say: enough to keep every server busy."""
+        runner = self._runner
+        together = 0 if runner is None else runner.core.total_limit
+        return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))

@@ -138,7 +138,7 @@ class SyncMap(_Fetched[MapResult]):
         self._documents = documents
         self._prompt = prompt
         self._iterator: Iterator[Any] | None = None
-        self._room = rows._look_ahead
+        self._room = rows.room
         """Documents that may be read before the next row is taken."""
 
     def close(self) -> None:
@@ -271,4 +271,4 @@ async def _step(rows: Map, feed: Feed, read: _Slice) -> tuple[list[MapResult] | 
             return None, 0
     while (row := rows.take()) is not None:
         ready.append(row)
-    return ready, rows._look_ahead - (rows._read - rows._yielded) - len(feed.documents)
+    return ready, rows.room - len(feed.documents)

@@ -3,8 +3,9 @@
 Rules:
 - A row is *open* from when its document is read until it is yielded. At most ``look_ahead`` rows are open; so memory is
   flat, and reading stops while results are not taken.
-- A synchronous iterable is read when results are asked for, in slices of a few milliseconds, so that a slow one does not
-  keep the event loop from the rows under way. An async iterable has a reader task of its own.
+- A synchronous iterable is read when results are asked for. An async iterable has a reader task of its own.
+- After a few milliseconds of reading, or of handing out rows, the event loop has a turn. After as many of reading, rows that
+  are ready are handed out for as long: neither a slow source nor a long look-ahead makes them late.
 - A document that cannot be used is a row with an error; it stops nothing.
 - A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
   it: rows and reader know it weakly.
@@ -15,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from collections import deque
 from collections.abc import (
@@ -43,6 +45,7 @@ from batchclient.types import Completion, MapResult
 __all__ = ["Finish", "Map", "Row"]
 
 _SLICE_S = 0.004
+"""How long documents are read, or rows handed out, before the event loop has a turn."""
 
 MakeRequest = Callable[[Any, "Row", Runner], Request]
 Finish = Callable[[Completion], Completion]
@@ -97,7 +100,7 @@ class Map(AsyncIterator[MapResult]):
         documents: Iterable[Any] | AsyncIterable[Any],
         make_request: MakeRequest,
         start: Callable[[], Runner],
-        look_ahead: int,
+        look_ahead: Callable[[], int],
         *,
         ordered: bool,
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
@@ -108,12 +111,16 @@ class Map(AsyncIterator[MapResult]):
         self._make_request = make_request
         self._start = start
         self._look_ahead = look_ahead
+        """How many rows may be open now: endpoints come and go, and limits change."""
         self._ordered = ordered
         self._iterator: Iterator[Any] | None = None
         self._stop_reader: Callable[[], object] | None = None
         self._runner: Runner | None = None
         self._read = 0
         self._yielded = 0
+        self._turn_ends = math.inf
+        self._may_read = True
+        """Whether documents are read before a row that is ready is handed out."""
         self._exhausted = False
         self._source_error: Exception | None = None
         self._rows: dict[int, Row] = {}
@@ -170,6 +177,11 @@ class Map(AsyncIterator[MapResult]):
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
         return [request for row in self._rows.values() if (request := row.request) is not None]
 
+    @property
+    def room(self) -> int:
+        """How many documents may be read now."""
+        return self._look_ahead() - (self._read - self._yielded)
+
     def take(self) -> MapResult | None:
         """Return the next row, if it has finished."""
         row = self._take()
@@ -203,10 +215,15 @@ class Map(AsyncIterator[MapResult]):
             await self.begin()
         while not self._closed:
             assert self._runner is not None, "a map that has begun has a runner"
-            pressed = self._iterator is not None and self._read_slice()
-            if pressed:
-                # Also where rows are ready: they may be many, and each would read another slice.
+            clock = self._runner.backend.now
+            if clock() >= self._turn_ends:
                 await anyio.lowlevel.checkpoint()
+                self._turn_ends = clock() + _SLICE_S
+                self._may_read = True
+            if self._iterator is not None and self._may_read and self._read_slice():
+                await anyio.lowlevel.checkpoint()
+                self._turn_ends = clock() + _SLICE_S
+                self._may_read = False
             result = self.take()
             if result is not None:
                 return result
@@ -214,7 +231,8 @@ class Map(AsyncIterator[MapResult]):
                 if self._source_error is not None:
                     raise self._source_error
                 raise StopAsyncIteration
-            if pressed:
+            if not self._may_read:
+                self._may_read = True
                 continue
             if self._something is None or self._something.is_set():
                 self._something = anyio.Event()
@@ -224,6 +242,7 @@ class Map(AsyncIterator[MapResult]):
                 await self._something.wait()
             finally:
                 waited_for.remove(self)
+            self._turn_ends = clock() + _SLICE_S
         raise StopAsyncIteration
 
     def _begin(self) -> None:
@@ -231,7 +250,7 @@ class Map(AsyncIterator[MapResult]):
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
             self._stop_reader = runner.start_reader(
-                partial(_read_async, source, self._weakly), partial(_on_client_closed, self._weakly)
+                partial(_read_async, source, self._weakly, runner.backend.now), partial(_on_client_closed, self._weakly)
             )
         else:
             assert source is not None
@@ -261,14 +280,15 @@ class Map(AsyncIterator[MapResult]):
     def _read_slice(self) -> bool:
         """Read documents until the look-ahead is full, the source is empty, or the time is up; return whether it is."""
         assert self._iterator is not None and self._runner is not None
-        if self._exhausted or self._read - self._yielded >= self._look_ahead:
+        room = self.room
+        if self._exhausted or room <= 0:
             return False
         if self._runner.ended:
             self._on_exhausted(ClientClosed("the client was closed before all documents were read"))
             return False
         now = self._runner.backend.now
         until = now() + _SLICE_S
-        while self._read - self._yielded < self._look_ahead:
+        for _ in range(room):
             try:
                 document = next(self._iterator)
             except StopIteration:
@@ -285,7 +305,7 @@ class Map(AsyncIterator[MapResult]):
 
     def _wait_for_room(self) -> anyio.Event | None:
         """The event that is set when another document may be read; ``None`` if it may be now."""
-        if self._read - self._yielded < self._look_ahead:
+        if self.room > 0:
             return None
         self._room = anyio.Event()
         return self._room
@@ -329,9 +349,10 @@ class Map(AsyncIterator[MapResult]):
         return f"{name.hex()}-{number}"
 
 
-async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map]) -> None:
+async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map], clock: Callable[[], float]) -> None:
     """Read an async iterable for as long as its map is there."""
     failure: Exception | None = None
+    turn_ends = clock() + _SLICE_S
     try:
         async for document in source:
             rows = owner()
@@ -347,6 +368,10 @@ async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map]) -> No
                     return
                 room = rows._wait_for_room()
             del rows
+            # The source itself may never wait.
+            if clock() >= turn_ends:
+                await anyio.lowlevel.checkpoint()
+                turn_ends = clock() + _SLICE_S
     except Exception as error:  # the user's iterable
         failure = error
     except GeneratorExit:

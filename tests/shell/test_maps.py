@@ -9,7 +9,7 @@ from contextlib import aclosing
 import anyio
 import pytest
 
-from batchclient import BadRequest, ClientClosed, Completion, ConfigError, DeadlineExceeded, QueueFull
+from batchclient import BadRequest, BatchClient, ClientClosed, Completion, ConfigError, DeadlineExceeded, QueueFull
 from batchclient.retry import Backoff
 from tests.shell.clocks import run
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
@@ -211,6 +211,94 @@ def test_a_slow_source_is_read_in_slices():
     assert turns[0] == 0
     steps = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
     assert max(steps) <= 2
+
+
+def slow_source(kind, count, read_s):
+    """Documents that take so long to read that virtual time passes; the event loop has no turn meanwhile."""
+    loop = asyncio.get_running_loop()
+
+    def pass_time(_):
+        loop.clock += read_s
+
+    return kind(texts(count), pass_time)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_handed_out_while_the_look_ahead_fills(kind):
+    async def main():
+        source, behind = slow_source(kind, 500, 0.001), []
+        async with make_client(ScriptedTransport(), limit=64) as client:
+            async for _ in client.stream_map(source, "{}", look_ahead=500):
+                behind.append(source.read - len(behind))
+        return behind
+
+    behind = run(main)
+    assert len(behind) == 500
+    assert max(behind) < 100
+
+
+def test_a_slow_taker_does_not_keep_the_documents_from_being_read():
+    async def main():
+        source, read = slow_source(Source, 500, 0.001), []
+        async with make_client(ScriptedTransport(), limit=64) as client:
+            async for _ in client.stream_map(source, "{}", look_ahead=500):
+                asyncio.get_running_loop().clock += 0.01
+                read.append(source.read)
+        return read
+
+    read = run(main)
+    assert read[100] >= 400
+
+
+def test_others_have_turns_while_many_rows_that_are_ready_are_taken():
+    """The first row is late, so that all others are ready when it comes."""
+    server = ScriptedTransport(held=True)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        taken, turns = 0, []
+
+        async def other():
+            while True:
+                turns.append(taken)
+                await asyncio.sleep(0)
+
+        async with make_client(server, limit=64, max_list=1) as client:
+            rows = client.stream_map(texts(64), "{}", ordered=True)
+            first = asyncio.ensure_future(anext(rows))
+            await server.arrived(64)
+            server.release()
+            await first
+            task = asyncio.ensure_future(other())
+            async for _ in rows:
+                taken += 1
+                loop.clock += 0.001
+            task.cancel()
+        return turns
+
+    turns = run(main)
+    assert max(later - earlier for earlier, later in zip(turns, turns[1:], strict=False)) <= 6
+
+
+def test_the_look_ahead_is_enough_for_all_endpoints():
+    """And for one that comes later."""
+
+    async def main():
+        server = ScriptedTransport(held=True)
+        urls = [f"http://server-{number}/v1" for number in range(5)]
+        client = BatchClient(urls, model="m", limit=224, server_metrics=False, detect=False)
+        client._make_transport = lambda _: server
+        async with client, anyio.create_task_group() as group:
+            rows = client.stream_map(texts(5000), "{}")
+            group.start_soon(anext, rows)
+            await settle(200)
+            assert client.statistics().in_flight == 5 * 224
+            assert rows.room == 0
+            client.add_endpoint("http://server-5/v1")
+            assert rows.room == 4 * 224
+            group.cancel_scope.cancel()
+
+    run(main)
 
 
 async def test_a_slow_async_source_does_not_hold_up_its_first_documents():

@@ -219,6 +219,11 @@ class Scheduler:
         return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
 
     @property
+    def total_limit(self) -> int:
+        """Sequences that may be in flight at all endpoints together, as their limits are now."""
+        return sum(endpoint.limit.limit for endpoint in self._endpoints.serving)
+
+    @property
     def awaits_first_answer(self) -> bool:
         """Whether calls are queued behind those in flight, and no server has ever answered anything."""
         return bool(self._queue.size or self._outside.size) and not self._endpoints.known

@@ -133,6 +133,11 @@ class SingleFlight:
         return self._scheduler.idle
 
     @property
+    def total_limit(self) -> int:
+        """As the scheduler's."""
+        return self._scheduler.total_limit
+
+    @property
     def awaits_first_answer(self) -> bool:
         """As the scheduler's."""
         return self._scheduler.awaits_first_answer
