@@ -13,6 +13,8 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from batchclient._core.kinds import Kind
+from batchclient._tables import missing
+from batchclient._unsendable import lone_surrogate, unsendable
 from batchclient.errors import ConfigError
 
 __all__ = [
@@ -43,8 +45,7 @@ def write_text(text: str, field: str) -> bytes:
     except UnicodeEncodeError:
         pass  # ``suppress`` costs a third of a microsecond, and this runs for each call
     # Not raised while that error is handled: it holds the prompt, counts JSON's escapes, and would be our error's context.
-    place = next(i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff")
-    raise ConfigError(f"the {field} holds a lone surrogate at character {place}, which no UTF-8 can carry", field=field)
+    raise ConfigError(f"the {field} {lone_surrogate(text)}", field=field)
 
 
 ARGUMENTS = {
@@ -66,7 +67,8 @@ def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     if kind is Kind.TOKENS:
         raise ConfigError(f"{field} is a text, not a {type(prompt).__name__}", field=field)
     if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):
-        raise ConfigError(f"a {field} is a text or a sequence of token ids, not a {type(prompt).__name__}", field=field)
+        given = missing(prompt) or f"a {type(prompt).__name__}"
+        raise ConfigError(f"a {field} is a text or a sequence of token ids, not {given}", field=field)
     if not prompt:
         raise ConfigError(f"the {field} is an empty sequence of token ids", field=field)
     kinds = set(map(type, prompt))
@@ -105,7 +107,8 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
     with suppress(TypeError, ValueError, RecursionError):
         wire = _write_json([dict(message) for message in messages]).encode()
     if wire is None:
-        raise ConfigError("messages cannot be sent as JSON", field="messages")
+        why = unsendable(messages, "messages") or "messages cannot be sent as JSON"
+        raise ConfigError(why, field="messages")
     return wire, len(wire) // BYTES_PER_TOKEN + 1
 
 

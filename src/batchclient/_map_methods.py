@@ -17,6 +17,7 @@ from batchclient._inputs import is_conversation
 from batchclient._methods import CallMethods, Messages, _structured
 from batchclient._rendering import as_chat
 from batchclient._runner import Runner
+from batchclient._tables import refuse_frame
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
@@ -182,6 +183,7 @@ class MapMethods(CallMethods):
         Returns:
             An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
         """
+        refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):

@@ -15,7 +15,9 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._likelihood import ASKED, make_split, read_likelihood
 from batchclient._methods import CallMethods
+from batchclient._tables import missing, refuse_frame
 from batchclient._together import call_together
+from batchclient._unsendable import lone_surrogate
 from batchclient.dialects._arguments import refuse_unknown
 from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
@@ -132,6 +134,7 @@ class PoolingMethods(CallMethods):
             ConfigError: an argument is wrong. Nothing was sent.
             BatchClientError: a document's error; a note on it says which. The others' scores are dropped.
         """
+        refuse_frame(documents, "documents")
         if isinstance(documents, (str, bytes, Mapping)) or not isinstance(documents, Iterable):
             raise ConfigError(f"documents is a list of texts, not a {type(documents).__name__}", field="documents")
         if top_n is not None and (type(top_n) is not int or top_n < 1):
@@ -139,7 +142,11 @@ class PoolingMethods(CallMethods):
         texts = list(documents)
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise ConfigError(f"document {place} is a {type(text).__name__}, not a text", field="documents")
+                given = missing(text) or f"a {type(text).__name__}"
+                raise ConfigError(f"document {place} is {given}, not a text", field="documents")
+            why = None if text.isascii() else lone_surrogate(text)
+            if why:
+                raise ConfigError(f"document {place} {why}", field="documents")
         if not isinstance(query, str):
             raise ConfigError(f"query is a text, not a {type(query).__name__}", field="query")
         refuse_unknown(Kind.RERANK, params)

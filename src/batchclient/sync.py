@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 
 from batchclient._bridge import Bridge
 from batchclient._sync_iterators import Feed, SyncMap, SyncStream
+from batchclient._tables import refuse_frame
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
@@ -265,6 +266,7 @@ class SyncBatchClient:
         """
         if isinstance(docs, AsyncIterable):
             raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")
+        refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         feed = Feed()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
+from batchclient._tables import missing
 from batchclient.errors import ConfigError
 
 __all__ = ["Prompt", "make_prompt"]
@@ -54,17 +55,18 @@ def _parse(template: str) -> list[tuple[str, str | None]]:
 
 def _fill_text(pieces: list[tuple[str, str | None]], document: Any) -> str:
     if not isinstance(document, str):
-        kind = type(document).__name__
+        hint = "; use {name}" if isinstance(document, Mapping) else ""
         raise ConfigError(
-            f"the template's {{}} takes a text, and the document is a {kind}; use {{name}}", field="prompt"
+            f"the template's {{}} takes a text, and the document is {_kind_of(document)}{hint}", field="prompt"
         )
     return "".join([literal if name is None else literal + document for literal, name in pieces])
 
 
 def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
     if not isinstance(document, Mapping):
-        kind = type(document).__name__
-        raise ConfigError(f"the template names fields, and the document is a {kind}, not a mapping", field="prompt")
+        raise ConfigError(
+            f"the template names fields, and the document is {_kind_of(document)}, not a mapping", field="prompt"
+        )
     parts: list[str] = []
     for literal, name in pieces:
         parts.append(literal)
@@ -74,8 +76,15 @@ def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
             known = ", ".join(sorted(map(str, document)))[:200] or "none"
             raise ConfigError(f"the document has no field {name!r}; it has: {known}", field=name)
         value = document[name]
-        if value is None:
-            # str(None) in a prompt is a mistake that nobody sees in a million answers.
-            raise ConfigError(f"the document's field {name!r} is null", field=name)
-        parts.append(value if isinstance(value, str) else str(value))
+        if not isinstance(value, str):
+            called = missing(value)
+            if called is not None:
+                # "None" or "nan" in a prompt is a mistake that nobody sees in a million answers.
+                raise ConfigError(f"the document's field {name!r} is {called}", field=name)
+            value = str(value)
+        parts.append(value)
     return "".join(parts)
+
+
+def _kind_of(document: Any) -> str:
+    return missing(document) or f"a {type(document).__name__}"

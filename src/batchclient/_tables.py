@@ -1,0 +1,58 @@
+"""What tables of other libraries hold: values that stand for none; and tables themselves, which iterate over columns.
+
+Both are known by how they behave, so that none of the libraries is imported: pandas, polars, pyarrow, numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchclient.errors import ConfigError
+
+__all__ = ["missing", "refuse_frame"]
+
+
+_BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
+"""Pandas' and numpy's own objects for it: compared with themselves two of them say neither yes nor no."""
+
+
+def missing(value: Any) -> str | None:
+    """Return what a value is called that stands for no value (``None``, NaN, ``NaT``, ``NA``, masked); else ``None``."""
+    if value is None:
+        return "null"
+    kind = type(value).__name__
+    called = _BY_NAME.get(kind)
+    if called is not None:
+        return called
+    try:
+        if getattr(value, "is_valid", True) is False:  # a scalar of pyarrow's
+            return "null"
+        if value == value:  # noqa: PLR0124  # NaN is not
+            return None
+    except Exception:  # many values: a column, an array
+        return None
+    return "NaT" if kind in ("datetime64", "timedelta64") else "NaN"
+
+
+def refuse_frame(value: object, field: str) -> None:
+    """Refuse a table that would be read as its columns' names.
+
+    Raises:
+        ConfigError: it is one; the message says how to give its rows.
+    """
+    kind = type(value)
+    # Looked up in the class: on a lazy table the property itself would compute something.
+    columns = getattr(kind, "columns", None)
+    if columns is None or callable(columns) or not (hasattr(kind, "dtypes") or hasattr(kind, "schema")):
+        return
+    if hasattr(kind, "iter_rows"):
+        rows = f", {field}.iter_rows(named=True),"
+    elif hasattr(kind, "to_pylist"):
+        rows = f", {field}.to_pylist(),"
+    elif hasattr(kind, "to_dict"):
+        rows = f", {field}.to_dict('records'),"
+    else:
+        rows = " as mappings"
+    raise ConfigError(
+        f"{field} is a {kind.__name__}, which iterates over columns: give its rows{rows} or one column", field=field
+    )
