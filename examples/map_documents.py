@@ -21,7 +21,7 @@ async def main(base_url: str, model: str) -> None:
             "Is this review of a {product} positive? {text}",
             max_tokens=8,
             temperature=0,
-            return_exceptions=True,  # without it the first error is raised
+            return_exceptions=True,  # without it the row is refused before anything is sent
         )
     for review, answer in zip(REVIEWS, answers, strict=True):
         shown = answer.text if isinstance(answer, Completion) else f"failed: {answer}"

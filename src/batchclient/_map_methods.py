@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import anyio.lowlevel
+
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._inputs import is_conversation
+from batchclient._map_results import Results, check_documents
 from batchclient._methods import CallMethods, Messages, _structured
 from batchclient._rendering import as_chat
 from batchclient._runner import Runner
@@ -39,7 +42,7 @@ _MAPPED = {
 
 _LEAST_LOOK_AHEAD = 1024
 _LIMITS_AHEAD = 4
-"""Rows that are open per row in flight: some wait for company, and in a map in order some wait for one before them."""
+"""Open rows per row in flight: some wait for company, and some, in a map in order, for one before them."""
 
 
 class MapMethods(CallMethods):
@@ -119,10 +122,11 @@ class MapMethods(CallMethods):
                 ids, or a conversation to be answered as ``chat`` does.
             call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
                 user's.
-            return_exceptions: put errors into the list instead of raising the first one.
+            return_exceptions: return the list with errors in their documents' places, instead of raising.
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints together, at least 1,024.
+            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
+                together, at least 1,024.
             response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
             params: as for ``complete``.
 
@@ -130,9 +134,13 @@ class MapMethods(CallMethods):
             One answer (or exception) per document: what the call gives, a ``Completion`` by default.
 
         Raises:
-            BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
+            BatchMapFailed: a document failed, or reading them did. All others were run; answers and errors are in
+                ``results``.
+            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled with a document of
+                a list or tuple is such an argument, unless ``return_exceptions`` is given. Elsewhere it is the
+                document's own failure.
+            BatchClientError: the server was to be asked for its model, and that failed.
         """
-        results: list[Any] = []
         rows = self.stream_map(
             docs,
             prompt,
@@ -146,15 +154,19 @@ class MapMethods(CallMethods):
             response_model=response_model,
             **params,
         )
+        if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
+            for _ in check_documents(docs, prompt):
+                await anyio.lowlevel.checkpoint()
+        results = Results(return_exceptions=return_exceptions)
         try:
             async for row in rows:
-                if row.error is not None and not return_exceptions:
-                    row.error.add_note(f"document {row.index} (id {row.id})")
-                    raise row.error
-                results.append(row.answer if row.error is None else row.error)
+                results.add(row)
+        except Exception as error:
+            if error is not rows.source_error:
+                raise
         finally:
             await rows.aclose()
-        return results
+        return results.all(rows.source_error)
 
     def stream_map(
         self,
@@ -228,7 +240,7 @@ class MapMethods(CallMethods):
         )
 
     def _look_ahead(self) -> int:
-        """How many rows of a map may be open, where the caller does not say: enough to keep every server busy."""
+        """How many rows of a map may be open, unless the caller says: enough to keep every server busy."""
         runner = self._runner
         together = 0 if runner is None else runner.core.total_limit
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))

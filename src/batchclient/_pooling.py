@@ -144,8 +144,8 @@ class PoolingMethods(CallMethods):
             if not isinstance(text, str):
                 given = missing(text) or f"a {type(text).__name__}"
                 raise ConfigError(f"document {place} is {given}, not a text", field="documents")
-            why = None if text.isascii() else lone_surrogate(text)
-            if why:
+            why = lone_surrogate(text)
+            if why is not None:
                 raise ConfigError(f"document {place} {why}", field="documents")
         if not isinstance(query, str):
             raise ConfigError(f"query is a text, not a {type(query).__name__}", field="query")

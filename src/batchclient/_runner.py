@@ -131,7 +131,7 @@ class Runner:
         self._readers: dict[int, Callable[[], None]] = {}
         self._readers_started = 0
         self.waited_for: list[object] = []
-        """Maps that somebody waits for a row of. Nothing else need hold them then, nor the tasks that wait."""
+        """Maps that somebody waits for a row of: perhaps nothing else holds them, nor the tasks that wait."""
         self._drained = anyio.Event()
         self._over = False
         self.watches_stalls = False

@@ -141,6 +141,11 @@ class SyncMap(_Fetched[MapResult]):
         self._room = rows.room
         """Documents that may be read before the next row is taken."""
 
+    @property
+    def source_error(self) -> Exception | None:
+        """What ended the reading of documents before their end."""
+        return self._source.source_error
+
     def close(self) -> None:
         """Cancel what is left. Safe to call twice, and from another thread."""
         super().close()

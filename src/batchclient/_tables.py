@@ -1,6 +1,6 @@
-"""What tables of other libraries hold: values that stand for none; and tables themselves, which iterate over columns.
+"""Tables of other libraries (pandas, polars, pyarrow, numpy): values that stand for none, and whole tables.
 
-Both are known by how they behave, so that none of the libraries is imported: pandas, polars, pyarrow, numpy.
+Both are known by how they behave, so that none of the libraries is imported.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["missing", "refuse_frame"]
 
 
 _BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
-"""Pandas' and numpy's own objects for it: compared with themselves two of them say neither yes nor no."""
+"""Objects of pandas and numpy. Compared with themselves, two of them say neither yes nor no."""
 
 
 def missing(value: Any) -> str | None:
-    """Return what a value is called that stands for no value (``None``, NaN, ``NaT``, ``NA``, masked); else ``None``."""
+    """Return the name of what stands for no value (``None``, NaN, ``NaT``, ``NA``, masked); else ``None``."""
     if value is None:
         return "null"
     kind = type(value).__name__

@@ -1,4 +1,4 @@
-"""Where in a value, and why, it cannot be sent as JSON: looked for only once writing it has failed."""
+"""Where in a value is what JSON cannot carry, and why: looked for once writing the value has failed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ _LONGEST_SHOWN = 40
 
 
 def lone_surrogate(text: str) -> str | None:
-    """Say at which character a text has a lone surrogate."""
-    for place, character in enumerate(text):
-        if "\ud800" <= character <= "\udfff":
-            return f"holds a lone surrogate at character {place}, which no UTF-8 can carry"
+    """Say at which character a text has a lone surrogate; ``None``: nowhere."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"holds a lone surrogate at character {error.start}, which no UTF-8 can carry"
     return None
 
 
 def unsendable(value: Any, path: str, depth: int = 0) -> str | None:
-    """Return a sentence about the first part of a value that cannot be sent, with its place; ``None``: there is none.
+    """Say where the first part of a value is that cannot be sent, and why; ``None``: there is none.
 
-    It shows names of fields and types, and no values.
+    The sentence shows names of fields and types, and no values.
     """
     if depth > _DEEPEST:
         return f"{path:.200}… is nested too deeply, or within itself"

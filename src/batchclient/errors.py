@@ -1,6 +1,7 @@
 """Every error batchclient raises. Whose fault first, then what.
 
     BatchClientError
+    ├── BatchMapFailed                  documents of a ``batch_map`` failed; their own errors are in ``results``
     ├── ConfigError(ValueError)         the caller's arguments: refused where they are given
     ├── LocalError                      this process decided
     │   ├── QueueFull                   ``when_full="raise"`` and the queue is at ``max_queued``
@@ -41,6 +42,7 @@ __all__ = [
     "AuthenticationFailed",
     "BadRequest",
     "BatchClientError",
+    "BatchMapFailed",
     "CallAborted",
     "CertificateRefused",
     "ClientClosed",
@@ -107,6 +109,20 @@ def _rebuild(kind: type[BatchClientError], message: str, state: dict[str, object
     error = kind(message)
     error.__dict__.update(state)
     return error
+
+
+class BatchMapFailed(BatchClientError):
+    """Documents of a ``batch_map`` failed, or reading them did. All that were read have been run.
+
+    Its cause is the first failure, or the error of reading. It is retryable if every failure is.
+
+    Attributes:
+        results: of each document that was read, in input order, the answer or the exception.
+    """
+
+    def __init__(self, message: str, results: list[Any] | None = None) -> None:
+        super().__init__(message)
+        self.results: list[Any] = [] if results is None else results
 
 
 class ConfigError(BatchClientError, ValueError):

@@ -3,14 +3,15 @@
 Rules:
 - A row is *open* from when its document is read until it is yielded. At most ``look_ahead`` rows are open; so memory is
   flat, and reading stops while results are not taken.
-- A synchronous iterable is read when results are asked for. An async iterable has a reader task of its own.
-- After a few milliseconds of reading, or of handing out rows, the event loop has a turn. After as many of reading, rows that
-  are ready are handed out for as long: neither a slow source nor a long look-ahead makes them late.
+- A synchronous iterable is read when results are asked for. An async one has a reader task of its own.
+- After a few milliseconds of reading, or of handing out rows, the event loop has a turn.
+- After as long of reading, rows that are ready are handed out for as long: neither a slow source nor a
+  long look-ahead makes them late.
 - A document that cannot be used is a row with an error; it stops nothing.
 - A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
   it: rows and reader know it weakly.
-- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and the task that waits
-  may have no other holder.
+- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and
+  the task that waits may have no other holder.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class Map(AsyncIterator[MapResult]):
         self._may_read = True
         """Whether documents are read before a row that is ready is handed out."""
         self._exhausted = False
-        self._source_error: Exception | None = None
+        self.source_error: Exception | None = None
+        """What ended the reading of documents before their end."""
         self._rows: dict[int, Row] = {}
         self._ready: deque[Row] = deque()
         self._something: anyio.Event | None = None
@@ -220,6 +222,7 @@ class Map(AsyncIterator[MapResult]):
                 await anyio.lowlevel.checkpoint()
                 self._turn_ends = clock() + _SLICE_S
                 self._may_read = True
+                continue
             if self._iterator is not None and self._may_read and self._read_slice():
                 await anyio.lowlevel.checkpoint()
                 self._turn_ends = clock() + _SLICE_S
@@ -228,8 +231,8 @@ class Map(AsyncIterator[MapResult]):
             if result is not None:
                 return result
             if self._exhausted and self._read == self._yielded:
-                if self._source_error is not None:
-                    raise self._source_error
+                if self.source_error is not None:
+                    raise self.source_error
                 raise StopAsyncIteration
             if not self._may_read:
                 self._may_read = True
@@ -296,7 +299,7 @@ class Map(AsyncIterator[MapResult]):
                 return False
             except Exception as error:  # the user's iterable: what was read before is not lost
                 self._exhausted = True
-                self._source_error = error
+                self.source_error = error
                 return False
             self._open(document)
             if now() > until:
@@ -313,7 +316,7 @@ class Map(AsyncIterator[MapResult]):
     def _on_exhausted(self, error: Exception | None) -> None:
         if self._exhausted:
             return
-        self._source_error = error
+        self.source_error = error
         self._exhausted = True
         if self._something is not None:
             self._something.set()

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from batchclient._bridge import Bridge
+from batchclient._map_results import Results, check_documents
 from batchclient._sync_iterators import Feed, SyncMap, SyncStream
 from batchclient._tables import refuse_frame
 from batchclient.client import BatchClient
@@ -208,9 +209,8 @@ class SyncBatchClient:
             One answer (or exception) per document: what the call gives, a ``Completion`` by default.
 
         Raises:
-            BatchClientError: the first document's error; a note on it names the document. The rest is cancelled.
+            BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
-        results: list[Any] = []
         rows = self.stream_map(
             docs,
             prompt,
@@ -224,15 +224,19 @@ class SyncBatchClient:
             response_model=response_model,
             **params,
         )
+        if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
+            for _ in check_documents(docs, prompt):
+                pass
+        results = Results(return_exceptions=return_exceptions)
         try:
             for row in rows:
-                if row.error is not None and not return_exceptions:
-                    row.error.add_note(f"document {row.index} (id {row.id})")
-                    raise row.error
-                results.append(row.answer if row.error is None else row.error)
+                results.add(row)
+        except Exception as error:
+            if error is not rows.source_error:
+                raise
         finally:
             rows.close()
-        return results
+        return results.all(rows.source_error)
 
     def stream_map(
         self,

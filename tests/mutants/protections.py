@@ -667,6 +667,21 @@ PROTECTIONS = (
         "tests/shell/test_sync.py::test_a_client_closed_before_its_first_call_is_closed",
     ),
     Protection(
+        "a map is held while somebody waits for a row",
+        "src/batchclient/maps.py",
+        "            waited_for.append(self)\n            try:\n                await self._something.wait()\n"
+        "            finally:\n                waited_for.remove(self)\n",
+        "            await self._something.wait()\n",
+        "tests/shell/test_unheld_tasks.py::test_a_task_that_nobody_holds_waits_until_its_client_is_resumed",
+    ),
+    Protection(
+        "a map hands out rows between two slices of reading",
+        "src/batchclient/maps.py",
+        "                self._may_read = False\n",
+        "",
+        "tests/shell/test_maps.py::test_rows_are_handed_out_while_the_look_ahead_fills",
+    ),
+    Protection(
         "a blocking map reads no further than it may",
         "src/batchclient/_sync_iterators.py",
         "    while len(documents) < room:\n",

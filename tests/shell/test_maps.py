@@ -355,18 +355,6 @@ async def test_with_return_exceptions_errors_stand_in_their_place():
     assert [type(answer) for answer in answers] == [Completion, BadRequest, Completion]
 
 
-async def test_without_it_the_first_error_is_raised_and_the_rest_is_cancelled():
-    server = ScriptedTransport(*[refuse_the_bad] * 50)
-    async with make_client(server, limit=4, max_list=1) as client:
-        with pytest.raises(BadRequest) as caught:
-            await client.batch_map(["a", "bad", *texts(1000)], "{}")
-        assert caught.value.__notes__[0].startswith("document 1 (id ")
-        await settle(50)
-        statistics = client.statistics()
-        assert (statistics.queued, statistics.in_flight, statistics.waiting) == (0, 0, 0)
-    assert len(server.sent) < 20
-
-
 async def test_a_callable_may_raise_what_it_likes():
     def prompt(document):
         if document == "b":
@@ -499,6 +487,24 @@ async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
         await rows.aclose()
         await settle()
         assert over == [[]]
+
+
+def test_aclose_from_elsewhere_ends_one_that_lets_others_have_their_turn():
+    async def main():
+        loop, server = asyncio.get_running_loop(), ScriptedTransport(echo, held=True)
+        async with make_client(server, limit=2, max_list=1) as client:
+            rows = client.stream_map(texts(10), "{}", look_ahead=2)
+            first = asyncio.ensure_future(anext(rows))
+            await server.arrived(2)
+            server.sent[0].release()
+            await first
+            loop.clock += 1.0
+            second = asyncio.ensure_future(anext(rows, "over"))
+            await asyncio.sleep(0)
+            await rows.aclose()
+            return await asyncio.wait_for(second, 1)
+
+    assert run(main) == "over"
 
 
 async def test_two_may_take_from_one_map():

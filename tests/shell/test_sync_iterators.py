@@ -10,7 +10,7 @@ from contextlib import closing
 import anyio
 import pytest
 
-from batchclient import BadRequest, ClientClosed, ConfigError, ConnectionLost, _sync_iterators
+from batchclient import ClientClosed, ConfigError, ConnectionLost, _sync_iterators
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
 from tests.shell.test_bridge import Calls, interrupt_when, wait_until
 from tests.shell.test_loops import in_python
@@ -240,22 +240,6 @@ def test_wrong_arguments_of_a_map_are_refused_at_once(params, field):
     with make_sync(ScriptedTransport()) as client, pytest.raises(ConfigError) as caught:
         client.stream_map(["a"], "{}", **params)
     assert caught.value.field == field
-
-
-def test_batch_map_raises_the_first_documents_error_or_returns_them_all():
-    def refuse(sent):
-        return error(400) if "p1" in sent.prompts else echo(sent)
-
-    with make_sync(ScriptedTransport(*[refuse] * 50)) as client:
-        with pytest.raises(BadRequest) as caught:
-            client.batch_map(["p0", "p1", "p2"], "{}")
-        assert any("document 1" in note for note in caught.value.__notes__)
-        answers = client.batch_map(["p0", "p1", "p2"], "{}", return_exceptions=True)
-    assert [getattr(answer, "text", type(answer)) for answer in answers] == [
-        answer_to("p0"),
-        BadRequest,
-        answer_to("p2"),
-    ]
 
 
 # Maps: stopping early ------------------------------------------------------------------------------------------------

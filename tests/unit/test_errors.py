@@ -7,7 +7,15 @@ import re
 import pytest
 
 from batchclient import errors
-from batchclient.errors import BatchClientError, ConfigError, DeadlineExceeded, LocalError, RemoteError, TransportError
+from batchclient.errors import (
+    BatchClientError,
+    BatchMapFailed,
+    ConfigError,
+    DeadlineExceeded,
+    LocalError,
+    RemoteError,
+    TransportError,
+)
 
 EVERY = [getattr(errors, name) for name in errors.__all__]
 
@@ -43,7 +51,8 @@ def test_all_is_sorted_and_names_every_class():
 
 def test_every_error_says_whose_fault_it_is():
     for error in EVERY:
-        if error is not BatchClientError:
+        # A map's documents have errors of their own.
+        if error not in (BatchClientError, BatchMapFailed):
             assert (
                 sum(issubclass(error, fault) for fault in (ConfigError, LocalError, RemoteError, TransportError)) == 1
             )
@@ -63,6 +72,12 @@ def test_an_error_survives_pickling_and_copying_with_every_field(error, again):
 def test_the_field_of_a_config_error_survives_pickling():
     error = pickle.loads(pickle.dumps(ConfigError("limit is wrong", field="limit")))
     assert error.field == "limit"
+
+
+def test_the_results_of_a_map_that_failed_survive_pickling():
+    error = pickle.loads(pickle.dumps(BatchMapFailed("1 of 2 documents failed", ["answer", ConfigError("no")])))
+    assert error.results[0] == "answer"
+    assert str(error.results[1]) == "no"
 
 
 def test_fields_are_empty_until_known():
