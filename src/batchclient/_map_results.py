@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchclient._unsendable import lone_surrogate
@@ -38,20 +38,24 @@ def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
     for place, document in enumerate(documents):
         if place % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
             yield
-        try:
-            why = lone_surrogate(fill(document))
-        except ConfigError as error:
-            faults.add(place, error)
-        except Exception:  # a document's own code; whether it fails again, its row will say
-            continue
-        else:
-            if why is not None:
-                faults.add(place, ConfigError(f"the prompt {why}", field="prompt"))
+        fault = _fault(fill, document)
+        if fault is not None:
+            faults.add(place, fault)
     if faults:
         first = faults.first[0][1]
         assert isinstance(first, ConfigError)
         message = f"{faults.of(len(documents))} cannot be used, and nothing was sent: {faults.shown()}"
         raise ConfigError(message, field=first.field)
+
+
+def _fault(fill: Callable[[Any], str], document: Any) -> ConfigError | None:
+    try:
+        why = lone_surrogate(fill(document))
+    except ConfigError as error:
+        return error
+    except Exception:  # a document's own code: if it fails again, that is its row's failure
+        return None
+    return None if why is None else ConfigError(f"the prompt {why}", field="prompt")
 
 
 class Results:
