@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient._tables import missing
+from batchclient._tables import kind_of
 from batchclient._unsendable import lone_surrogate, unsendable
 from batchclient.errors import ConfigError
 
@@ -65,10 +65,9 @@ def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     """
     method, field = ARGUMENTS[kind]
     if kind is Kind.TOKENS:
-        raise ConfigError(f"{field} is a text, not a {type(prompt).__name__}", field=field)
+        raise ConfigError(f"{field} is a text, not {kind_of(prompt)}", field=field)
     if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not isinstance(prompt, (Sequence, array)):
-        given = missing(prompt) or f"a {type(prompt).__name__}"
-        raise ConfigError(f"a {field} is a text or a sequence of token ids, not {given}", field=field)
+        raise ConfigError(f"a {field} is a text or a sequence of token ids, not {kind_of(prompt)}", field=field)
     if not prompt:
         raise ConfigError(f"the {field} is an empty sequence of token ids", field=field)
     kinds = set(map(type, prompt))
@@ -100,7 +99,7 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
         raise ConfigError("messages is an empty list", field="messages")
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise ConfigError(f"message {place} is a {type(message).__name__}, not a mapping", field="messages")
+            raise ConfigError(f"message {place} is {kind_of(message)}, not a mapping", field="messages")
         if not isinstance(message.get("role"), str) or not message["role"]:
             raise ConfigError(f"message {place} has no role", field="messages")
     wire: bytes | None = None
@@ -136,7 +135,7 @@ def write_pair(pair: Any) -> tuple[bytes, int]:
     """
     for text, field in zip(pair, ("query", "document"), strict=True):
         if not isinstance(text, str):
-            raise ConfigError(f"{field} is a text, not a {type(text).__name__}", field=field)
+            raise ConfigError(f"{field} is a text, not {kind_of(text)}", field=field)
     query, document = (write_text(text, field) for text, field in zip(pair, ("query", "document"), strict=True))
     return b"[%b,%b]" % (query, document), (len(query) + len(document)) // BYTES_PER_TOKEN + 1
 

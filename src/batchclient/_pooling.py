@@ -15,7 +15,7 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._likelihood import ASKED, make_split, read_likelihood
 from batchclient._methods import CallMethods
-from batchclient._tables import missing, refuse_frame
+from batchclient._tables import kind_of, refuse_frame
 from batchclient._together import call_together
 from batchclient._unsendable import lone_surrogate
 from batchclient.dialects._arguments import refuse_unknown
@@ -142,13 +142,12 @@ class PoolingMethods(CallMethods):
         texts = list(documents)
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                given = missing(text) or f"a {type(text).__name__}"
-                raise ConfigError(f"document {place} is {given}, not a text", field="documents")
+                raise ConfigError(f"document {place} is {kind_of(text)}, not a text", field="documents")
             why = lone_surrogate(text)
             if why is not None:
                 raise ConfigError(f"document {place} {why}", field="documents")
         if not isinstance(query, str):
-            raise ConfigError(f"query is a text, not a {type(query).__name__}", field="query")
+            raise ConfigError(f"query is a text, not {kind_of(query)}", field="query")
         refuse_unknown(Kind.RERANK, params)
         self._calls.check(model, timeout_s, params, priority, tenant, Kind.SCORE)
         if not texts:

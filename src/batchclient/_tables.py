@@ -9,7 +9,7 @@ from typing import Any
 
 from batchclient.errors import ConfigError
 
-__all__ = ["missing", "refuse_frame"]
+__all__ = ["kind_of", "missing", "refuse_frame"]
 
 
 _BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
@@ -32,6 +32,11 @@ def missing(value: Any) -> str | None:
     except Exception:  # many values: a column, an array
         return None
     return "NaT" if kind in ("datetime64", "timedelta64") else "NaN"
+
+
+def kind_of(value: object) -> str:
+    """Say what was given where something else was expected: its name if it stands for no value, else its class."""
+    return missing(value) or f"a {type(value).__name__}"
 
 
 def refuse_frame(value: object, field: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from batchclient._tables import missing
+from batchclient._tables import kind_of, missing
 from batchclient.errors import ConfigError
 
 __all__ = ["Prompt", "make_prompt"]
@@ -57,7 +57,7 @@ def _fill_text(pieces: list[tuple[str, str | None]], document: Any) -> str:
     if not isinstance(document, str):
         hint = "; use {name}" if isinstance(document, Mapping) else ""
         raise ConfigError(
-            f"the template's {{}} takes a text, and the document is {_kind_of(document)}{hint}", field="prompt"
+            f"the template's {{}} takes a text, and the document is {kind_of(document)}{hint}", field="prompt"
         )
     return "".join([literal if name is None else literal + document for literal, name in pieces])
 
@@ -65,7 +65,7 @@ def _fill_text(pieces: list[tuple[str, str | None]], document: Any) -> str:
 def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
     if not isinstance(document, Mapping):
         raise ConfigError(
-            f"the template names fields, and the document is {_kind_of(document)}, not a mapping", field="prompt"
+            f"the template names fields, and the document is {kind_of(document)}, not a mapping", field="prompt"
         )
     parts: list[str] = []
     for literal, name in pieces:
@@ -84,7 +84,3 @@ def _fill_fields(pieces: list[tuple[str, str | None]], document: Any) -> str:
             value = str(value)
         parts.append(value)
     return "".join(parts)
-
-
-def _kind_of(document: Any) -> str:
-    return missing(document) or f"a {type(document).__name__}"

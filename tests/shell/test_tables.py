@@ -116,6 +116,22 @@ async def test_what_is_a_value_is_written_as_it_was():
     assert server.prompts == [["False [1 2] 0.0 False inf ()"]]
 
 
+@pytest.mark.parametrize(("value", "called"), MISSING, ids=IDS)
+async def test_a_call_says_what_it_was_given_instead_of_a_text(value, called):
+    async with make_client(ScriptedTransport()) as client:
+        for call in (
+            client.complete(value),
+            client.embed(value),
+            client.tokenize(value),
+            client.score("query", value),
+            client.score(value, "document"),
+            client.rerank(value, ["document"]),
+            client.chat([value]),
+        ):
+            with pytest.raises(ConfigError, match=rf"\b{called}\b"):
+                await call
+
+
 # Conversations -----------------------------------------------------------------------------------------------------
 
 
