@@ -21,7 +21,6 @@ import math
 import weakref
 from collections import deque
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -38,15 +37,13 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._core.messages import Request
+from batchclient._map_reader import SLICE_S, read_documents, stop_reading
 from batchclient._runner import Runner
 from batchclient._seen import Occurrences
 from batchclient.errors import BatchClientError, ClientClosed, ConfigError
 from batchclient.types import Completion, MapResult
 
 __all__ = ["Finish", "Map", "Row"]
-
-_SLICE_S = 0.004
-"""How long documents are read, or rows handed out, before the event loop has a turn."""
 
 MakeRequest = Callable[[Any, "Row", Runner], Request]
 Finish = Callable[[Completion], Completion]
@@ -220,12 +217,12 @@ class Map(AsyncIterator[MapResult]):
             clock = self._runner.backend.now
             if clock() >= self._turn_ends:
                 await anyio.lowlevel.checkpoint()
-                self._turn_ends = clock() + _SLICE_S
+                self._turn_ends = clock() + SLICE_S
                 self._may_read = True
                 continue
             if self._iterator is not None and self._may_read and self._read_slice():
                 await anyio.lowlevel.checkpoint()
-                self._turn_ends = clock() + _SLICE_S
+                self._turn_ends = clock() + SLICE_S
                 self._may_read = False
             result = self.take()
             if result is not None:
@@ -245,7 +242,7 @@ class Map(AsyncIterator[MapResult]):
                 await self._something.wait()
             finally:
                 waited_for.remove(self)
-            self._turn_ends = clock() + _SLICE_S
+            self._turn_ends = clock() + SLICE_S
         raise StopAsyncIteration
 
     def _begin(self) -> None:
@@ -253,7 +250,7 @@ class Map(AsyncIterator[MapResult]):
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
             self._stop_reader = runner.start_reader(
-                partial(_read_async, source, self._weakly, runner.backend.now), partial(_on_client_closed, self._weakly)
+                partial(read_documents, source, self._weakly, runner.backend.now), partial(stop_reading, self._weakly)
             )
         else:
             assert source is not None
@@ -290,7 +287,7 @@ class Map(AsyncIterator[MapResult]):
             self._on_exhausted(ClientClosed("the client was closed before all documents were read"))
             return False
         now = self._runner.backend.now
-        until = now() + _SLICE_S
+        until = now() + SLICE_S
         for _ in range(room):
             try:
                 document = next(self._iterator)
@@ -350,57 +347,6 @@ class Map(AsyncIterator[MapResult]):
         name = digest.digest()[:8]
         number = self._seen.number(int.from_bytes(name, "big"))
         return f"{name.hex()}-{number}"
-
-
-async def _read_async(source: AsyncIterable[Any], owner: weakref.ref[Map], clock: Callable[[], float]) -> None:
-    """Read an async iterable for as long as its map is there."""
-    failure: Exception | None = None
-    turn_ends = clock() + _SLICE_S
-    try:
-        async for document in source:
-            rows = owner()
-            if rows is None:
-                return
-            rows._open(document)
-            room = rows._wait_for_room()
-            while room is not None:
-                del rows
-                await room.wait()
-                rows = owner()
-                if rows is None:
-                    return
-                room = rows._wait_for_room()
-            del rows
-            # The source itself may never wait.
-            if clock() >= turn_ends:
-                await anyio.lowlevel.checkpoint()
-                turn_ends = clock() + _SLICE_S
-    except Exception as error:  # the user's iterable
-        failure = error
-    except GeneratorExit:
-        # The event loop has gone; nothing can be awaited any more.
-        raise
-    except BaseException as error:
-        # Ours, when the map or the client ends; or the source's own, which must not leave the map waiting for ever.
-        rows = owner()
-        if rows is not None and not rows._exhausted:
-            ended = ClientClosed("the documents' source was cancelled before all were read")
-            ended.__cause__ = error
-            rows._on_exhausted(ended)
-        del rows
-        if isinstance(source, AsyncGenerator):
-            with anyio.CancelScope(shield=True):
-                await source.aclose()
-        raise
-    rows = owner()
-    if rows is not None:
-        rows._on_exhausted(failure)
-
-
-def _on_client_closed(owner: weakref.ref[Map]) -> None:
-    rows = owner()
-    if rows is not None:
-        rows._on_exhausted(ClientClosed("the client was closed before all documents were read"))
 
 
 def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:

@@ -1,0 +1,83 @@
+"""The reader of a map's async documents: a task of the runner's, which knows its map only weakly.
+
+Rules:
+- It waits while the look-ahead is full, and lets the event loop have a turn where its source never waits.
+- However it ends, its map is told, so that nobody waits for a document that will not come.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+
+from batchclient.errors import ClientClosed
+
+if TYPE_CHECKING:
+    from batchclient.maps import Map
+
+__all__ = ["SLICE_S", "read_documents", "stop_reading"]
+
+SLICE_S = 0.004
+"""How long documents are read, or rows handed out, before the event loop has a turn."""
+
+
+async def read_documents(source: AsyncIterable[Any], owner: weakref.ref[Map], clock: Callable[[], float]) -> None:
+    """Read an async iterable for as long as its map is there.
+
+    Args:
+        source: the documents.
+        owner: the map.
+        clock: monotonic seconds.
+    """
+    failure: Exception | None = None
+    turn_ends = clock() + SLICE_S
+    try:
+        async for document in source:
+            rows = owner()
+            if rows is None:
+                return
+            rows._open(document)
+            room = rows._wait_for_room()
+            while room is not None:
+                del rows
+                await room.wait()
+                rows = owner()
+                if rows is None:
+                    return
+                room = rows._wait_for_room()
+            del rows
+            # The source itself may never wait.
+            if clock() >= turn_ends:
+                await anyio.lowlevel.checkpoint()
+                turn_ends = clock() + SLICE_S
+    except Exception as error:  # the user's iterable
+        failure = error
+    except GeneratorExit:
+        # The event loop has gone; nothing can be awaited any more.
+        raise
+    except BaseException as error:
+        # Ours, when the map or the client ends; or the source's own, which must not leave the map waiting for ever.
+        rows = owner()
+        if rows is not None and not rows._exhausted:
+            ended = ClientClosed("the documents' source was cancelled before all were read")
+            ended.__cause__ = error
+            rows._on_exhausted(ended)
+        del rows
+        if isinstance(source, AsyncGenerator):
+            with anyio.CancelScope(shield=True):
+                await source.aclose()
+        raise
+    rows = owner()
+    if rows is not None:
+        rows._on_exhausted(failure)
+
+
+def stop_reading(owner: weakref.ref[Map]) -> None:
+    """The client is closed: no more documents are read."""
+    rows = owner()
+    if rows is not None:
+        rows._on_exhausted(ClientClosed("the client was closed before all documents were read"))
