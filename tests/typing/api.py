@@ -16,6 +16,7 @@ from batchclient import (
     Backoff,
     BatchClient,
     BatchClientError,
+    BatchMapFailed,
     Choice,
     Completion,
     ConfigError,
@@ -126,7 +127,10 @@ async def mapping(client: BatchClient) -> None:
     for answer in answers:
         print(answer.text)
     await client.batch_map(lines(), prompt_of, return_exceptions=True)
-    await client.batch_map(rows(), "{title}: {body}", timeout_s=5.0, look_ahead=10)
+    try:
+        await client.batch_map(rows(), "{title}: {body}", timeout_s=5.0, look_ahead=10)
+    except BatchMapFailed as failed:
+        assert_type(failed.results, list[Any])
     results = client.stream_map(lines(), "{}", ordered=True, seed=7)
     async for row in results:
         assert_type(row, MapResult)
