@@ -45,7 +45,7 @@ async def test_one_call_is_one_post_and_nothing_else(server):
 
 async def test_a_map_is_lists_and_nothing_else(server, monkeypatch):
     # A machine that stands still for a moment would end the reader's slice of time in the midst of them.
-    monkeypatch.setattr(maps, "_SLICE_S", 3600.0)
+    monkeypatch.setattr(maps, "SLICE_S", 3600.0)
     server.post(f"{URL}/completions").mock(side_effect=answer)
     async with BatchClient(URL, model="m", limit=64, max_list=32) as client:
         answers = await client.batch_map([f"{number}" for number in range(64)], "{}")
