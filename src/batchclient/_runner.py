@@ -376,8 +376,10 @@ class Runner:
                     self._tell_adjustment(adjustment)
                 case EndpointGone(endpoint):
                     self._gone[endpoint].set()
-                case HealthChanged(endpoint, name, state, reason):
+                case HealthChanged(endpoint, name, state, reason, outage):
                     _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
+                    if outage:
+                        _log.warning("%s", outage)
                     if state == HealthState.RECOVERING.value and self._detection is not None:
                         self._detection.ask_again(endpoint)
 

@@ -23,6 +23,7 @@ import anyio
 from batchclient._backend import Backend, Cancellable, Waiter
 from batchclient._core.endings import copy_of
 from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.spent import seconds
 from batchclient._detect import BODY_TRICKLES, Page, read_page
 from batchclient._feedback import StartTask
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
@@ -90,6 +91,8 @@ class ModelQuestion:
         self._nobody_waits: anyio.Event | None = None
         self._round = 0
         self._trickled = False
+        self._tried: tuple[int, BatchClientError | None] = (0, None)
+        """Of the question that is being asked: attempts, and how the last that failed did."""
 
     def __repr__(self) -> str:
         return f"<ModelQuestion, {len(self._waiting)} wait>"
@@ -106,7 +109,7 @@ class ModelQuestion:
         self._waiting[waiter] = None
         timer: Cancellable | None = None
         if deadline is not None:
-            timer = self._backend.call_at(deadline, partial(_expire, waiter))
+            timer = self._backend.call_at(deadline, partial(self._expire, waiter, self._backend.now()))
         try:
             if self._stop is None:
                 self._stop = _nothing
@@ -139,6 +142,16 @@ class ModelQuestion:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
+
+    def _expire(self, waiter: Waiter, since: float) -> None:
+        if waiter.done():
+            return
+        attempts, failure = self._tried
+        tries = f" in {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else ""
+        asked = f"{seconds(self._backend.now() - since)}{tries}"
+        error = DeadlineExceeded(f"the call's timeout_s passed while the server was asked for its model: {asked}")
+        error.__cause__ = None if failure is None else copy_of(failure)
+        waiter.set_exception(error)
 
     def _end(self) -> None:
         stop, self._stop = self._stop, None
@@ -173,16 +186,19 @@ class ModelQuestion:
             BatchClientError: the last server's error, once the policy gives up.
         """
         began, attempt, strangers, self._trickled = self._backend.now(), 0, 0, False
+        self._tried = (0, None)
         while True:
             places = list(self._transports())
             number, transport = places[attempt % len(places)]
             attempt += 1
+            self._tried = (attempt, self._tried[1])
             try:
                 return await self._read(number, transport, attempt)
             except ConfigError:
                 raise
             except BatchClientError as raised:
                 error = _as_of_a_call(raised, attempt)
+                self._tried = (attempt, error)
                 strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
                 if isinstance(raised, ReadTimedOut) and not raised.retryable:
                     raise error from None
@@ -260,11 +276,6 @@ def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
         return error
     # Without the frames it passed: keys are among their variables.
     return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
-
-
-def _expire(waiter: Waiter) -> None:
-    if not waiter.done():
-        waiter.set_exception(DeadlineExceeded("the call's timeout_s passed while the server was asked for its model"))
 
 
 def _nothing() -> None:

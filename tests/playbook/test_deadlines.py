@@ -7,6 +7,7 @@ from batchclient.errors import DeadlineExceeded
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 TOO_LATE = "DeadlineExceeded"
+WAY_OUT = "timeout_s is the whole call's time, the queue included; read_timeout_s bounds the server's silence alone"
 
 
 def test_a_queued_call_ends_at_its_deadline_and_no_earlier():
@@ -116,10 +117,10 @@ def test_a_deadline_that_falls_due_with_the_failure_is_told_once():
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("flight", "while the server worked on it"),
-        ("backoff", "while waiting to be tried again"),
-        ("outside", "while waiting for a place in the queue"),
-        ("queue", "in the queue"),
+        ("flight", "while the server worked on it: 0 s in the queue, 2 s in 1 attempt"),
+        ("backoff", "while waiting to be tried again: 0 s in the queue, 0 s in 1 attempt, 2 s between attempts"),
+        ("outside", f"while waiting for a place in the queue: 2 s in the queue; {WAY_OUT}"),
+        ("queue", f"in the queue: 2 s in the queue; {WAY_OUT}"),
         ("submission", "before it was queued"),
     ],
 )

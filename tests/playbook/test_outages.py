@@ -71,7 +71,10 @@ def test_what_a_caller_is_told_names_the_cause_and_the_setting():
     play.scheduler.handle(Woke(), 3.0)
     (command,) = (one for one in play.scheduler.commands() if isinstance(one, Reject))
     ((_, error),) = command.errors
-    assert str(error) == "no (no server came back within outage_patience_s)"
+    assert str(error) == (
+        "no (no server came back within outage_patience_s: 2 s in the queue, 0 s in 3 attempts; an outage of endpoint 0"
+        " has lasted 2 s: 3 failures in a row, the last: a refused connection)"
+    )
 
 
 def test_calls_of_maps_wait_as_long_as_their_deadlines_allow():

@@ -122,7 +122,8 @@ def test_what_holds_calls_back_is_named():
     assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (10.0, "requests_per_minute")
     play.at(8.0) >> Woke() << ["reject b: DeadlineExceeded"]
     assert (
-        play.errors["b"].message == "the call's timeout_s passed in the queue, where requests_per_minute held it back"
+        play.errors["b"].message
+        == "the call's timeout_s passed in the queue, where requests_per_minute held it back: 8 s in the queue"
     )
     play.at(10.0) >> Woke()
     assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "")
@@ -149,7 +150,9 @@ def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
     play.submit(late) >> Woke() << []
     assert play.endpoints[0].blocked_by == "the server's Retry-After"
     play.at(3.0) >> Woke() << ["reject late: DeadlineExceeded"]
-    assert play.errors["late"].message == "the call's timeout_s passed in the queue"
+    assert play.errors["late"].message.startswith(
+        "the call's timeout_s passed in the queue: 3 s in the queue; timeout_s is"
+    )
 
 
 def test_a_paused_endpoint_leaves_its_calls_to_the_others():

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from batchclient import AuthenticationFailed, Backoff, ConnectFailed, NotFound, ReadTimedOut
+from batchclient import AuthenticationFailed, Backoff, ConnectFailed, DeadlineExceeded, NotFound, ReadTimedOut
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
@@ -40,6 +40,25 @@ async def test_a_server_that_vanishes_holds_its_callers_even_where_nothing_is_re
         assert {each.text for each in outcomes.values()} == {answer_to(each) for each in "abc"}
         # Pauses of 0.5, 1, 2 and 4 s.
         assert anyio.current_time() - before == pytest.approx(7.5, abs=0.1)
+
+
+async def test_the_log_tells_an_outage_once_and_its_end_once_and_the_error_says_the_same(caplog):
+    server = ScriptedTransport()
+    async with make_client(server) as client:
+        await client.complete("it has answered")
+        server.script = [ConnectFailed("refused")] * 4
+        before = anyio.current_time()
+        with pytest.raises(
+            DeadlineExceeded, match="an outage of .* has lasted [0-9.]+ s: .*a refused connection"
+        ) as caught:
+            await client.complete("late", timeout_s=2.0)
+        assert isinstance(caught.value.__cause__, ConnectFailed)
+        assert anyio.current_time() - before == pytest.approx(2.0, abs=0.1)
+        await client.complete("it waits until the server is back")
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 2
+    assert warned[0].endswith("has begun: a refused connection")
+    assert "ended after 7.5 s" in warned[1]
 
 
 async def test_an_engine_that_stands_still_behind_a_living_server_is_given_up_long_before_the_read_timeout():

@@ -240,7 +240,7 @@ async def test_a_deadline_counts_from_the_call():
     server = Server({"/models": "hangs"})
     async with make(server) as client:
         started = anyio.current_time()
-        with pytest.raises(DeadlineExceeded, match="asked for its model"):
+        with pytest.raises(DeadlineExceeded, match="asked for its model: 3 s in 1 attempt$"):
             await client.complete("p", timeout_s=3.0)
         assert anyio.current_time() - started == pytest.approx(3.0)
         await settle()
@@ -250,6 +250,14 @@ async def test_a_deadline_counts_from_the_call():
         with pytest.raises(DeadlineExceeded, match="server worked"):
             await client.complete("p", timeout_s=1.0)
         assert anyio.current_time() - started == pytest.approx(4.0)
+
+
+async def test_a_deadline_that_passes_while_a_server_cannot_be_asked_says_how_often_and_why():
+    server = Server({"/models": Reply(503, {}, [b'{"error":"Loading model"}'])})
+    async with make(server, retry=Backoff(max_attempts=9, base_s=1.0)) as client:
+        with pytest.raises(DeadlineExceeded, match=r"asked for its model: 2\.5 s in \d attempts?$") as caught:
+            await client.complete("p", timeout_s=2.5)
+    assert "Loading model" in str(caught.value.__cause__)
 
 
 async def test_silence_has_an_end_without_a_deadline_too():

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoints import Endpoints
@@ -16,18 +16,27 @@ from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Rejec
 from batchclient._core.outside import Outside
 from batchclient._core.queue import Queue
 from batchclient._core.recovery import Recovery
+from batchclient._core.spent import ServerOutage, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient.errors import BatchClientError, DeadlineExceeded
 
 __all__ = ["Endings", "copy_of", "too_late"]
 
 
-def too_late(request: Request, held_by: str = "") -> DeadlineExceeded:
-    """The error of a call whose deadline has passed, by where it is.
+_WAY_OUT = "; timeout_s is the whole call's time, the queue included; read_timeout_s bounds the server's silence alone"
+
+
+def too_late(
+    request: Request, now: float, outages: Sequence[ServerOutage] = (), held_by: str = "", since: float | None = None
+) -> DeadlineExceeded:
+    """The error of a call whose deadline has passed: where it is, and what its time was spent on.
 
     Args:
         request: its request.
+        now: the time.
+        outages: what it has waited for.
         held_by: what holds queued calls back on all endpoints, if anything does.
+        since: when the call was made; when its request was, if not given.
     """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
@@ -37,7 +46,11 @@ def too_late(request: Request, held_by: str = "") -> DeadlineExceeded:
     }.get(request.state, "in the queue")
     if held_by and request.state is RequestState.QUEUED:
         where += f", where {held_by} held it back"
-    return DeadlineExceeded(f"the call's timeout_s passed {where}", attempt=request.attempts)
+    spent = time_spent(request, outages, now, since)
+    way_out = "" if outages or held_by or not was_mostly_queued(request, now) else _WAY_OUT
+    message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
+    error = DeadlineExceeded(message, attempt=request.attempts)
+    return with_cause(error, request, outages)
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
@@ -110,7 +123,12 @@ class Endings:
         held_by = " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
         if None in holds:
             held_by = ""
-        self.end(requests, lambda request: too_late(request, held_by))
+        self.end(requests, lambda request: self.too_late(request, now, held_by))
+
+    def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
+        """As the function of this name; a call has waited for the outages that there were."""
+        outages = self._endpoints.outages_after(request.queued_at if since is None else since)
+        return too_late(request, now, outages, held_by, since)
 
     def reject(self, requests: list[Request], error: BatchClientError) -> None:
         """End requests that are in no queue and no batch."""
@@ -139,13 +157,20 @@ class Endings:
         self.fail(begun, event)
         return [request for request in requests if not request.begun]
 
-    def end_all(self, error: BatchClientError) -> None:
+    def end_all(self, error: BatchClientError, now: float) -> None:
+        """End every call, each told what its time was spent on."""
+
+        def own(request: Request) -> BatchClientError:
+            outages = self._endpoints.outages_after(request.queued_at)
+            spent = time_spent(request, outages, now)
+            return with_cause(type(error)(f"{error.message}: {spent}" if spent else error.message), request, outages)
+
         requests = self._outside.requests()
         requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
         ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
-        self.end([request for request in requests if request.state not in ended], lambda _: copy_of(error))
+        self.end([request for request in requests if request.state not in ended], own)
 
     def waiting(self) -> list[Request]:
         """Every call that is not in flight."""
@@ -164,8 +189,12 @@ class Endings:
         self._counters.failed += len(errors)
         self._command(Reject(errors))
 
-    def give_up(self, hopeless: list[Request]) -> None:
+    def give_up(self, hopeless: list[Request], now: float) -> None:
         """End calls, taken out of the queue, that could only be answered too late."""
-        message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
-        self.reject(hopeless, DeadlineExceeded(message))
+        for request in hopeless:
+            outages = self._endpoints.outages_after(request.queued_at)
+            spent = time_spent(request, outages, now)
+            message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
+            error = DeadlineExceeded(f"{message} ({spent})" if spent else message)
+            self.reject([request], with_cause(error, request, outages))
         self._deadlines.ended(len(hopeless))

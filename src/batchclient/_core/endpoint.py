@@ -21,6 +21,7 @@ from batchclient._core.list_trial import ListTrial
 from batchclient._core.rates import Rates, RateWindow
 from batchclient._core.refusals import Refusals
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import EndpointStatistics
 from batchclient._core.stillness import Stillness
 
@@ -62,6 +63,7 @@ class Endpoint:
         "limit",
         "max_list",
         "name",
+        "outage",
         "pace",
         "rates",
         "refusals",
@@ -112,6 +114,8 @@ class Endpoint:
         """What it may be sent per minute; ``None``: whatever has a permit."""
         self.budget = RetryBudget()
         self.health = Health()
+        self.outage: ServerOutage | None = None
+        """Its latest, which may be over."""
         self.refusals = Refusals()
         self.stillness = Stillness()
         self.answered_at = float("-inf")
@@ -267,6 +271,7 @@ class Endpoint:
             reason="it was removed" if self.leaving else self.health.reason,
             retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
             server=self.server,
+            outage=self.outage.sentence(now) if self.outage is not None and not self.health.in_use else "",
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:

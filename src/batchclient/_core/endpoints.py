@@ -13,6 +13,7 @@ from batchclient._core.endpoint import Endpoint
 from batchclient._core.health import HealthState, Sign
 from batchclient._core.refusals import subject_of
 from batchclient._core.requests import Shape
+from batchclient._core.spent import ServerOutage
 
 __all__ = ["Endpoints"]
 
@@ -44,6 +45,12 @@ class Endpoints:
     def known(self) -> bool:
         """Whether any that serves has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
+
+    def outages_after(self, since: float) -> list[ServerOutage]:
+        """The outages that a call made then has waited for: none if a server was in use all the time."""
+        latest = [endpoint.outage for endpoint in self.serving]
+        outages = [outage for outage in latest if outage is not None and outage.fell_after(since)]
+        return outages if len(outages) == len(latest) else []
 
     def others_take(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether another endpoint is in use that has not refused such calls."""

@@ -31,12 +31,15 @@ from batchclient._core.messages import (
     ServerKnown,
 )
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.spent import ServerOutage
 from batchclient._core.steering import Steering
 from batchclient._core.stillness import STILL, Stillness
+from batchclient.errors import ReadTimedOut
 
 __all__ = ["Fleet"]
 
 _NO_BATCH = -1
+_UNHEARD = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, "nothing came from the server before its calls' timeouts")
 
 
 class Fleet:
@@ -77,7 +80,7 @@ class Fleet:
         limit, state, change = endpoint.limit.limit, endpoint.health.state, None
         if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
             # Its callers' deadlines passed, and in all their time nobody had an answer from there.
-            sign = Sign.SILENT
+            sign, failure = Sign.SILENT, _UNHEARD
         if batch.verdict is not None:
             sign = Sign.STILL
         isolation = batch.isolation
@@ -91,7 +94,9 @@ class Fleet:
             self._endpoints.fail(endpoint, sign, batch.id, now, batch.sent_at)
         endpoint.health.end_probe(batch.id)
         if endpoint.health.state is not state:
-            self._tell_health(endpoint, limit, change, now)
+            self._tell_health(endpoint, limit, change, now, failure)
+        elif endpoint.outage is not None and not endpoint.health.in_use and sign is not Sign.NOTHING:
+            endpoint.outage.failure = failure
 
     def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
         """An endpoint that was failing has answered."""
@@ -115,7 +120,7 @@ class Fleet:
         # At once, so that nothing more is sent there before these have ended.
         probe = endpoint.health.probe
         self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)
-        self._tell_health(endpoint, endpoint.limit.limit, None, now)
+        self._tell_health(endpoint, endpoint.limit.limit, None, now, STILL)
         for batch in own:
             if not batch.aborting:
                 batch.aborting = True
@@ -190,13 +195,34 @@ class Fleet:
             if endpoint.limit.limit != limit:
                 self._adjusted(endpoint.id, "limit", limit, endpoint.limit.limit, endpoint.limit.reason, now)
 
-    def _tell_health(self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float) -> None:
+    def _tell_health(
+        self, endpoint: Endpoint, limit: int, change: LimitChange | None, now: float, failure: Failure | None = None
+    ) -> None:
         health = endpoint.health
-        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason))
+        outage = self._follow_outage(endpoint, failure, now)
+        self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
         if health.state is HealthState.EJECTED:
             change = endpoint.limit.interrupt(now) or change
         if change is not None:
             self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
+
+    def _follow_outage(self, endpoint: Endpoint, failure: Failure | None, now: float) -> str:
+        """Begin, go on with or end the outage of an endpoint whose state has changed; return what is to be told."""
+        health, outage = endpoint.health, endpoint.outage
+        is_open = outage is not None and outage.ended_at is None
+        if health.in_use:
+            if outage is None or not is_open:
+                return ""
+            outage.ended_at = now
+        elif failure is None:
+            return ""
+        elif outage is not None and is_open:
+            outage.seen, outage.failure = health.reason, failure
+            return ""
+        else:
+            server = endpoint.name or f"endpoint {endpoint.id}"
+            endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
+        return outage.sentence(now)
 
 
 def _rates(settings: SchedulerSettings) -> tuple[float | None, float | None]:

@@ -109,6 +109,7 @@ class Health:
         "allowed",
         "answered_once",
         "closed_until",
+        "failing_since",
         "probe",
         "reason",
         "state",
@@ -128,6 +129,8 @@ class Health:
         self.allowed: int | None = None
         """Sequences in flight at most, below the limit, while it recovers."""
         self.answered_once = False
+        self.failing_since = 0.0
+        """When its first failure after its last answer was."""
         self.vanished = False
         """Whether it was ejected last because it had vanished: to be probed after its pause, never at once."""
         self._refusals = 0
@@ -212,6 +215,8 @@ class Health:
             Whether it is ejected now and was not before, or again after a probe.
         """
         self.ailing = True
+        if not self._failures:
+            self.failing_since = now
         self._failures += 1
         if sign is Sign.REFUSED:
             self._refusals += 1

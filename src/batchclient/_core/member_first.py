@@ -142,7 +142,7 @@ class MemberFirst:
     def answered(self, batch: Batch, now: float, *, paused: bool) -> None:
         """The member was answered: the lists that wait for it are not what their server cannot do at all."""
         del self._under_way[batch.endpoint, batch.shape.kind]
-        for parked in self._recovery.unpark(batch.id):
+        for parked in self._recovery.unpark(batch.id, now):
             if parked.requests:
                 self._take_apart(parked, now, paused=paused)
 
@@ -151,7 +151,7 @@ class MemberFirst:
         batch = event.batch
         del self._under_way[batch.endpoint, batch.shape.kind]
         own = event.failure.kind is FailureKind.BAD_CALL
-        lists = self._recovery.unpark(batch.id)
+        lists = self._recovery.unpark(batch.id, now)
         if batch.moving:
             for parked in lists:
                 if parked.requests:

@@ -311,12 +311,14 @@ class HealthChanged:
         name: its base URL as it may be shown.
         state: its new state, in a word.
         reason: why.
+        outage: what is to be told as a warning, if an outage of the endpoint began or ended with it.
     """
 
     endpoint: int
     name: str
     state: str
     reason: str
+    outage: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.messages import Batch, Request
+from batchclient._core.spent import time_spent
 from batchclient.errors import BatchClientError, ConnectFailed
 
 __all__ = ["Outage"]
@@ -128,9 +129,11 @@ class Outage:
         assert self.began_at is not None, "patience is asked for in an outage"
         return math.inf if request.patient else max(self.began_at, request.queued_at) + self._patience_s
 
-    def error(self, request: Request) -> BatchClientError:
+    def error(self, request: Request, now: float) -> BatchClientError:
         """The error of a call that has waited long enough."""
-        message = f"{self._failure.message} (no server came back within outage_patience_s)"
+        spent = time_spent(request, self._endpoints.outages_after(request.queued_at), now)
+        told = f": {spent}" if spent else ""
+        message = f"{self._failure.message} (no server came back within outage_patience_s{told})"
         return replace(self._failure, message=message).to_error(request.attempts)
 
     def _look_at(self, expiry: float, now: float) -> None:

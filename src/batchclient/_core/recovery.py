@@ -26,6 +26,7 @@ from batchclient._core.endpoints import Endpoints
 from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
 from batchclient._core.queue import Group, Queue
 from batchclient._core.refusals import is_of_shape
+from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
 
 __all__ = ["Parked", "Recovery"]
@@ -121,6 +122,7 @@ class Recovery:
             self._unpaid_until = until if self._unpaid_until is None else min(until, self._unpaid_until)
             return False
         self.backing_off -= len(alive)
+        note_pause(alive, now)
         self._resend(alive, resend.failures, resend.isolation, bare=resend.bare)
         return True
 
@@ -270,9 +272,9 @@ class Recovery:
         waits = (one.until for lists in self._parked.values() for one in lists if endpoints.others_in_use(one.endpoint))
         return min(waits, default=None)
 
-    def unpark(self, batch: int) -> list[Parked]:
+    def unpark(self, batch: int, now: float) -> list[Parked]:
         """A batch has ended: return the lists that waited for it, without those whose callers have gone."""
-        return self._free(self._parked.pop(batch, []))
+        return self._free(self._parked.pop(batch, []), now)
 
     def unpark_late(self, endpoints: Endpoints, now: float) -> list[Parked]:
         """Return the lists that have waited long enough, likewise."""
@@ -281,12 +283,13 @@ class Recovery:
             due = [one for one in lists if one.until <= now and endpoints.others_in_use(one.endpoint)]
             self._parked[batch] = [one for one in lists if one not in due]
             late += due
-        return self._free(late)
+        return self._free(late, now)
 
-    def _free(self, lists: list[Parked]) -> list[Parked]:
+    def _free(self, lists: list[Parked], now: float) -> list[Parked]:
         for parked in lists:
             parked.requests = [one for one in parked.requests if one.state is RequestState.BACKING_OFF]
             self.backing_off -= len(parked.requests)
+            note_pause(parked.requests, now)
         return lists
 
     def search(self, alive: list[Request], batch: Batch) -> None:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lanes import Account, Lane
+
+if TYPE_CHECKING:
+    from batchclient._core.spent import Endured
 
 __all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape", "shape_of"]
 
@@ -134,6 +137,7 @@ class Request:
         "begun",
         "bucket",
         "deadline",
+        "endured",
         "failed_on",
         "family",
         "group",
@@ -183,6 +187,8 @@ class Request:
         """Id of the endpoint where it failed last; -1: nowhere."""
         self.patient = False
         """Whether only its deadline bounds its waiting in an outage."""
+        self.endured: Endured | None = None
+        """What it has behind it; ``None``: no failed attempt."""
         self.begun = False
         """Whether its caller has a part of the answer, so that it cannot be sent again. The shell sets it."""
         self.batch: Batch | None = None

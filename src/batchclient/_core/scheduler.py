@@ -33,7 +33,7 @@ from typing import Any
 
 from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
-from batchclient._core.endings import Endings, too_late
+from batchclient._core.endings import Endings
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.fleet import Fleet
@@ -60,6 +60,7 @@ from batchclient._core.messages import (
     LoadReported,
     Paused,
     RatesReported,
+    Request,
     RequestState,
     Resolve,
     Resumed,
@@ -77,11 +78,12 @@ from batchclient._core.recovery import Recovery
 from batchclient._core.resending import Resending
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.spent import note_attempt, with_cause
 from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.steering import Steering
 from batchclient._core.stillness import STILL
 from batchclient._core.tally import Tally
-from batchclient.errors import CallAborted, ClientClosed, QueueFull
+from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
 __all__ = ["Scheduler"]
 
@@ -89,6 +91,8 @@ _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
 """Failures that another endpoint may not have."""
+_OF_THE_CALLS = _OF_THE_ENDPOINT | {FailureKind.REFUSED}
+"""Failures of which callers are told; of the others they see nothing, as the calls are sent again in another form."""
 
 
 class Scheduler:
@@ -233,6 +237,10 @@ class Scheduler:
         it = self._by_id.get(endpoint)
         return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
+    def too_late(self, request: Request, since: float) -> DeadlineExceeded:
+        """The error of one that waits for a request's answer since then and whose deadline has passed."""
+        return self._endings.too_late(request, self._now, since=since)
+
     # Calls come and go -----------------------------------------------------------------------------------------
 
     def _on_submitted(self, event: Submitted) -> None:
@@ -247,14 +255,16 @@ class Scheduler:
         request.queued_at = now
         request.patient = event.may_wait
         if deadline is not None and deadline <= now:
-            self._endings.reject([request], too_late(request))
+            self._endings.reject([request], self._endings.too_late(request, now))
             return
         # In a shallow queue a comparison is all that a call pays for the bound.
         full = self._queue.size >= self._settings.max_queued and self._outside.is_full(request)
         if full and self._settings.raise_when_full and not event.may_wait:
             queued = self._queue.lane_of(request.shape).size
             message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
-            self._endings.reject([request], QueueFull(message))
+            outages = self._endpoints.outages_after(now)
+            message += "".join(f"; {outage.sentence(now)}" for outage in outages)
+            self._endings.reject([request], with_cause(QueueFull(message), request, outages))
             return
         if deadline is not None:
             self._deadlines.add(request)
@@ -376,6 +386,9 @@ class Scheduler:
         self._outage.watch(self._now, failure)
         disproved = endpoint.refusals.end_probe(batch)
         self._steering.failed(batch, failure, in_flight, left, len(alive), self._now)
+        told = failure if failure.kind in _OF_THE_CALLS and not batch.moving else None
+        for request in alive:
+            note_attempt(request, batch.sent_at, told, self._now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
@@ -446,12 +459,12 @@ class Scheduler:
         self._settle()
 
     def _on_abort(self, event: AbortRequested) -> None:
-        self._endings.end_all(CallAborted("the call was ended by abort()"))
+        self._endings.end_all(CallAborted("the call was ended by abort()"), self._now)
         self._settle()
 
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
-        self._endings.end_all(ClientClosed("the client was closed while the call was under way"))
+        self._endings.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
     def _settle(self) -> None:
@@ -467,7 +480,8 @@ class Scheduler:
         self._recovery.requeue(now)
         self._queue.let_go(now)
         if self._outage.began_at is not None:
-            self._endings.end(self._outage.impatient(self._endings.waiting, now), self._outage.error)
+            impatient = self._outage.impatient(self._endings.waiting, now)
+            self._endings.end(impatient, lambda request: self._outage.error(request, now))
         self._admit()
         self._fresh_calls = False
         if not self._paused:
@@ -478,7 +492,7 @@ class Scheduler:
                 self._commands.append(SendBatch(batch))
             if hopeless := self._granting.hopeless:
                 self._granting.hopeless = []
-                self._endings.give_up(hopeless)
+                self._endings.give_up(hopeless, now)
         self._admit()
         if self._draining and not self._drained_said and self.idle:
             self._drained_said = True

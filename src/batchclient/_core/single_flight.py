@@ -19,7 +19,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 from batchclient._core.deadlines import Deadlines
-from batchclient._core.endings import copy_of, too_late
+from batchclient._core.endings import copy_of
 from batchclient._core.messages import (
     Cancelled,
     CloseRequested,
@@ -165,7 +165,7 @@ class SingleFlight:
             self._flights[key] = flight = _Flight(key, request)
         request.seq = self._came
         self._came += 1
-        request.state = RequestState.JOINED
+        request.state, request.queued_at = RequestState.JOINED, now
         flight.callers[request] = None
         self._flight_of[request] = flight
         if request.deadline is not None:
@@ -202,7 +202,7 @@ class SingleFlight:
             if flight is None:
                 # Its flight ended when the one before it in this list left.
                 continue
-            error = too_late(flight.carrier)
+            error = self._scheduler.too_late(flight.carrier, caller.queued_at)
             errors.append((caller, error))
             self._failed += 1
             if self._leave(caller, now):

@@ -1,0 +1,149 @@
+"""What a call's time was spent on, and outages of servers: one sentence for errors, logs and statistics.
+
+Rules:
+- Times are the scheduler's, in seconds. No sentence is made before an error, a log line or a snapshot needs it.
+- A call's time has three parts: in attempts, in pauses between attempts, and in the queue, which is the rest.
+- An outage of a server begins with its first failure after its last answer, and is told once the server is ejected. It ends when
+  the server is in use again.
+- A call has waited for servers if each of them had an outage in its time; where one was in use throughout, it waited its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from batchclient._core.failures import Failure
+from batchclient._core.requests import Request, RequestState
+from batchclient.errors import BatchClientError
+
+__all__ = [
+    "Endured", "ServerOutage", "note_attempt", "note_pause", "seconds", "time_spent", "was_mostly_queued", "with_cause",
+]  # fmt: skip
+
+_JUST_BEGAN_S = 0.001
+_Error = TypeVar("_Error", bound=BatchClientError)
+
+
+def seconds(value: float) -> str:
+    """A time as it is told: to a tenth of a second, below one second to a thousandth."""
+    return f"{round(value, 1 if value >= 1 else 3):g} s"
+
+
+@dataclass(slots=True, eq=False)
+class ServerOutage:
+    """A server that is not in use, or was not.
+
+    Args:
+        server: its base URL as it may be shown.
+        seen: what the scheduler saw of it, in a few words.
+        began_at: when its first failure after its last answer was.
+        failure: the latest of its failures.
+        ended_at: when it was in use again; ``None``: it is not yet.
+    """
+
+    server: str
+    seen: str
+    began_at: float
+    failure: Failure
+    ended_at: float | None = None
+
+    def sentence(self, now: float) -> str:
+        """What is said of it, in every place."""
+        if self.ended_at is not None:
+            lasted = f"ended after {seconds(self.ended_at - self.began_at)}"
+        elif now - self.began_at < _JUST_BEGAN_S:
+            lasted = "has begun"
+        else:
+            lasted = f"has lasted {seconds(now - self.began_at)}"
+        return f"an outage of {self.server} {lasted}: {self.seen}"
+
+    def fell_after(self, since: float) -> bool:
+        """Whether any of it was after a time."""
+        return self.ended_at is None or self.ended_at > since
+
+
+@dataclass(slots=True, eq=False)
+class Endured:
+    """What a call has behind it; made with its first failed attempt.
+
+    Args:
+        in_attempts_s, in_pauses_s: so long.
+        ended_at: when its last attempt ended.
+        failure: how; ``None``: only in ways that are the client's own business, such as a list that was taken apart.
+    """
+
+    in_attempts_s: float = 0.0
+    in_pauses_s: float = 0.0
+    ended_at: float = 0.0
+    failure: Failure | None = None
+
+
+def note_attempt(request: Request, sent_at: float, failure: Failure | None, now: float) -> None:
+    """An attempt at a call has failed; ``failure``: how, if that is anything to its caller."""
+    endured = request.endured
+    if endured is None:
+        request.endured = endured = Endured()
+    endured.in_attempts_s += now - sent_at
+    endured.ended_at = now
+    endured.failure = failure or endured.failure
+
+
+def note_pause(requests: Iterable[Request], now: float) -> None:
+    """The pause after the last attempt at some calls is over."""
+    for request in requests:
+        if request.endured is not None:
+            request.endured.in_pauses_s += now - request.endured.ended_at
+
+
+def time_spent(request: Request, outages: Iterable[ServerOutage], now: float, since: float | None = None) -> str:
+    """Say what a call's time was spent on; nothing of a call that had none.
+
+    Args:
+        request: its request.
+        outages: those that it has waited for.
+        now: the time.
+        since: when it was made; when its request was, if not given.
+    """
+    since = request.queued_at if since is None else since
+    whole, queued, attempts, pauses = _parts(request, now, since)
+    if whole <= 0:
+        return ""
+    parts = [f"{seconds(queued)} in the queue"]
+    if request.attempts:
+        parts.append(f"{seconds(attempts)} in {request.attempts} attempt{'s' if request.attempts > 1 else ''}")
+    if pauses:
+        parts.append(f"{seconds(pauses)} between attempts")
+    said = "".join(f"; {outage.sentence(now)}" for outage in outages)
+    return f"{', '.join(parts)}{said}"
+
+
+def was_mostly_queued(request: Request, now: float) -> bool:
+    """Whether more than half of a call's time was spent in the queue."""
+    whole, queued, _, _ = _parts(request, now, request.queued_at)
+    return queued * 2 > whole
+
+
+def with_cause(error: _Error, request: Request, outages: Iterable[ServerOutage]) -> _Error:
+    """Put the last failure behind a call's error: its own, else that of a server that it has waited for."""
+    failure = None if request.endured is None else request.endured.failure
+    failure = failure or next((outage.failure for outage in outages), None)
+    if failure is not None and error.__cause__ is None:
+        error.__cause__ = failure.to_error(request.attempts)
+    return error
+
+
+def _parts(request: Request, now: float, since: float) -> tuple[float, float, float, float]:
+    """Seconds of a call: all, in the queue, in attempts, in pauses."""
+    whole, attempts, pauses, endured = now - since, 0.0, 0.0, request.endured
+    if endured is not None:
+        attempts, pauses = endured.in_attempts_s, endured.in_pauses_s
+        if request.state is RequestState.BACKING_OFF:
+            pauses += now - endured.ended_at
+    if request.batch is not None:
+        attempts += now - request.batch.sent_at
+    # One that joined another's generation came after a part of it.
+    attempts = min(attempts, whole)
+    pauses = min(pauses, whole - attempts)
+    return whole, whole - attempts - pauses, attempts, pauses
