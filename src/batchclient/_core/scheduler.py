@@ -91,8 +91,6 @@ _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
 """Failures that another endpoint may not have."""
-_OF_THE_CALLS = _OF_THE_ENDPOINT | {FailureKind.REFUSED}
-"""Failures of which callers are told; of the others they see nothing, as the calls are sent again in another form."""
 
 
 class Scheduler:
@@ -386,9 +384,7 @@ class Scheduler:
         self._outage.watch(self._now, failure)
         disproved = endpoint.refusals.end_probe(batch)
         self._steering.failed(batch, failure, in_flight, left, len(alive), self._now)
-        told = failure if failure.kind in _OF_THE_CALLS and not batch.moving else None
-        for request in alive:
-            note_attempt(request, batch.sent_at, told, self._now)
+        note_attempt(alive, batch, failure, self._now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id

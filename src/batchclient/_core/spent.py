@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from batchclient._core.failures import Failure
-from batchclient._core.requests import Request, RequestState
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.requests import Batch, Request, RequestState
 from batchclient.errors import BatchClientError
 
 __all__ = [
@@ -23,6 +23,16 @@ __all__ = [
 ]  # fmt: skip
 
 _JUST_BEGAN_S = 0.001
+_TOLD = frozenset(
+    {
+        FailureKind.NOT_SENT,
+        FailureKind.MAYBE_PROCESSED,
+        FailureKind.REJECTED,
+        FailureKind.MISMATCH,
+        FailureKind.REFUSED,
+    }
+)
+"""Failures that are anything to a caller. After the others its call is sent again in another form."""
 _Error = TypeVar("_Error", bound=BatchClientError)
 
 
@@ -71,7 +81,7 @@ class Endured:
     Args:
         in_attempts_s, in_pauses_s: so long.
         ended_at: when its last attempt ended.
-        failure: how; ``None``: only in ways that are the client's own business, such as a list that was taken apart.
+        failure: the last one that is anything to its caller; ``None``: there is none.
     """
 
     in_attempts_s: float = 0.0
@@ -80,14 +90,17 @@ class Endured:
     failure: Failure | None = None
 
 
-def note_attempt(request: Request, sent_at: float, failure: Failure | None, now: float) -> None:
-    """An attempt at a call has failed; ``failure``: how, if that is anything to its caller."""
-    endured = request.endured
-    if endured is None:
-        request.endured = endured = Endured()
-    endured.in_attempts_s += now - sent_at
-    endured.ended_at = now
-    endured.failure = failure or endured.failure
+def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, now: float) -> None:
+    """An attempt at some calls has failed."""
+    is_told = failure.kind in _TOLD and not batch.moving
+    for request in requests:
+        endured = request.endured
+        if endured is None:
+            request.endured = endured = Endured()
+        endured.in_attempts_s += now - batch.sent_at
+        endured.ended_at = now
+        if is_told:
+            endured.failure = failure
 
 
 def note_pause(requests: Iterable[Request], now: float) -> None:
