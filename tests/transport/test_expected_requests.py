@@ -156,6 +156,7 @@ async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypat
     transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True, backend=backend)
     assert type(transport._make_transport()._pool).__name__ == "AsyncHTTPProxy"
     monkeypatch.setenv("NO_PROXY", "server.test")
+    transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True)
     assert type(transport._make_transport()._pool).__name__ == "AsyncConnectionPool"
 
 

@@ -3,11 +3,13 @@
 Rules:
 - aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand
   out: such a socket is not taken from its pool.
+- It does not read the environment by itself: proxies are found in one way for all backends (``_proxies``), and nobody's netrc is read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from typing import Any
 
@@ -20,7 +22,7 @@ from batchclient.transport._library import library
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
-__all__ = ["make_request", "make_transport"]
+__all__ = ["make_request", "make_transport", "proxy_headers"]
 
 _LARGEST_PIECE_BYTES = 256 * 1024
 """In one piece a large body would hold up the event loop; aiohttp warns of it."""
@@ -43,8 +45,19 @@ def make_request(
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 
-def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool) -> httpx.AsyncBaseTransport:
+def proxy_headers(proxy: httpx.Proxy) -> dict[str, str]:
+    """What tells a proxy who asks. aiohttp sends it with a CONNECT only: a request that is not encrypted has to bring it along."""
+    if proxy.auth is None:
+        return {}
+    user_and_password = base64.b64encode(":".join(proxy.auth).encode()).decode()
+    return {"proxy-authorization": f"Basic {user_and_password}"}
+
+
+def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, proxy: httpx.Proxy | None) -> httpx.AsyncBaseTransport:
     """Return a pool of connections."""
+    if proxy is not None:
+        # aiohttp warns of credentials that are given as such.
+        proxy = httpx.Proxy(proxy.url, headers=proxy_headers(proxy))
 
     def session() -> aiohttp.ClientSession:
         connector = _Connector(limit=limits.max_connections or 0, keepalive_timeout=limits.keepalive_expiry, ssl=tls)
@@ -53,13 +66,12 @@ def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, *, trust_env: bool
             getattr(traces, name).append(listener)
         return aiohttp.ClientSession(
             connector=connector,
-            trust_env=trust_env,
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             trace_configs=[traces],
         )
 
-    return AiohttpTransport(verify=tls, client=session)
+    return AiohttpTransport(verify=tls, client=session, proxy=proxy)
 
 
 class _Connector(aiohttp.TCPConnector):

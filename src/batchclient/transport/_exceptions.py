@@ -43,8 +43,8 @@ def is_aiohttps(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What may be seen behind our error: not what holds our headers (aiohttp's own) or the server's bytes (h11's)."""
-    if is_aiohttps(error) or _QUOTES in str(error):
+    """What may be seen behind our error: not what holds our headers (aiohttp's own), the server's bytes (h11's) or a proxy's."""
+    if is_aiohttps(error) or _QUOTES in str(error) or _is_of_a_tunnel(error):
         return None
     if is_of(type(error), "RequestError"):
         # Put there by a user's own client: the URL's query may hold a key.
@@ -71,6 +71,9 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
                 return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
     if is_of(kind, "ConnectTimeout") and not broken:
         return ConnectFailed(f"no connection{address} within the connect timeout")
+    if _is_of_a_tunnel(error):
+        # The rest is the proxy's own text, or our URL.
+        return ConnectFailed(f"no connection{address}: the proxy answered {str(error)[:3]}")
     if is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
         return ConnectFailed(f"no connection{address}: {error}")
     if is_of(kind, "PoolTimeout"):
@@ -83,6 +86,11 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
     said = str(error).partition(_QUOTES)[0]
     after = f" after {received} bytes of the body" if received else ""
     return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
+
+
+def _is_of_a_tunnel(error: BaseException) -> bool:
+    """Whether a proxy has answered that it makes no connection: a status first, in httpx's text and in aiohttp's."""
+    return is_of(type(error), "ProxyError") and str(error)[:3].isdecimal()
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

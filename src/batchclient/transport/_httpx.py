@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ from batchclient.transport._body import LONG_BODY_BYTES
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
 from batchclient.transport._library import library
+from batchclient.transport._proxies import proxy_for
 from batchclient.transport._response import Response
 from batchclient.transport._sockets import Sockets
 from batchclient.transport._under_way import UnderWay
@@ -57,11 +58,16 @@ _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
 
 
-def check_arguments(http_client: object, http_backend: str) -> None:
+def check_arguments(http_client: object, http_backend: str, proxied: Sequence[str] = ()) -> None:
     """Refuse what cannot work, and import what sends.
 
+    Args:
+        http_client, http_backend: the client's.
+        proxied: base URLs of servers that may be reached through a proxy of the environment.
+
     Raises:
-        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, the extra for ``http_backend`` is missing,
+            or the environment names a proxy that cannot be used.
     """
     if http_client is not None and not is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
@@ -75,6 +81,8 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     except ImportError as error:
         message = f"http_backend={http_backend!r} needs the extra: pip install 'batchclient[{http_backend}]'"
         raise ConfigError(message, field="http_backend") from error
+    for base_url in proxied:
+        proxy_for(base_url, http_backend)
 
 
 class HttpxTransport:
@@ -87,6 +95,9 @@ class HttpxTransport:
         client: the user's own client, of httpx or of httpx2; never sharded, never closed.
         backend: ``"httpx"``, or ``"httpx2"`` or ``"aiohttp"`` (the extras of those names).
         trust_env: whether proxies and certificates may come from the environment.
+
+    Raises:
+        ConfigError: the environment names a proxy that cannot be used.
     """
 
     def __init__(
@@ -103,9 +114,14 @@ class HttpxTransport:
         self._query = question + query
         self._address = f" to {self._base_url}"
         self._library = library(backend)
+        self._proxy = proxy_for(base_url, backend) if trust_env and client is None else None
         self._headers = self._library.Headers(
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
+        if self._proxy is not None and backend == "aiohttp" and base_url.startswith("http:"):
+            from batchclient.transport._aiohttp import proxy_headers
+
+            self._headers.update(proxy_headers(self._proxy))
         self._cap = max_response_bytes
         self._client = client
         self._backend = backend
@@ -296,9 +312,8 @@ class HttpxTransport:
         if self._backend == "aiohttp":
             from batchclient.transport._aiohttp import make_transport
 
-            return make_transport(self._tls, limits, trust_env=self._trust_env)
-        proxy = _proxy_from_environment(http, self._base_url) if self._trust_env else None
-        made = http.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=proxy)
+            return make_transport(self._tls, limits, self._proxy)
+        made = http.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=self._proxy)
         # There is no argument for it.
         made._pool._network_backend = Sockets(self._library.core)
         return made
@@ -339,15 +354,3 @@ def _is_break(error: BaseException) -> bool:
     if is_of(type(error), "RemoteProtocolError"):
         return "without sending a response" in str(error)
     return is_of(type(error), "ReadError", "WriteError") or type(error.__cause__).__name__ in AIOHTTP_BREAKS
-
-
-def _proxy_from_environment(http: Any, base_url: str) -> Any:
-    """A proxy of the library's, or ``None``."""
-    from urllib.request import getproxies, proxy_bypass
-
-    url = http.URL(base_url)
-    if proxy_bypass(url.host):
-        return None
-    proxies = getproxies()
-    found = proxies.get(url.scheme) or proxies.get("all")
-    return http.Proxy(found) if found else None

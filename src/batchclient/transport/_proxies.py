@@ -1,0 +1,163 @@
+"""Which proxy of the environment a server is reached through, for every HTTP backend. Read as httpx2 2.16 reads it.
+
+Rules:
+- ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``, lower-case names before upper-case ones; elsewhere the system's settings (urllib's
+  ``getproxies``). One without a scheme is an HTTP proxy.
+- ``NO_PROXY`` is a list with commas. ``*`` in it turns every proxy off. An entry that cannot be read is passed over.
+- ``name`` means the name and all below it, ``.name`` and ``*.name`` only what is below. ``localhost`` and addresses mean themselves.
+- ``address/bits`` means a range of addresses, of version 4 or 6. A server that is named is in no range.
+- ``:port`` after a name narrows it to this port, ``scheme://`` before it to this scheme. A port that is its scheme's own is never
+  written in a URL, so ``name:80`` does not mean ``http://name``.
+- The most particular entry decides: a host, a port or a range before a bare scheme, a scheme before ``all``.
+- No error shows more of a proxy than its variable: there may be a password in it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+from urllib.request import getproxies
+
+import httpx
+
+from batchclient.errors import ConfigError
+
+__all__ = ["proxy_for"]
+
+_SOCKS = ("socks5", "socks5h")
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def proxy_for(base_url: str, backend: str) -> httpx.Proxy | None:
+    """Return the environment's proxy for a server; ``None``: it is reached directly.
+
+    Args:
+        base_url: the server's.
+        backend: ``"httpx"`` or ``"aiohttp"``.
+
+    Raises:
+        ConfigError: the environment names a proxy that cannot be used.
+    """
+    url = httpx.URL(base_url)
+    named = getproxies()
+    variable = _variable(url, named)
+    if variable is None:
+        return None
+    given = named[variable]
+    try:
+        proxy = httpx.Proxy(given if "://" in given else f"http://{given}")
+    except (ValueError, httpx.InvalidURL):
+        proxy = None
+    # Not raised while that error is handled: it shows the URL, and would be our error's context.
+    if proxy is None or not proxy.url.host:
+        raise _refused(variable, "is no URL of a proxy, such as http://localhost:3128")
+    if proxy.url.scheme in _SOCKS and backend == "aiohttp":
+        raise _refused(variable, "is a SOCKS proxy, and http_backend='aiohttp' has none")
+    if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
+        raise _refused(variable, "is a SOCKS proxy: pip install 'httpx[socks]'")
+    return proxy
+
+
+def _refused(variable: str, why: str) -> ConfigError:
+    return ConfigError(f"trust_env: {variable.upper()}_PROXY of the environment {why}", field="trust_env")
+
+
+def _variable(url: httpx.URL, named: dict[str, str]) -> str | None:
+    """Which variable names the proxy for a URL: ``"http"``, ``"https"`` or ``"all"``."""
+    entries = [entry.strip() for entry in named.get("no", "").split(",")]
+    if "*" in entries:
+        return None
+    exceptions = [read for read in map(_read, entries) if read is not None]
+    if any(one.is_particular and one.matches(url) for one in exceptions):
+        return None
+    for scheme in (url.scheme, "all"):
+        if named.get(scheme) and f"{scheme}://" not in entries:
+            return scheme
+        if any(one.scheme == scheme and not one.is_particular for one in exceptions):
+            return None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Exception:
+    """An entry of ``NO_PROXY``. ``host`` is a pattern of whole names; what is ``None`` may be anything."""
+
+    scheme: str
+    host: re.Pattern[str] | None
+    network: _Network | None
+    port: int | None
+
+    @property
+    def is_particular(self) -> bool:
+        return self.host is not None or self.network is not None or self.port is not None
+
+    def matches(self, url: httpx.URL) -> bool:
+        if self.scheme not in ("all", url.scheme) or self.port not in (None, url.port):
+            return False
+        if self.network is not None:
+            address = _address(url.host)
+            return address is not None and address in self.network
+        return self.host is None or self.host.fullmatch(url.host) is not None
+
+
+def _read(entry: str) -> _Exception | None:
+    written = _as_url(entry)
+    if written is None:
+        return None
+    try:
+        url = httpx.URL(written)
+    except httpx.InvalidURL:
+        return None
+    network = None
+    bits = url.path.removeprefix("/")
+    if bits and _address(url.host) is not None:
+        network = _network(written, url.host, bits)
+        if network is None:
+            return None
+    host = None if network is not None else _pattern(url.host)
+    return _Exception(url.scheme, host, network, url.port)
+
+
+def _as_url(entry: str) -> str | None:
+    """An entry as a URL whose host may begin with ``*``."""
+    host, slash, bits = entry.partition("/")
+    if not entry or "://" in entry:
+        return entry or None
+    address = _address(host)
+    if address is not None:
+        return f"all://[{host}]{slash}{bits}" if address.version == 6 else f"all://{entry}"
+    if entry.startswith("["):
+        return f"all://{entry}"
+    if slash:
+        return None
+    is_itself = entry.lower() == "localhost" or entry.startswith("*.")
+    return f"all://{entry}" if is_itself else f"all://*{entry}"
+
+
+def _network(written: str, host: str, bits: str) -> _Network | None:
+    shown = f"[{host}]" if ":" in host else host
+    if "@" in written or "%" in written or not bits.isdigit() or not written.endswith(f"{shown}/{bits}"):
+        return None
+    try:
+        return ipaddress.ip_network(f"{host}/{bits}", strict=False)
+    except ValueError:
+        return None
+
+
+def _pattern(host: str) -> re.Pattern[str] | None:
+    if host in ("", "*"):
+        return None
+    if host.startswith("*."):
+        return re.compile(rf".+\.{re.escape(host[2:])}")
+    if host.startswith("*"):
+        return re.compile(rf"(.+\.)?{re.escape(host[1:])}")
+    return re.compile(re.escape(host))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

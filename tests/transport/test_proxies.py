@@ -1,0 +1,154 @@
+"""Proxies of the environment are read as httpx2 2.16 reads them, whatever the backend. The expectations are literal."""
+
+import base64
+import os
+
+import pytest
+
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError
+from batchclient.transport._proxies import proxy_for
+from tests.transport.rawserver import RawServer, body_of, response
+
+PROXY = "http://proxy:3128"
+SECRET = "canary-proxy-66b1"
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    return lambda **given: [monkeypatch.setenv(name, value) for name, value in given.items()]
+
+
+NO_PROXY = [
+    # (NO_PROXY, servers reached directly, servers reached through the proxy)
+    ("", "", "http://a http://10.1.2.3"),
+    ("*", "http://a https://b:8000 http://[::1]", ""),
+    ("a,*", "http://a http://b", ""),
+    ("a, *", "http://a http://b", ""),
+    ("a", "http://a http://a:8000 https://a http://x.a http://A", "http://ba http://b"),
+    (".a", "http://x.a http://x.y.a", "http://a http://ba"),
+    ("*.a", "http://x.a http://x.y.a", "http://a http://ba"),
+    ("A.Test", "http://a.test http://x.a.TEST", "http://b.test"),
+    ("b, a ,c", "http://a http://b http://c", "http://d"),
+    ("a:8000", "http://a:8000 https://a:8000 http://x.a:8000", "http://a http://a:8001 http://b:8000"),
+    ("a:80", "https://a:80", "http://a http://a:80"),
+    (":8000", "http://a:8000 https://b:8000", "http://a http://a:8001"),
+    ("localhost", "http://localhost:8000", "http://x.localhost http://127.0.0.1"),
+    ("localhost:8000", "http://localhost:8000", "http://localhost http://localhost:9000"),
+    ("127.0.0.1", "http://127.0.0.1 http://127.0.0.1:8000", "http://127.0.0.2 http://localhost"),
+    ("127.0.0.1:8000", "http://127.0.0.1:8000", "http://127.0.0.1:9000 http://127.0.0.1"),
+    ("10.0.0.0/8", "http://10.1.2.3 http://10.255.0.1:8000", "http://11.0.0.1 http://ten"),
+    ("10.9.9.9/8", "http://10.1.2.3", "http://11.0.0.1"),
+    ("10.0.0.0/8,192.168.0.0/16", "http://10.1.2.3 http://192.168.7.7", "http://172.16.0.1"),
+    ("10.0.0.0/33", "", "http://10.0.0.0"),
+    ("10.0.0.0/255.0.0.0", "", "http://10.0.0.1"),
+    ("::1", "http://[::1] http://[::1]:8000", "http://[::2] http://127.0.0.1"),
+    ("[::1]", "http://[::1] http://[::1]:8000", "http://[::2]"),
+    ("[::1]:8000", "http://[::1]:8000", "http://[::1] http://[::1]:9000"),
+    ("fd00::/8", "http://[fd00::1]:8000 http://[fdff::1]", "http://[fe80::1] http://10.0.0.1"),
+    ("0.0.0.0/0", "http://10.1.2.3", "http://a http://[::1]"),
+    ("http://a", "http://a http://a:8000", "https://a http://x.a"),
+    ("http://a:8000", "http://a:8000", "http://a https://a:8000"),
+    ("http://", "http://a", "https://a"),
+    ("a/b", "", "http://a"),
+    ("a b,c", "http://c", "http://a http://b"),
+    ("[::1,c", "http://c", "http://[::1]"),
+]
+
+
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+@pytest.mark.parametrize(("no_proxy", "directly", "through"), NO_PROXY)
+def test_which_servers_are_reached_directly(no_proxy, directly, through, name, environment):
+    environment(**{"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY, name: no_proxy})
+    for backend in ("httpx", "aiohttp"):
+        assert {url: proxy_for(url, backend) for url in directly.split()} == dict.fromkeys(directly.split())
+        for url in through.split():
+            assert str(proxy_for(url, backend).url) == PROXY, url
+
+
+@pytest.mark.parametrize(
+    ("given", "http", "https"),
+    [
+        ({"HTTP_PROXY": PROXY}, PROXY, None),
+        ({"HTTPS_PROXY": PROXY}, None, PROXY),
+        ({"ALL_PROXY": PROXY}, PROXY, PROXY),
+        ({"all_proxy": PROXY}, PROXY, PROXY),
+        ({"HTTP_PROXY": "localhost:3128"}, "http://localhost:3128", None),
+        ({"https_proxy": "localhost:3128"}, None, "http://localhost:3128"),
+        ({"ALL_PROXY": "10.0.0.1:3128"}, "http://10.0.0.1:3128", "http://10.0.0.1:3128"),
+        ({"HTTP_PROXY": "http://upper:1", "http_proxy": "http://lower:1"}, "http://lower:1", None),
+        ({"HTTP_PROXY": "http://upper:1", "http_proxy": ""}, None, None),
+        ({"HTTP_PROXY": "http://own:1", "ALL_PROXY": "http://all:1"}, "http://own:1", "http://all:1"),
+        ({"HTTP_PROXY": "http://own:1", "ALL_PROXY": "http://all:1", "NO_PROXY": "http://"}, None, "http://all:1"),
+        ({"HTTP_PROXY": "https://secure:1"}, "https://secure:1", None),
+        ({"FTP_PROXY": PROXY}, None, None),
+    ],
+)
+def test_which_variable_names_the_proxy(given, http, https, environment):
+    environment(**given)
+    found = [proxy_for(url, "httpx") for url in ("http://server:8000/v1", "https://server:8000/v1")]
+    assert [proxy and str(proxy.url) for proxy in found] == [http, https]
+
+
+async def as_proxy(heard, reader, writer, server):
+    writer.write(response(body_of(heard)))
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "proxied"),
+    [("", True), ("other,*", False), ("127.0.0.0/8", False), ("127.0.0.1:{port}", False), ("127.0.0.1:1", True)],
+)
+async def test_both_backends_obey(no_proxy, proxied, backend, environment):
+    async with RawServer(as_proxy) as proxy, RawServer() as server:
+        environment(http_proxy=f"127.0.0.1:{proxy.port}", no_proxy=no_proxy.format(port=server.port))
+        async with BatchClient(
+            server.url, model="m", http_backend=backend, trust_env=True, server_metrics=False
+        ) as client:
+            await client.complete("p")
+        assert (len(proxy.heard), len(server.heard)) == ((1, 0) if proxied else (0, 1))
+
+
+async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(backend, environment, caplog):
+    caplog.set_level(1)
+
+    async def refuse(heard, reader, writer, server):
+        writer.write(response(b"", "407 no"))
+
+    async with RawServer(refuse) as proxy:
+        environment(all_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}")
+        for url in ("http://server.test/v1?k=canary-query", "https://server.test/v1?k=canary-query"):
+            async with BatchClient(
+                url, model="m", http_backend=backend, trust_env=True, detect=False, server_metrics=False,
+                retry=Backoff(max_attempts=1),
+            ) as client:  # fmt: skip
+                with pytest.raises(BatchClientError) as caught:
+                    await client.complete("p")
+                chain = f"{caught.value!r} {caught.value} {caught.value.__cause__!r} {caught.value.__cause__}"
+                assert "canary" not in chain + repr(client), url
+        said = {heard.header("proxy-authorization") for heard in proxy.heard}
+    assert said == {"Basic " + base64.b64encode(f"user:{SECRET}".encode()).decode()}
+    assert "canary" not in "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("batchclient"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [f"ftp://{SECRET}/", f"http://h:{SECRET}", f"http://u:{SECRET}@h:x", f"#{SECRET}", "http://"],
+)
+def test_a_proxy_that_cannot_be_used_is_refused_with_the_client_and_not_shown(given, backend, environment):
+    environment(http_proxy=given)
+    with pytest.raises(ConfigError, match="HTTP_PROXY") as caught:
+        BatchClient("http://server.test/v1", http_backend=backend, trust_env=True)
+    assert caught.value.field == "trust_env"
+    assert SECRET not in str(caught.value)
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+    # Nobody else is concerned.
+    BatchClient("http://server.test/v1", http_backend=backend)
+    BatchClient("https://server.test/v1", http_backend=backend, trust_env=True)
+
+
+def test_aiohttp_has_no_socks_proxies(environment):
+    environment(all_proxy="socks5://127.0.0.1:1080")
+    with pytest.raises(ConfigError, match="SOCKS"):
+        BatchClient("http://server.test/v1", http_backend="aiohttp", trust_env=True)
