@@ -161,7 +161,8 @@ class SteeringMethods:
         else:
             entry = next((one for one in self._leaving if one[0] == url), None)
             if entry is None:
-                raise ConfigError(f"{shown(url)} is none of the client's servers", field="base_url")
+                served = ", ".join(shown(one) for one, _ in self._endpoints)
+                raise ConfigError(f"the URL is none of the client's servers, which are {served}", field="base_url")
         if runner is not None:
             await runner.remove_endpoint(entry[1], drain=drain)
             if entry in self._leaving:

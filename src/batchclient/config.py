@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -49,7 +50,12 @@ CHANGEABLE = frozenset(
 
 # RFC 9110, sections 5.1 and 5.5, without obs-text: what h11 and httpx let through.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN_NAME = re.compile(r"[A-Za-z]{1,16}(-[A-Za-z]{1,16}){0,4}")
+"""Names that may be shown: they have no digits, which keys have."""
 _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
+
+_HOST = re.compile(r"[A-Za-z0-9._~-]+")
+_FOUR_NUMBERS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
@@ -63,7 +69,7 @@ class Settings(BaseModel):
     A repr or a pickle of them has neither headers nor the URLs' queries: keys are in them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     base_url: tuple[str, ...]
     preset: Preset = "balanced"
@@ -154,21 +160,28 @@ class Settings(BaseModel):
         urls = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (list, tuple)) else ()
         if not urls:
             raise ValueError("a URL such as http://localhost:8000/v1, or a list of them")
-        checked = tuple(_check_url(url) for url in urls)
-        for url in checked:
-            if checked.count(url) > 1:
-                raise ValueError(f"{url.partition('?')[0]!r:.80} is there twice; each server has a limit of its own")
+        if len(urls) == 1:
+            return (_check_url(urls[0]),)
+        checked = tuple(_check_url(url, f"URL number {number}") for number, url in enumerate(urls, 1))
+        for number, url in enumerate(checked, 1):
+            first = checked.index(url) + 1
+            if first != number:
+                raise ValueError(
+                    f"URL number {first} is there twice, as number {number}; each server has its own limit"
+                )
         return checked
 
     @field_validator("headers")
     @classmethod
     def _check_headers(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for name, text in value.items():
+        for number, (name, text) in enumerate(value.items(), 1):
+            # A name may be a key in the wrong place.
+            shown = repr(name) if _PLAIN_NAME.fullmatch(name) else f"number {number}"
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r:.40} is no name of a header")
+                raise ValueError(f"the name of header {shown} is none: letters, digits and hyphens, its value apart")
             if not _HEADER_VALUE.fullmatch(text):
                 raise ValueError(
-                    f"the value of the header {name!r:.40} is printable ASCII without spaces around it; a line break in it"
+                    f"the value of the header {shown} is printable ASCII without spaces around it; a line break in it"
                     " would start another header"
                 )
         # In one case: two spellings of one name would be sent as two headers.
@@ -201,27 +214,47 @@ class Settings(BaseModel):
         )
 
 
-def _check_url(url: object) -> str:
+def _check_url(url: object, which: str = "the URL") -> str:
+    """Return a URL in the form it is kept in. No complaint shows any of it: a key may be in the wrong place."""
     if not isinstance(url, str):
-        raise ValueError(f"a URL is a string, not {type(url).__name__}")
+        raise ValueError(f"{which} is a string, not {type(url).__name__}")
     url = url.strip()
-    # First, so that no password is shown by the others.
-    if "@" in url.partition("?")[0]:
-        raise ValueError("a URL holds no user or password here; give api_key or headers")
-    if any(ord(character) < 33 or ord(character) == 127 for character in url):
-        raise ValueError("a URL holds no spaces or line breaks")
-    parts = urlsplit(url)
-    shown = url.partition("?")[0]
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{shown!r:.80} is no URL such as http://localhost:8000/v1")
-    try:
-        parts.port  # noqa: B018  # it is the look that raises
-    except ValueError:
-        raise ValueError(f"{shown!r:.80} has no port between 0 and 65535") from None
-    if parts.fragment:
-        raise ValueError(f"{shown!r:.80} has a #fragment, which is never sent")
     path, question, query = url.partition("?")
+    if "@" in path:
+        raise ValueError(f"{which} has a user or password in it; give api_key or headers")
+    if any(ord(character) < 33 or ord(character) == 127 for character in url):
+        raise ValueError(f"{which} has a space or line break in it")
+    if not url.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{which} does not begin with http:// or https://, as http://localhost:8000/v1 does")
+    if not _has_host(url):
+        raise ValueError(f"{which} has no host that can be read, as http://localhost:8000/v1 has")
+    if not _has_port(url):
+        raise ValueError(f"{which} has no port between 0 and 65535")
+    if "#" in url:
+        raise ValueError(f"{which} has a #fragment, which is never sent")
     return path.rstrip("/") + question + query
+
+
+def _has_host(url: str) -> bool:
+    """Whether a URL has a name or an address that an HTTP library reads, too."""
+    try:
+        host = urlsplit(url).hostname or ""
+        if "[" in urlsplit(url).netloc:
+            return True
+        if _FOUR_NUMBERS.fullmatch(host):
+            ip_address(host)
+        return _HOST.fullmatch(host.encode("idna").decode("ascii")) is not None
+    except ValueError:
+        return False
+
+
+def _has_port(url: str) -> bool:
+    """Whether a URL's port is one, or it has none."""
+    try:
+        urlsplit(url).port  # noqa: B018  # it is the look that raises
+    except ValueError:
+        return False
+    return True
 
 
 def check_base_url(base_url: object) -> str:
@@ -233,7 +266,9 @@ def check_base_url(base_url: object) -> str:
     try:
         return _check_url(base_url)
     except ValueError as error:
-        raise ConfigError(f"base_url: {error}", field="base_url") from None
+        said = str(error)
+    # Not raised while that error is handled, which would be its context.
+    raise ConfigError(f"base_url: {said}", field="base_url")
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:

@@ -203,6 +203,6 @@ def test_a_hook_that_nobody_would_await_is_refused():
 
 
 def test_a_server_is_given_once():
-    with pytest.raises(ConfigError, match="'http://h/v1' is there twice") as caught:
+    with pytest.raises(ConfigError, match="URL number 1 is there twice, as number 3") as caught:
         BatchClient(["http://h/v1", "http://g/v1", "http://h/v1/"], model="m")
     assert caught.value.field == "base_url"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batchclient._connections import shown
 from batchclient.cli._contest import Contest, Report, Run, percentile
 from batchclient.cli._corpus import docstrings
 from batchclient.errors import BatchClientError
@@ -92,7 +93,7 @@ def _warn_if_busy() -> None:
 def _server(base_url: str | None, model: str | None) -> Iterator[tuple[str, str]]:
     """Yield a URL and a model: those given, or the embedded server's."""
     if base_url is not None and model is not None:
-        typer.echo(f"Server: {base_url}, model {model}")
+        typer.echo(f"Server: {shown(base_url)}, model {model}")
         yield base_url, model
         return
     from batchclient.simulator import EmbeddedServer

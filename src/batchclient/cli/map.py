@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient._connections import shown
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
 from batchclient.cli._job import INTERRUPTED, Job
 from batchclient.cli._progress import ProgressBar
@@ -222,7 +223,7 @@ def _make_job(options: MapOptions, source: Source) -> Job:
 
 
 def _say_unreachable(base_urls: list[str]) -> None:
-    typer.echo(f"no connection to {' or '.join(base_urls)}; rows fail until it is back", err=True)
+    typer.echo(f"no connection to {' or '.join(map(shown, base_urls))}; rows fail until it is back", err=True)
 
 
 def _say_asking() -> None:
