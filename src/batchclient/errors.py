@@ -160,8 +160,8 @@ class CallAborted(LocalError):
 class DeadlineExceeded(LocalError, TimeoutError):
     """``timeout_s`` passed: in the queue, in backoff or while the server worked.
 
-    The message says how many seconds went where, and which server's outage the call waited for since when. ``__cause__`` is
-    the last failure: the call's own, else that of the server it waited for.
+    The message says how many seconds went where, and which server's outage the call waited for since
+    when. ``__cause__`` is the last failure: the call's own, else that of the server it waited for.
     """
 
     retryable = True

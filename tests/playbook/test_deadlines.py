@@ -7,7 +7,7 @@ from batchclient.errors import DeadlineExceeded
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 TOO_LATE = "DeadlineExceeded"
-WAY_OUT = "timeout_s is the whole call's time, the queue included; read_timeout_s bounds the server's silence alone"
+WAY_OUT = "the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
 
 
 def test_a_queued_call_ends_at_its_deadline_and_no_earlier():

@@ -151,7 +151,7 @@ def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
     assert play.endpoints[0].blocked_by == "the server's Retry-After"
     play.at(3.0) >> Woke() << ["reject late: DeadlineExceeded"]
     assert play.errors["late"].message.startswith(
-        "the call's timeout_s passed in the queue: 3 s in the queue; timeout_s is"
+        "the call's timeout_s passed in the queue: 3 s in the queue; the queue counts"
     )
 
 

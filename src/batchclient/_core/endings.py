@@ -23,7 +23,7 @@ from batchclient.errors import BatchClientError, DeadlineExceeded
 __all__ = ["Endings", "copy_of", "too_late"]
 
 
-_WAY_OUT = "; timeout_s is the whole call's time, the queue included; read_timeout_s bounds the server's silence alone"
+_WAY_OUT = "; the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
 
 
 def too_late(
@@ -47,10 +47,14 @@ def too_late(
     if held_by and request.state is RequestState.QUEUED:
         where += f", where {held_by} held it back"
     spent = time_spent(request, outages, now, since)
-    way_out = "" if outages or held_by or not was_mostly_queued(request, now) else _WAY_OUT
+    way_out = "" if held_by else _way_out(request, outages, now)
     message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
-    error = DeadlineExceeded(message, attempt=request.attempts)
-    return with_cause(error, request, outages)
+    return with_cause(DeadlineExceeded(message, attempt=request.attempts), request, outages)
+
+
+def _way_out(request: Request, outages: Sequence[ServerOutage], now: float) -> str:
+    """What helps a call that had too little time because it waited its turn."""
+    return _WAY_OUT if not outages and was_mostly_queued(request, now) else ""
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
@@ -194,7 +198,7 @@ class Endings:
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)
-            message = "the call's timeout_s cannot be met: what is left of it is less than such calls take"
-            error = DeadlineExceeded(f"{message} ({spent})" if spent else message)
-            self.reject([request], with_cause(error, request, outages))
+            told = f" ({spent}{_way_out(request, outages, now)})" if spent else ""
+            message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
+            self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
         self._deadlines.ended(len(hopeless))

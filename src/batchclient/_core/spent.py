@@ -3,9 +3,10 @@
 Rules:
 - Times are the scheduler's, in seconds. No sentence is made before an error, a log line or a snapshot needs it.
 - A call's time has three parts: in attempts, in pauses between attempts, and in the queue, which is the rest.
-- An outage of a server begins with its first failure after its last answer, and is told once the server is ejected. It ends when
-  the server is in use again.
-- A call has waited for servers if each of them had an outage in its time; where one was in use throughout, it waited its turn.
+- An outage of a server begins with its first failure after its last answer. It is told once the server
+  is ejected, and ends when the server is in use again.
+- A call has waited for servers if each of them had an outage in its time. Where one was in use
+  throughout, the call waited its turn.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ class EndpointStatistics:
         reason: why it is in that state; empty while nothing happened.
         retry_budget_tokens: prompt and output tokens that may be sent again now; below 0 retries wait.
         server: which server it is, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
-        outage: the sentence about the outage that its calls wait for, in the words of the log; empty while it is in use.
+        outage: the sentence about the outage that its calls wait for, in the words of the log. Empty
+            while it is in use.
     """
 
     limit: int

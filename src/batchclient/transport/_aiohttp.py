@@ -3,7 +3,8 @@
 Rules:
 - aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand
   out: such a socket is not taken from its pool.
-- It does not read the environment by itself: proxies are found in one way for all backends (``_proxies``), and nobody's netrc is read.
+- It does not read the environment by itself. Proxies are found in one way for all backends
+  (``_proxies``), and nobody's netrc is read.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def make_request(
 
 
 def proxy_headers(proxy: httpx.Proxy) -> dict[str, str]:
-    """What tells a proxy who asks. aiohttp sends it with a CONNECT only: a request that is not encrypted has to bring it along."""
+    """What tells a proxy who asks.
+
+    aiohttp sends it with a CONNECT only: a request that is not encrypted has to bring it along.
+    """
     if proxy.auth is None:
         return {}
     user_and_password = base64.b64encode(":".join(proxy.auth).encode()).decode()

@@ -43,7 +43,10 @@ def is_aiohttps(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What may be seen behind our error: not what holds our headers (aiohttp's own), the server's bytes (h11's) or a proxy's."""
+    """What may be seen behind our error.
+
+    Not what holds our headers (aiohttp's own), the server's bytes (h11's) or a proxy's.
+    """
     if is_aiohttps(error) or _QUOTES in str(error) or _is_of_a_tunnel(error):
         return None
     if is_of(type(error), "RequestError"):

@@ -1,13 +1,14 @@
 """Which proxy of the environment a server is reached through, for every HTTP backend. Read as httpx2 2.16 reads it.
 
 Rules:
-- ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``, lower-case names before upper-case ones; elsewhere the system's settings (urllib's
-  ``getproxies``). One without a scheme is an HTTP proxy.
+- ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``, lower-case names before upper-case ones. Where none
+  is set, the system's settings (urllib's ``getproxies``). One without a scheme is an HTTP proxy.
 - ``NO_PROXY`` is a list with commas. ``*`` in it turns every proxy off. An entry that cannot be read is passed over.
-- ``name`` means the name and all below it, ``.name`` and ``*.name`` only what is below. ``localhost`` and addresses mean themselves.
+- ``name`` means the name and all below it, ``.name`` and ``*.name`` only what is below. ``localhost``
+  and addresses mean themselves.
 - ``address/bits`` means a range of addresses, of version 4 or 6. A server that is named is in no range.
-- ``:port`` after a name narrows it to this port, ``scheme://`` before it to this scheme. A port that is its scheme's own is never
-  written in a URL, so ``name:80`` does not mean ``http://name``.
+- ``:port`` after a name narrows it to this port, ``scheme://`` before it to this scheme. A port that is
+  its scheme's own is never written in a URL, so ``name:80`` does not mean ``http://name``.
 - The most particular entry decides: a host, a port or a range before a bare scheme, a scheme before ``all``.
 - No error shows more of a proxy than its variable: there may be a password in it.
 """
