@@ -58,8 +58,11 @@ class Connections:
         self.asks_for_load = _may_ask_for_load(settings, given, dialect)
         self.detects = _may_detect(settings, given, dialect)
         if transport is None:
-            proxied = settings.base_url if settings.trust_env else ()
-            _check_http_library(http_client, settings.http_backend, proxied if http_client is None else ())
+            _check_http_library(http_client, settings.http_backend)
+        if settings.trust_env and transport is None and http_client is None:
+            from batchclient.transport._proxies import proxy_secrets
+
+            self.secrets += proxy_secrets(settings.base_url, settings.http_backend)
 
     def for_calls(self, base_url: str) -> Transport:
         """Return what a server's calls go over."""
@@ -138,9 +141,9 @@ def _check_transport(transport: Any, http_client: object) -> Any:
     return transport
 
 
-def _check_http_library(http_client: object, http_backend: str, proxied: Sequence[str]) -> None:
+def _check_http_library(http_client: object, http_backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
     import batchclient._server_model  # noqa: F401  # the runner's, for the same reason
     from batchclient.transport._httpx import check_arguments
 
-    check_arguments(http_client, http_backend, proxied)
+    check_arguments(http_client, http_backend)

@@ -1006,5 +1006,40 @@ PROTECTIONS = (
         "            pass\n",
         "tests/transport/test_ends.py::test_closing_waits_for_no_body",
     ),
+    Protection(
+        "words: time in attempts is told",
+        "src/batchclient/_core/scheduler.py",
+        "        note_attempt(alive, batch, failure, self._now)\n",
+        "",
+        "tests/playbook/test_spent.py::test_time_in_attempts_and_between_them_is_told_apart_and_the_last_failure_is_the_cause",
+    ),
+    Protection(
+        "words: an outage is warned of once",
+        "src/batchclient/_core/fleet.py",
+        "        elif outage is not None and is_open:\n",
+        "        elif False:\n",
+        "tests/playbook/test_spent.py::test_an_outage_is_warned_of_once_when_it_begins_and_once_when_it_ends",
+    ),
+    Protection(
+        "words: calls that another server could have had waited for none",
+        "src/batchclient/_core/endpoints.py",
+        "        return outages if len(outages) == len(latest) else []\n",
+        "        return outages\n",
+        "tests/playbook/test_spent.py::test_where_another_server_was_in_use_all_the_time_a_call_has_waited_for_none",
+    ),
+    Protection(
+        "words: a proxy's answer to a tunnel is not shown",
+        "src/batchclient/transport/_exceptions.py",
+        '    return is_of(type(error), "ProxyError") and str(error)[:3].isdecimal()\n',
+        "    return False\n",
+        "tests/transport/test_proxies.py::test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it",
+    ),
+    Protection(
+        "words: the name of a refused header may be a key",
+        "src/batchclient/config.py",
+        "shown = repr(name) if _PLAIN_NAME.fullmatch(name) else",
+        "shown = repr(name) if name else",
+        "tests/shell/test_keys_in_wrong_places.py::test_refused_headers_are_not_shown",
+    ),
 )
 """In no order that matters."""

@@ -92,6 +92,17 @@ def test_the_statistics_say_the_same_sentence_while_it_lasts():
     assert story.endpoints[0].outage == ""
 
 
+def test_who_waits_says_for_which_server_and_since_when():
+    story, second = gone()
+    story.at(10.25) >> Woke()
+    assert repr(story.scheduler) == (
+        f"<Scheduler: 1 queued, 0 waiting, 0 in flight; an outage of {URL} has lasted 0.25 s: a refused connection>"
+    )
+    refuse_until(story, 13.0)
+    story.at(14.5) >> Woke() >> answered(second)
+    assert repr(story.scheduler) == "<Scheduler: 0 queued, 0 waiting, 0 in flight>"
+
+
 def test_an_outage_began_with_the_first_failure_after_the_last_answer():
     story = Story(limit=16, max_list=1)
     first, *others = calls("first a b c d e f g h i")

@@ -178,7 +178,8 @@ class Scheduler:
 
     def __repr__(self) -> str:
         in_flight = sum(endpoint.in_flight for endpoint in self._endpoints)
-        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {in_flight} in flight>"
+        outages = "".join(f"; {outage.sentence(self._now)}" for outage in self._endpoints.outages_after(self._now))
+        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {in_flight} in flight{outages}>"
 
     # The contract ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import base64
 import ssl
 from typing import Any
 
@@ -20,10 +19,11 @@ from httpx_aiohttp import AiohttpTransport
 
 from batchclient.transport._body import LONG_BODY_BYTES
 from batchclient.transport._library import library
+from batchclient.transport._proxies import proxy_headers
 from batchclient.transport._sockets import is_readable
 from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 
-__all__ = ["make_request", "make_transport", "proxy_headers"]
+__all__ = ["make_request", "make_transport"]
 
 _LARGEST_PIECE_BYTES = 256 * 1024
 """In one piece a large body would hold up the event loop; aiohttp warns of it."""
@@ -46,21 +46,10 @@ def make_request(
     return httpx.Request(method, url, stream=stream, headers=headers, extensions=extensions)
 
 
-def proxy_headers(proxy: httpx.Proxy) -> dict[str, str]:
-    """What tells a proxy who asks.
-
-    aiohttp sends it with a CONNECT only: a request that is not encrypted has to bring it along.
-    """
-    if proxy.auth is None:
-        return {}
-    user_and_password = base64.b64encode(":".join(proxy.auth).encode()).decode()
-    return {"proxy-authorization": f"Basic {user_and_password}"}
-
-
 def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, proxy: httpx.Proxy | None) -> httpx.AsyncBaseTransport:
     """Return a pool of connections."""
     if proxy is not None:
-        # aiohttp warns of credentials that are given as such.
+        # aiohttp warns of credentials that are given as such. It sends these with a CONNECT only.
         proxy = httpx.Proxy(proxy.url, headers=proxy_headers(proxy))
 
     def session() -> aiohttp.ClientSession:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from batchclient.transport._body import LONG_BODY_BYTES
 from batchclient.transport._exceptions import AIOHTTP_BREAKS, SILENT, cause_of, is_aiohttps, is_of, translated
 from batchclient.transport._ids import Mark, RequestIds
 from batchclient.transport._library import library
-from batchclient.transport._proxies import proxy_for
+from batchclient.transport._proxies import proxy_for, proxy_headers
 from batchclient.transport._response import Response
 from batchclient.transport._sockets import Sockets
 from batchclient.transport._under_way import UnderWay
@@ -58,16 +58,11 @@ _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
 
 
-def check_arguments(http_client: object, http_backend: str, proxied: Sequence[str] = ()) -> None:
+def check_arguments(http_client: object, http_backend: str) -> None:
     """Refuse what cannot work, and import what sends.
 
-    Args:
-        http_client, http_backend: the client's.
-        proxied: base URLs of servers that may be reached through a proxy of the environment.
-
     Raises:
-        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, the extra for ``http_backend`` is missing,
-            or the environment names a proxy that cannot be used.
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
     """
     if http_client is not None and not is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
@@ -81,8 +76,6 @@ def check_arguments(http_client: object, http_backend: str, proxied: Sequence[st
     except ImportError as error:
         message = f"http_backend={http_backend!r} needs the extra: pip install 'batchclient[{http_backend}]'"
         raise ConfigError(message, field="http_backend") from error
-    for base_url in proxied:
-        proxy_for(base_url, http_backend)
 
 
 class HttpxTransport:
@@ -119,8 +112,6 @@ class HttpxTransport:
             {"content-type": "application/json", "accept-encoding": "identity", "accept": "*/*", **headers}
         )
         if self._proxy is not None and backend == "aiohttp" and base_url.startswith("http:"):
-            from batchclient.transport._aiohttp import proxy_headers
-
             self._headers.update(proxy_headers(self._proxy))
         self._cap = max_response_bytes
         self._client = client

@@ -15,8 +15,10 @@ Rules:
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from urllib.request import getproxies
@@ -25,7 +27,7 @@ import httpx
 
 from batchclient.errors import ConfigError
 
-__all__ = ["proxy_for"]
+__all__ = ["proxy_for", "proxy_headers", "proxy_secrets"]
 
 _SOCKS = ("socks5", "socks5h")
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -59,6 +61,26 @@ def proxy_for(base_url: str, backend: str) -> httpx.Proxy | None:
     if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
         raise _refused(variable, "is a SOCKS proxy: pip install 'httpx[socks]'")
     return proxy
+
+
+def proxy_headers(proxy: httpx.Proxy) -> dict[str, str]:
+    """What tells a proxy who asks."""
+    return {} if proxy.auth is None else {"proxy-authorization": f"Basic {_credentials(proxy.auth)}"}
+
+
+def proxy_secrets(base_urls: Sequence[str], backend: str) -> tuple[str, ...]:
+    """The passwords of the proxies that some servers are reached through: what a proxy may say back to us and nobody may see.
+
+    Raises:
+        ConfigError: as ``proxy_for``.
+    """
+    proxies = [proxy_for(base_url, backend) for base_url in base_urls]
+    given = [proxy.auth for proxy in proxies if proxy is not None and proxy.auth is not None]
+    return tuple({form for auth in given for form in (auth[1], _credentials(auth)) if form})
+
+
+def _credentials(auth: tuple[str, str]) -> str:
+    return base64.b64encode(":".join(auth).encode()).decode()
 
 
 def _refused(variable: str, why: str) -> ConfigError:
