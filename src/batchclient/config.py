@@ -232,7 +232,8 @@ def _check_url(url: object, which: str = "the URL") -> str:
         raise ValueError(f"{which} has no port between 0 and 65535")
     if "#" in url:
         raise ValueError(f"{which} has a #fragment, which is never sent")
-    return path.rstrip("/") + question + query
+    scheme, colon, rest = path.partition(":")
+    return scheme.lower() + colon + rest.rstrip("/") + question + query
 
 
 def _has_host(url: str) -> bool:
@@ -240,7 +241,7 @@ def _has_host(url: str) -> bool:
     try:
         host = urlsplit(url).hostname or ""
         if "[" in urlsplit(url).netloc:
-            return True
+            return ip_address(host).version == 6
         if _FOUR_NUMBERS.fullmatch(host):
             ip_address(host)
         return _HOST.fullmatch(host.encode("idna").decode("ascii")) is not None

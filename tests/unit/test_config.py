@@ -106,7 +106,7 @@ def test_an_argument_that_does_not_exist_is_refused_with_those_there_are():
         ([URL, "https://b.example/v1/"], (URL, "https://b.example/v1")),
         ((URL,), (URL,)),
         ("http://[::1]:8000/v1", ("http://[::1]:8000/v1",)),
-        ("HTTP://Localhost/v1", ("HTTP://Localhost/v1",)),
+        ("HTTP://Localhost/v1", ("http://Localhost/v1",)),
     ],
 )
 def test_urls_are_kept_without_their_last_slash(given, kept):
