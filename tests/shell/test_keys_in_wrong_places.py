@@ -143,6 +143,15 @@ def test_a_key_in_the_place_of_a_setting_is_not_shown(setting, log):
     assert "canary" not in words_of(caught.value) + log.text
 
 
+async def test_a_key_that_is_given_with_a_call_is_refused_and_not_sent(log):
+    async with BatchClient(URL, model="m") as client:
+        for given in ({"api_key": KEY}, {"headers": {"authorization": KEY}}, {"base_url": f"http://{KEY}/"}):
+            with pytest.raises(ConfigError, match="to the client") as caught:
+                await client.complete("p", **given)
+            assert "canary" not in words_of(caught.value) + log.text
+        assert client.statistics().submitted == 0
+
+
 def test_settings_show_neither_what_was_given_nor_what_was_refused():
     from pydantic import ValidationError
 

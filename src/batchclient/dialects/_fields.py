@@ -56,6 +56,9 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "prompt": (Role.OURS, "the prompt is the first argument"),
     "messages": (Role.OURS, "complete() takes a prompt"),
     "extra_headers": (Role.OURS, "give headers to the client: BatchClient(headers=…)"),
+    "headers": (Role.OURS, "give headers to the client: BatchClient(headers=…)"),
+    "api_key": (Role.OURS, "give the key to the client: BatchClient(api_key=…)"),
+    "base_url": (Role.OURS, "give the server to the client: BatchClient(base_url)"),
     "extra_query": (Role.OURS, "put a query into the client's base_url"),
     "timeout": (Role.OURS, "the argument is timeout_s, in seconds"),
 }
