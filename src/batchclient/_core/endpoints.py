@@ -46,6 +46,16 @@ class Endpoints:
         """Whether any that serves has ever answered."""
         return any(endpoint.health.answered_once for endpoint in self.serving)
 
+    @property
+    def total_limit(self) -> int:
+        """Sequences that may be in flight at all of them together, as their limits are now."""
+        return sum(endpoint.limit.limit for endpoint in self.serving)
+
+    def described(self, now: float) -> str:
+        """What is in flight, and the outage if all have one."""
+        in_flight = sum(endpoint.in_flight for endpoint in self)
+        return f"{in_flight} in flight" + "".join(f"; {outage.sentence(now)}" for outage in self.outages_after(now))
+
     def outages_after(self, since: float) -> list[ServerOutage]:
         """The outages that a call made then has waited for: none if a server was in use all the time."""
         latest = [endpoint.outage for endpoint in self.serving]

@@ -124,11 +124,10 @@ class Scheduler:
         self._counters = Counters()
         self._steering = Steering(self._endpoints, self._lengths, self._say)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering)
-        rule = BatchingRule(settings, self._lengths)
         self._granting = Granting(
             self._endpoints,
             self._queue,
-            rule,
+            BatchingRule(settings, self._lengths),
             settings.length_reach,
             self._lengths,
             self._counters,
@@ -177,9 +176,8 @@ class Scheduler:
         }
 
     def __repr__(self) -> str:
-        in_flight = sum(endpoint.in_flight for endpoint in self._endpoints)
-        outages = "".join(f"; {outage.sentence(self._now)}" for outage in self._endpoints.outages_after(self._now))
-        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {in_flight} in flight{outages}>"
+        load = self._endpoints.described(self._now)
+        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {load}>"
 
     # The contract ----------------------------------------------------------------------------------------------
 
@@ -224,7 +222,7 @@ class Scheduler:
     @property
     def total_limit(self) -> int:
         """Sequences that may be in flight at all endpoints together, as their limits are now."""
-        return sum(endpoint.limit.limit for endpoint in self._endpoints.serving)
+        return self._endpoints.total_limit
 
     @property
     def awaits_first_answer(self) -> bool:
@@ -244,9 +242,8 @@ class Scheduler:
 
     def _on_submitted(self, event: Submitted) -> None:
         request = event.request
-        counters = self._counters
-        request.seq = counters.submitted
-        counters.submitted += 1
+        request.seq = self._counters.submitted
+        self._counters.submitted += 1
         if self._draining:
             self._endings.reject([request], ClientClosed("the client takes no more calls"))
             return
@@ -322,7 +319,6 @@ class Scheduler:
             if lone_member:
                 self._resending.member_first.answered(batch, now, paused=self._paused)
         if event.ended:
-            endpoint.can(batch.shape.kind).ended(batch)
             self._steering.ended(batch, endpoint, now)
             assert not batch.unanswered, "a batch ends when all its requests are answered"
             del self._batches[batch.id]

@@ -111,8 +111,9 @@ class Steering:
                 self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: see whether longer lists are tried again, and whether the prompts of lists are served at once."""
+        """A batch was answered whole: see how it streamed, whether longer lists are tried again, and whether the prompts of lists are served at once."""
         abilities = endpoint.can(batch.shape.kind)
+        abilities.ended(batch)
         if abilities.told_cap is not None:
             reason = "some time has passed: longer lists are tried again"
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)

@@ -21,11 +21,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 from urllib.request import getproxies
 
-import httpx
-
 from batchclient.errors import ConfigError
+from batchclient.transport._library import library
 
 __all__ = ["proxy_for", "proxy_headers", "proxy_secrets"]
 
@@ -33,25 +33,25 @@ _SOCKS = ("socks5", "socks5h")
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def proxy_for(base_url: str, backend: str) -> httpx.Proxy | None:
-    """Return the environment's proxy for a server; ``None``: it is reached directly.
+def proxy_for(base_url: str, backend: str) -> Any:
+    """Return the environment's proxy for a server, a ``Proxy`` of the backend's library; ``None``: it is reached directly.
 
     Args:
         base_url: the server's.
-        backend: ``"httpx"`` or ``"aiohttp"``.
+        backend: ``"httpx"``, ``"httpx2"`` or ``"aiohttp"``.
 
     Raises:
         ConfigError: the environment names a proxy that cannot be used.
     """
-    url = httpx.URL(base_url)
+    http = library(backend).http
     named = getproxies()
-    variable = _variable(url, named)
+    variable = _variable(http.URL(base_url), named, http)
     if variable is None:
         return None
     given = named[variable]
     try:
-        proxy = httpx.Proxy(given if "://" in given else f"http://{given}")
-    except (ValueError, httpx.InvalidURL):
+        proxy = http.Proxy(given if "://" in given else f"http://{given}")
+    except (ValueError, http.InvalidURL):
         proxy = None
     # Not raised while that error is handled: it shows the URL, and would be our error's context.
     if proxy is None or not proxy.url.host:
@@ -59,11 +59,11 @@ def proxy_for(base_url: str, backend: str) -> httpx.Proxy | None:
     if proxy.url.scheme in _SOCKS and backend == "aiohttp":
         raise _refused(variable, "is a SOCKS proxy, and http_backend='aiohttp' has none")
     if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
-        raise _refused(variable, "is a SOCKS proxy: pip install 'httpx[socks]'")
+        raise _refused(variable, f"is a SOCKS proxy: pip install '{http.__name__}[socks]'")
     return proxy
 
 
-def proxy_headers(proxy: httpx.Proxy) -> dict[str, str]:
+def proxy_headers(proxy: Any) -> dict[str, str]:
     """What tells a proxy who asks."""
     return {} if proxy.auth is None else {"proxy-authorization": f"Basic {_credentials(proxy.auth)}"}
 
@@ -87,12 +87,12 @@ def _refused(variable: str, why: str) -> ConfigError:
     return ConfigError(f"trust_env: {variable.upper()}_PROXY of the environment {why}", field="trust_env")
 
 
-def _variable(url: httpx.URL, named: dict[str, str]) -> str | None:
+def _variable(url: Any, named: dict[str, str], http: Any) -> str | None:
     """Which variable names the proxy for a URL: ``"http"``, ``"https"`` or ``"all"``."""
     entries = [entry.strip() for entry in named.get("no", "").split(",")]
     if "*" in entries:
         return None
-    exceptions = [read for read in map(_read, entries) if read is not None]
+    exceptions = [read for entry in entries if (read := _read(entry, http)) is not None]
     if any(one.is_particular and one.matches(url) for one in exceptions):
         return None
     for scheme in (url.scheme, "all"):
@@ -116,7 +116,7 @@ class _Exception:
     def is_particular(self) -> bool:
         return self.host is not None or self.network is not None or self.port is not None
 
-    def matches(self, url: httpx.URL) -> bool:
+    def matches(self, url: Any) -> bool:
         if self.scheme not in ("all", url.scheme) or self.port not in (None, url.port):
             return False
         if self.network is not None:
@@ -125,13 +125,13 @@ class _Exception:
         return self.host is None or self.host.fullmatch(url.host) is not None
 
 
-def _read(entry: str) -> _Exception | None:
+def _read(entry: str, http: Any) -> _Exception | None:
     written = _as_url(entry)
     if written is None:
         return None
     try:
-        url = httpx.URL(written)
-    except httpx.InvalidURL:
+        url = http.URL(written)
+    except http.InvalidURL:
         return None
     network = None
     bits = url.path.removeprefix("/")
