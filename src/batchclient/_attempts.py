@@ -4,7 +4,7 @@ Rules:
 - Every attempt ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it: a fault of ours and a cancelled task are failures, too.
 - Whether a failed one is tried again is the retry policy's to say, within the call's own ``max_attempts``. What is sent again in another form
   (singly, in halves, without a field) is no retry, and no policy is asked.
-- A policy and ``on_failure`` are others' code: what they raise or return is not trusted.
+- A policy is the user's code: what it raises or returns is not trusted.
 """
 
 from __future__ import annotations
@@ -64,6 +64,13 @@ class Attempts:
         """Make an attempt: a task's whole work."""
         if not self._tasks.begins(batch.id):
             return
+        try:
+            await self._make(batch)
+        finally:
+            # Whatever is raised while it ends: ``aclose`` waits for it.
+            self._tasks.forget(batch.id)
+
+    async def _make(self, batch: Batch) -> None:
         failure: Failure | None
         over = self._exchanges.over
         try:
@@ -76,15 +83,12 @@ class Attempts:
                 failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         except BaseException:
             # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
-            if batch.id in over:
-                self._tasks.forget(batch.id)
-            else:
+            if batch.id not in over:
                 self.end(batch, batch.verdict or _CANCELLED)
             raise
         finally:
             over.discard(batch.id)
         if failure is None:
-            self._tasks.forget(batch.id)
             return
         if failure.status == 404:
             failure = self._servers.name_models(batch, failure)
@@ -104,7 +108,6 @@ class Attempts:
                 delay_s = self._ask_policy(batch, error)
         _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
         self._tell(Failed(batch, failure, delay_s))
-        self._tasks.forget(batch.id)
 
     def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
         try:

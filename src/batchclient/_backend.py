@@ -74,6 +74,10 @@ class Backend(Protocol):
         """Call at a time."""
         ...
 
+    def raise_soon(self, error: BaseException) -> None:
+        """Let the event loop raise it in its next turn, out of nobody's task."""
+        ...
+
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None] | None:
         """Call when the event loop ends, or when what is returned is dropped in it; ``None`` where neither can be seen."""
         ...
@@ -122,6 +126,10 @@ class AsyncioBackend:
     def call_at(self, time: float, function: Callable[[], None]) -> asyncio.TimerHandle:
         """Call at a time of the loop's clock."""
         return self.loop.call_at(time, function, context=self._context)
+
+    def raise_soon(self, error: BaseException) -> None:
+        """Ctrl-C and ``SystemExit`` end the loop's run; anything else goes to its exception handler."""
+        self.loop.call_soon(_raise, error, context=self._context)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
         """Call when ``asyncio.run`` ends, or when what is returned is dropped while the loop runs."""
@@ -209,6 +217,14 @@ class TrioBackend:
         self._context.run(self._nursery.start_soon, run)
         return scope
 
+    def raise_soon(self, error: BaseException) -> None:
+        """Out of the nursery, that is out of ``async with``."""
+
+        async def run() -> None:
+            raise error
+
+        self._context.run(self._nursery.start_soon, run)
+
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """``async with`` is the end."""
 
@@ -226,6 +242,10 @@ class TrioBackend:
     def is_gone(self) -> bool:
         """Trio leaves no task behind."""
         return False
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class TrioWaiter:

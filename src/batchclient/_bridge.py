@@ -7,6 +7,9 @@ Rules:
 - A thread that gives up, by Ctrl-C for instance, cancels its call. Every call ends exactly once: with its answer, its own error, or ``ClientClosed``.
 - What is called runs in the caller's context (``contextvars``), in the loop's thread. An error is raised in the caller's thread, with its frames.
 - The thread starts with the first call. It ends with ``close``, when the bridge is dropped, and with the interpreter; it never keeps a process alive.
+- A user's function may end the loop, by ``sys.exit()`` in a retry policy for instance. It ends as by ``close``, and what was raised goes to every
+  thread that waits, or to the next that calls.
+- The loop has a clock of its own, which runs on where a test has frozen time.
 - After a fork the child starts afresh; the parent's loop and sockets are left alone.
 """
 
@@ -21,9 +24,10 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar
 
+from batchclient._crossing import Crossing
+from batchclient._unfrozen import make_loop
 from batchclient.errors import ClientClosed, ConfigError
 
 __all__ = ["Bridge"]
@@ -68,11 +72,11 @@ class Bridge:
             ClientClosed: the bridge is closed, or was closed meanwhile.
             ConfigError: the caller runs in the bridge's own loop, which would wait for itself.
         """
-        return self._running().do(_Call(function, args, kwargs))  # type: ignore[no-any-return]
+        return self._running().do(Crossing(function, args, kwargs))  # type: ignore[no-any-return]
 
     def call_now(self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """The same for a call that has nothing to gain from others' company."""
-        return self._running().do(_Call(function, args, kwargs), at_once=True)  # type: ignore[no-any-return]
+        return self._running().do(Crossing(function, args, kwargs), at_once=True)  # type: ignore[no-any-return]
 
     def ask(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Call a plain function where the loop does nothing meanwhile: in its thread after all that was called before, or here if none runs.
@@ -83,7 +87,7 @@ class Bridge:
         if thread is not None:
             if thread.is_current:
                 return function(*args, **kwargs)
-            call = _Call(function, args, kwargs, plain=True)
+            call = Crossing(function, args, kwargs, plain=True)
             try:
                 return thread.do(call, at_once=True)  # type: ignore[no-any-return]
             except ClientClosed:
@@ -141,74 +145,22 @@ class Bridge:
             thread.end()
 
 
-class _Call:
-    """One call of one thread, which sleeps in ``wait``."""
-
-    __slots__ = (
-        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused", "task",
-    )  # fmt: skip
-
-    def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, plain: bool = False
-    ) -> None:
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.plain = plain
-        """Whether nothing is to be awaited."""
-        self.context = copy_context()
-        self.task: asyncio.Task[None] | None = None
-        self.left = False
-        """Whether nobody waits any more."""
-        self.refused = False
-        """Whether the loop ended first."""
-        self._answer: Any = None
-        self._error: BaseException | None = None
-        self._settled = False
-        # A bare lock sleeps and wakes at a fraction of the cost of a concurrent.futures.Future. Free: the call has ended.
-        self.done = threading.Lock()
-        self.done.acquire()
-
-    def outcome(self) -> Any:
-        """Return the answer or raise the error, of a call that has ended."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._answer
-        try:
-            raise error
-        finally:
-            # Its traceback holds this frame.
-            del error
-
-    def settle(self, answer: Any, error: BaseException | None = None) -> None:
-        """End it, if it has not ended."""
-        if self._settled:
-            return
-        self._settled = True
-        if not self.left:
-            self._answer, self._error = answer, error
-        self.done.release()
-
-    def refuse(self) -> None:
-        """End it, since the loop ends."""
-        self.refused = not self._settled
-        self.settle(None, ClientClosed("the client was closed while the call was under way"))
-
-
 class _LoopThread:
     """A running event loop, its thread and what was called there. It knows nothing of its bridge, which may be dropped."""
 
     def __init__(self, on_end: Callable[[], Awaitable[object]]) -> None:
         self._on_end = on_end
-        self._queue: deque[_Call] = deque()
+        self._queue: deque[Crossing] = deque()
         self._due = False
         """Whether the loop was told of the queue."""
         self._timer: asyncio.TimerHandle | None = None
         self._was_alone = False
-        self._tasks: dict[asyncio.Task[None], _Call] = {}
+        self._tasks: dict[asyncio.Task[None], Crossing] = {}
         self._over = False
         """Whether nothing is taken any more."""
-        self._loop = asyncio.new_event_loop()
+        self._ended_by: BaseException | None = None
+        """What a user's function raised to end the program, until a thread was told."""
+        self._loop = make_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._live, name="batchclient", daemon=True)
 
@@ -235,7 +187,7 @@ class _LoopThread:
 
     # For other threads ---------------------------------------------------------------------------------------------
 
-    def do(self, call: _Call, *, at_once: bool = False) -> Any:
+    def do(self, call: Crossing, *, at_once: bool = False) -> Any:
         """Have a call made, and wait for its end.
 
         Raises:
@@ -257,7 +209,7 @@ class _LoopThread:
             raise
         return call.outcome()
 
-    def _submit(self, call: _Call, *, at_once: bool) -> None:
+    def _submit(self, call: Crossing, *, at_once: bool) -> None:
         self._queue.append(call)
         # A closed loop takes no more; see below.
         with suppress(RuntimeError):
@@ -268,7 +220,7 @@ class _LoopThread:
                 self._due = True
                 self._loop.call_soon_threadsafe(self._on_first)
         if self._over:
-            self._refuse_all()
+            self._refuse_queue()
 
     def end(self) -> None:
         """End the loop soon. This may run anywhere, as a finalizer does."""
@@ -289,16 +241,29 @@ class _LoopThread:
 
             sniffio.thread_local.name = "asyncio"
         try:
-            self._loop.run_until_complete(self._serve())
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._run(self._serve())
+            self._run(self._loop.shutdown_asyncgens())
         finally:
             self._end_loop()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the loop until the work is done, also where a user's function stops it meanwhile."""
+        task = self._loop.create_task(work)
+        while not task.done():
+            try:
+                self._loop.run_until_complete(task)
+            except (KeyboardInterrupt, SystemExit) as error:
+                self._ended_by = error
+                # At once: not what their calls make of it, and not that the client closes.
+                self._refuse(list(self._tasks.values()))
+                self._ending.set()
 
     def _end_loop(self) -> None:
         # Look-ups of names may still run in threads of the loop's; nobody waits for them.
         self._loop.close()
         self._over = True
-        self._refuse_all()
+        self._refuse(list(self._tasks.values()))
+        self._refuse_queue()
 
     async def _serve(self) -> None:
         await self._ending.wait()
@@ -306,14 +271,12 @@ class _LoopThread:
             await self._on_end()
         except Exception:  # whatever it is, the callers must not be left sleeping
             _log.exception("closing failed")
-        left = dict(self._tasks)
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest)
-        for call in left.values():
-            call.refuse()
+        finally:
+            rest = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in rest:
+                task.cancel()
+            if rest:
+                await asyncio.wait(rest)
 
     def _on_first(self) -> None:
         """There is something in a queue that was empty."""
@@ -340,10 +303,10 @@ class _LoopThread:
         for _ in range(count):
             call = queue.popleft()
             if not call.left:
-                call.task = task = self._loop.create_task(self._run(call), context=call.context)
+                call.task = task = self._loop.create_task(self._answer(call), context=call.context)
                 self._tasks[task] = call
 
-    async def _run(self, call: _Call) -> None:
+    async def _answer(self, call: Crossing) -> None:
         try:
             answer = call.function(*call.args, **call.kwargs)
             if not call.plain:
@@ -358,23 +321,30 @@ class _LoopThread:
         else:
             self._end_call(call, answer)
 
-    def _end_call(self, call: _Call, answer: Any, error: BaseException | None = None) -> None:
+    def _end_call(self, call: Crossing, answer: Any, error: BaseException | None = None) -> None:
         assert call.task is not None
         # Before its thread wakes, which may call again at once.
         self._tasks.pop(call.task, None)
         call.settle(answer, error)
 
-    def _drop(self, call: _Call) -> None:
+    def _drop(self, call: Crossing) -> None:
         if call.task is not None:
             self._tasks.pop(call.task, None)
             call.task.cancel()
         # Its thread may have been interrupted between queueing it and telling the loop, as all others rely on.
         self._drain()
 
-    def _refuse_all(self) -> None:
+    def _refuse_queue(self) -> None:
         with suppress(IndexError):
             while True:
-                self._queue.popleft().refuse()
+                self._refuse([self._queue.popleft()])
+
+    def _refuse(self, calls: list[Crossing]) -> None:
+        why = self._ended_by
+        for call in calls:
+            call.refuse(why)
+        if calls:
+            self._ended_by = None
 
 
 def _end_all() -> None:

@@ -16,6 +16,7 @@ from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from batchclient._backend import Waiter
+from batchclient._callbacks import call_back
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, Shape
 from batchclient._inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
@@ -240,7 +241,7 @@ class CallMaker:
             longest = self._longest(model, now)
             # A token is at least a byte, so that short texts need no counting.
             if longest is not None and len(wire) > longest:
-                _check_length(count(prompt), longest, kind)
+                _check_length(call_back("count_tokens", count, prompt), longest, kind)
         return wire
 
     def _check_ids(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
+from batchclient._callbacks import call_back
 from batchclient._feedback import LARGEST_PAGE_BYTES
 from batchclient.errors import ConfigError
 from batchclient.transport import Transport, root_of
@@ -67,7 +68,7 @@ class Connections:
     def for_calls(self, base_url: str) -> Transport:
         """Return what a server's calls go over."""
         if self._own_transport is not None:
-            own: Transport = self._own_transport(base_url, self._headers)
+            own: Transport = call_back("transport", self._own_transport, base_url, self._headers)
             return own
         return self._httpx(base_url, self._settings.max_response_bytes, self._http_client)
 

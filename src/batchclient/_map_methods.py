@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio.lowlevel
 
+from batchclient._callbacks import call_back
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._inputs import is_conversation
@@ -205,7 +206,7 @@ class MapMethods(CallMethods):
         finish_rendered: Finish = as_chat
         if response_model is not None:
             params = _structured().demand(response_model, params)
-            finish = own = _structured().parse(response_model)
+            finish = own = self._callbacks.guard("response_model", _structured().parse(response_model))
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
         kind = _MAPPED.get(call) if isinstance(call, str) else None
         if kind is None:
@@ -218,7 +219,7 @@ class MapMethods(CallMethods):
         self._calls.check(model, timeout_s, params, priority, tenant, kind)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
-            item: Any = make(document)
+            item: Any = call_back("prompt", make, document)
             own = kind
             fields: Mapping[str, Any] = params
             row.finish = finish

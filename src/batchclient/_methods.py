@@ -13,6 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from batchclient._callbacks import Callbacks
 from batchclient._calls import CallMaker
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
@@ -41,6 +42,7 @@ class CallMethods:
 
     _settings: Settings
     _calls: CallMaker
+    _callbacks: Callbacks
     _runner: Runner | None
     _loop: asyncio.AbstractEventLoop | None
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from batchclient._callbacks import call_back
 from batchclient.errors import ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Completion
@@ -45,7 +46,7 @@ def render(
     length = params.get("max_tokens") if length is None else length
     if length is None:
         return None
-    prompt = render_chat(messages)
+    prompt = call_back("render_chat", render_chat, messages)
     rendered = {name: value for name, value in params.items() if name != "max_completion_tokens"} | {
         "max_tokens": length
     }

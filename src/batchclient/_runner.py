@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -194,20 +195,7 @@ class Runner:
             # The loop was closed over our tasks, which end now, as garbage: nobody is left to be told.
             self.ended = True
             return
-        core = self.core
-        core.handle(event, self._now())
-        commands = core.commands()
-        while commands:
-            self._execute(commands)
-            commands = core.commands()
-        self._set_timer()
-        feedback = self._feedback
-        if feedback is not None and feedback.awake and core.idle:
-            feedback.sleep()
-        if self._detection is not None and self._detection.awake and core.idle:
-            self._detection.sleep()
-        if self._stalls.awake and core.idle:
-            self._stalls.sleep()
+        self._step(event, self._now())
 
     def _on_stall(self) -> None:
         _log.debug("the event loop stood still: what was under way is not measured")
@@ -269,12 +257,12 @@ class Runner:
         self._servers.remove(number)
         transport = self._transports.pop(number, None)
         if transport is not None:
-            with anyio.CancelScope(shield=True):
-                await transport.aclose()
+            async with _closing() as closing:
+                closing.push_async_callback(transport.aclose)
                 if self._feedback is not None:
-                    await self._feedback.remove(number)
+                    closing.push_async_callback(self._feedback.remove, number)
                 if self._detection is not None:
-                    await self._detection.remove(number)
+                    closing.push_async_callback(self._detection.remove, number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -299,16 +287,16 @@ class Runner:
                 on_stop()
             # What is answered, and whose bodies have not ended.
             self._tasks.cancel_the_rest()
-        with anyio.CancelScope(shield=True):
+        async with _closing() as closing:
             await self._tasks.over()
-            for transport in list(self._transports.values()):
-                await transport.aclose()
-            if self._feedback is not None:
-                await self._feedback.aclose()
-            if self._detection is not None:
-                await self._detection.aclose()
             # A task that was cancelled before its first step is over in the next turn.
-            await anyio.lowlevel.checkpoint()
+            closing.push_async_callback(anyio.lowlevel.checkpoint)
+            for transport in self._transports.values():
+                closing.push_async_callback(transport.aclose)
+            if self._feedback is not None:
+                closing.push_async_callback(self._feedback.aclose)
+            if self._detection is not None:
+                closing.push_async_callback(self._detection.aclose)
         self._over = True
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
@@ -346,6 +334,26 @@ class Runner:
     def _flush(self) -> None:
         self._flush_due = False
         self.tell(Woke())
+
+    def _step(self, event: Event, now: float) -> None:
+        core = self.core
+        core.handle(event, now)
+        commands = core.commands()
+        while commands:
+            self._execute(commands)
+            commands = core.commands()
+        self._set_timer()
+        if core.idle:
+            self._watch_no_more()
+
+    def _watch_no_more(self) -> None:
+        """Nothing is queued or in flight: no timer is left."""
+        if self._feedback is not None and self._feedback.awake:
+            self._feedback.sleep()
+        if self._detection is not None and self._detection.awake:
+            self._detection.sleep()
+        if self._stalls.awake:
+            self._stalls.sleep()
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
@@ -419,11 +427,13 @@ class Runner:
 
     def _on_timer(self) -> None:
         self._timer = None
-        core = self.core
         # A clock that wakes us a little early must not make us spin at the same instant.
-        core.handle(Woke(), max(self._now(), self._timer_at))
-        commands = core.commands()
-        while commands:
-            self._execute(commands)
-            commands = core.commands()
-        self._set_timer()
+        self._step(Woke(), max(self._now(), self._timer_at))
+
+
+@asynccontextmanager
+async def _closing() -> AsyncIterator[AsyncExitStack]:
+    """What is pushed is closed at the end: all of it, whatever one raises, and though its task is cancelled."""
+    with anyio.CancelScope(shield=True):
+        async with AsyncExitStack() as stack:
+            yield stack

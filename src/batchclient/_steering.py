@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from batchclient._callbacks import Callbacks
 from batchclient._calls import CallMaker
 from batchclient._connections import secrets_of, shown
 from batchclient._control import make_limit
@@ -35,6 +36,7 @@ class SteeringMethods:
     _settings: Settings
     _dialects: DialectChoice
     _calls: CallMaker
+    _callbacks: Callbacks
     _runner: Runner | None
     _endpoints: list[tuple[str, int]]
     _leaving: list[tuple[str, int]]
@@ -63,7 +65,7 @@ class SteeringMethods:
         self._settings = changed(self._settings, settings)
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
-            core = self._settings.scheduler(self._dialects.at_first)
+            core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
             self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 

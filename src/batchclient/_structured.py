@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticUserError
 
+from batchclient._callbacks import call_back
 from batchclient.errors import AnswerInvalid, ConfigError
 from batchclient.types import Choice, Completion
 
@@ -80,7 +81,7 @@ def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
 def _complaint(choice: Choice, model: type[BaseModel]) -> str | None:
     """Validate one choice; return what is wrong with it, in words that are not the answer's."""
     try:
-        choice.parsed = model.model_validate_json(choice.text)
+        choice.parsed = call_back("a validator", model.model_validate_json, choice.text)
     except ValidationError as error:
         kinds = Counter(
             one["type"] for one in error.errors(include_url=False, include_context=False, include_input=False)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from batchclient._bridge import Bridge
+from batchclient._unfrozen import now
 from batchclient.errors import ClientClosed
 from batchclient.maps import Map
 from batchclient.stream import Stream
@@ -198,7 +198,7 @@ def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any]
     """Read documents until there is no room, no document or no time."""
     read = _Slice()
     documents = read.documents
-    until = time.monotonic() + _SLICE_S
+    until = now() + _SLICE_S
     while len(documents) < room:
         try:
             document = next(iterator)
@@ -215,7 +215,7 @@ def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any]
             except Exception as error:  # the user's function: this document's alone
                 made = _Failed(error)
             read.prompts.append(made)
-        if time.monotonic() > until:
+        if now() > until:
             read.pressed = True
             break
     return read

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend
+from batchclient._callbacks import Callbacks
 from batchclient._calls import CallMaker
 from batchclient._connections import Connections, shown
 from batchclient._core.limits import Turn
@@ -196,7 +197,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         self._dialects = DialectChoice(dialect, connections.secrets)
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
-        self._retry = retry or Backoff()
+        self._callbacks = Callbacks()
+        self._retry = self._callbacks.guard_policy(retry or Backoff())
         self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
         """(base URL, id in the present runner) of what is served."""
         self._leaving: list[tuple[str, int]] = []
@@ -309,6 +311,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         else:
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
+        self._callbacks.backend = backend
+        on_adjustment = self._settings.on_adjustment
         # Ids begin anew with each runner.
         self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
         self._leaving = []
@@ -320,7 +324,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             self._retry,
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
-            self._settings.on_adjustment,
+            None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
             [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
             self._settings.model,
             detection_transports=[self._make_detection_transport(url) for url, _ in self._endpoints if self._detects],
@@ -336,7 +340,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         return runner
 
     def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._dialects.at_first)
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
         names = [shown(url) for url, _ in self._endpoints]
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core

@@ -17,6 +17,7 @@ from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
 
 if TYPE_CHECKING:
+    from batchclient._callbacks import Callbacks
     from batchclient.dialects import Dialect
 
 __all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "check_base_url", "make_settings"]
@@ -187,8 +188,16 @@ class Settings(BaseModel):
         # In one case: two spellings of one name would be sent as two headers.
         return {name.lower(): text for name, text in value.items()}
 
-    def scheduler(self, dialect: Dialect) -> SchedulerSettings:
-        """The part of the settings that the core works with; ``dialect``: what is taken for granted of the servers at first."""
+    def scheduler(self, dialect: Dialect, callbacks: Callbacks | None = None) -> SchedulerSettings:
+        """The part of the settings that the core works with.
+
+        Args:
+            dialect: what is taken for granted of the servers at first.
+            callbacks: guards the user's functions among them.
+        """
+        batch_size = self.batch_size
+        if batch_size is not None and callbacks is not None:
+            batch_size = callbacks.guard("batch_size", batch_size)
         return SchedulerSettings(
             linger_s=self.linger_s,
             refill_s=self.refill_s,
@@ -205,7 +214,7 @@ class Settings(BaseModel):
             warm_prefixes=self.warm_prefixes,
             tenant_weights=self.tenant_weights,
             length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
-            batch_size=None if self.batch_size is None else BatchSize(self.batch_size),
+            batch_size=None if batch_size is None else BatchSize(batch_size),
             known_caps=dialect.caps,
             is_known_server=dialect.is_known_server,
             requests_per_minute=self.requests_per_minute,

@@ -40,7 +40,7 @@ from batchclient._core.messages import Request
 from batchclient._map_reader import SLICE_S, read_documents, stop_reading
 from batchclient._runner import Runner
 from batchclient._seen import Occurrences
-from batchclient.errors import BatchClientError, ClientClosed, ConfigError
+from batchclient.errors import ClientClosed, ConfigError
 from batchclient.types import Completion, MapResult
 
 __all__ = ["Finish", "Map", "Row"]
@@ -72,7 +72,7 @@ class Row:
     def set_result(self, answer: Any) -> None:
         try:
             self.answer = answer if self.finish is None else self.finish(answer)
-        except BatchClientError as error:
+        except Exception as error:  # a validator may be the user's code
             self.error = error
         self._finish()
 
@@ -336,6 +336,11 @@ class Map(AsyncIterator[MapResult]):
             row.id = _own_id(document) or f"row-{row.index}"
             row.set_exception(error)
             return
+        except BaseException:
+            # It ends the map. A row that never finishes would keep its reader waiting.
+            del self._rows[row.index]
+            self._read -= 1
+            raise
         row.id = _own_id(document) or self._hash(request)
         row.request = request
         runner.submit(request, may_wait=True)

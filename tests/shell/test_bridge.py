@@ -15,7 +15,7 @@ import anyio
 import pytest
 import trio
 
-from batchclient import ClientClosed, ConfigError, _bridge
+from batchclient import ClientClosed, ConfigError, _bridge, _crossing
 from batchclient._bridge import Bridge
 from tests.shell.test_loops import in_python
 
@@ -544,7 +544,7 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
 def test_what_is_still_queued_at_the_end_is_refused():
     bridge = Bridge(nothing)
     bridge.call(double, 1)
-    call = _bridge._Call(double, (1,), {})
+    call = _crossing.Crossing(double, (1,), {})
     bridge._thread._queue.append(call)
     bridge.close()
     assert call.done.acquire(blocking=False)

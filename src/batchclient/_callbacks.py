@@ -1,0 +1,72 @@
+"""The user's functions (``retry``, ``on_adjustment``, ``batch_size``, …): whatever they raise, our own step goes on.
+
+Rules:
+- They are plain functions. asyncio cancels a task where it awaits, so a ``CancelledError`` out of one is no cancellation:
+  it becomes a ``RuntimeError``, as Python makes of a ``StopIteration`` out of a generator.
+- A function called in its caller's own task (``call_back``) raises anything else there.
+- A function called within a step of the runner (``Callbacks.guard``) raises nothing but an ``Exception``. An attempt
+  must end and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the program one turn
+  later: the event loop raises them itself, as from any callback of its own.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from batchclient._backend import Backend
+    from batchclient.retry import RetryPolicy
+
+__all__ = ["Callbacks", "call_back"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def call_back(name: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a user's function in its caller's own task.
+
+    Raises:
+        RuntimeError: it raised ``CancelledError``, though nobody is cancelled.
+    """
+    try:
+        return function(*args, **kwargs)
+    except CancelledError as error:
+        raise RuntimeError(f"{name} raised CancelledError") from error
+
+
+class Callbacks:
+    """Those of one client that are called within a step of its runner.
+
+    Attributes:
+        backend: of the event loop that the client serves now.
+    """
+
+    def __init__(self) -> None:
+        self.backend: Backend | None = None
+
+    def guard(self, name: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """The same function, which raises nothing but an ``Exception``."""
+
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return call_back(name, function, *args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as error:
+                if self.backend is not None:
+                    self.backend.raise_soon(error)
+                raise RuntimeError(f"{name} raised {type(error).__name__}") from error
+
+        return guarded
+
+    def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
+        """The same retry policy, guarded."""
+        return _Guarded(self.guard("retry", policy.decide))
+
+
+class _Guarded:
+    def __init__(self, decide: Callable[..., float | None]) -> None:
+        self.decide = decide

@@ -1,0 +1,209 @@
+"""The user's functions raise: every call ends, nothing hangs, and what ends a program reaches it."""
+
+import asyncio
+
+import anyio
+import pytest
+import trio
+import trio.testing
+from pydantic import BaseModel, field_validator
+
+from batchclient import BatchClient, ConnectFailed, ServerFault
+from tests.shell.clocks import run
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
+from tests.shell.test_sync import make_sync
+
+
+class Own(BaseException):
+    """Of the user's; nobody's ``except Exception`` sees it."""
+
+
+class Raising:
+    """One of the user's functions, or an object with a ``decide``."""
+
+    def __init__(self, error):
+        self.error = error
+        self.called = 0
+
+    def __call__(self, *args):
+        self.called += 1
+        raise self.error
+
+    decide = __call__
+
+
+ENDS = [KeyboardInterrupt(), SystemExit(3)]
+IN_A_STEP = ["retry", "on_adjustment", "batch_size"]
+IN_A_CALL = ["count_tokens", "render_chat"]
+
+
+class RefusedTransport(ScriptedTransport):
+    async def send(self, request, timeouts):
+        raise ConnectFailed("nobody listens")
+
+
+def busy():
+    return error(503)
+
+
+def calls(client, name):
+    """Some calls that need the function."""
+    if name == "render_chat":
+        return [client.chat([{"role": "user", "content": f"{n}"}], max_tokens=1) for n in range(9)]
+    return [client.complete(f"prompt {n}", max_tokens=1) for n in range(9)]
+
+
+def make(name, raising):
+    server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
+    return make_client(server, max_list=2, max_model_len=4, **{name: raising})
+
+
+def ends_of(name, raising):
+    """The outcomes of all calls, in one run of asyncio; and what the loop's exception handler was told."""
+    unseen, ends = [], []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context["exception"]))
+        async with make(name, raising) as client:
+            if name == "on_adjustment":
+                client.pin(3)
+            ends.extend(await asyncio.gather(*calls(client, name), return_exceptions=True))
+            assert client.statistics().in_flight == 0
+
+    run(main)
+    return ends, unseen
+
+
+@pytest.mark.parametrize("name", IN_A_STEP + IN_A_CALL)
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+def test_what_ends_a_program_ends_it(name, error):
+    raising = Raising(error)
+    with pytest.raises(type(error)) as caught:
+        ends_of(name, raising)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("name", IN_A_STEP)
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), Own()], ids=repr)
+def test_a_call_has_its_own_end_and_nobody_is_cancelled(name, raised, caplog):
+    """The call ends as if the function had raised any other error."""
+    raising = Raising(raised)
+    ends, unseen = ends_of(name, raising)
+    assert raising.called
+    failed = [each for each in ends if isinstance(each, BaseException)]
+    assert {type(each) for each in failed} == ({ServerFault} if name == "retry" else set())
+    # As asyncio does with what a callback of its own raises.
+    assert set(unseen) == (set() if isinstance(raised, asyncio.CancelledError) else {raised})
+    assert "failed" in caplog.text
+
+
+@pytest.mark.parametrize("name", IN_A_CALL)
+def test_a_cancelled_error_of_a_function_cancels_no_caller(name):
+    ends, _ = ends_of(name, Raising(asyncio.CancelledError()))
+    assert {(type(each), str(each)) for each in ends} == {(RuntimeError, f"{name} raised CancelledError")}
+
+
+@pytest.mark.parametrize("name", IN_A_CALL)
+def test_what_is_no_exception_is_raised_in_the_call_itself(name):
+    own = Own()
+    ends, _ = ends_of(name, Raising(own))
+    assert set(ends) == {own}
+
+
+@pytest.mark.parametrize("name", IN_A_STEP)
+@pytest.mark.parametrize("error", [*ENDS, Own()], ids=repr)
+def test_on_trio_it_comes_out_of_the_nursery(name, error):
+    async def main():
+        async with make(name, Raising(error)) as client, anyio.create_task_group() as group:
+            if name == "on_adjustment":
+                client.pin(3)
+            for call in calls(client, name):
+                group.start_soon(lambda call=call: call)
+
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert error in leaves(caught.value)
+
+
+def leaves(error):
+    return [leaf for each in error.exceptions for leaf in leaves(each)] if hasattr(error, "exceptions") else [error]
+
+
+@pytest.mark.parametrize("name", IN_A_STEP)
+@pytest.mark.parametrize("raised", ENDS, ids=repr)
+def test_it_reaches_the_thread_that_waits(name, raised):
+    with make_sync(ScriptedTransport(busy()), **{name: Raising(raised)}) as client:
+        with pytest.raises(type(raised)) as caught:
+            client.complete("p", max_tokens=1)
+            # The function was called after the answer: the next call hears of it.
+            client.pin(3)
+            client.complete("p", max_tokens=1)
+        assert caught.value is raised
+
+
+def test_a_policy_that_exits_while_the_server_is_asked_for_its_model():
+    async def main():
+        client = BatchClient("http://scripted/v1", server_metrics=False, detect=False, retry=Raising(SystemExit(3)))
+        client._make_transport = lambda url: RefusedTransport()
+        async with client:
+            await client.complete("p")
+
+    with pytest.raises(SystemExit):
+        run(main)
+
+
+def test_a_validator_that_exits_within_a_map():
+    class Answer(BaseModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def leave(cls, value):
+            raise SystemExit(3)
+
+    async def main():
+        server = ScriptedTransport(
+            *[lambda sent: Reply(chunks=[plain(sent).replace(b"<", b'{\\"text\\": \\"').replace(b">", b'\\"}')])] * 2
+        )
+        async with make_client(server, max_list=1) as client:
+            await client.batch_map(["a", "b"], lambda document: document, response_model=Answer, max_tokens=1)
+
+    with pytest.raises(SystemExit):
+        run(main)
+
+
+@pytest.mark.parametrize("raised", [Own(), asyncio.CancelledError()], ids=repr)
+def test_a_prompt_function_that_raises_leaves_no_map_waiting(raised):
+    async def documents():
+        for number in range(3):
+            yield number
+            await asyncio.sleep(0)
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with make_client(ScriptedTransport()) as client:
+            return [row.error async for row in client.stream_map(documents(), Raising(raised), max_tokens=1)]
+
+    if isinstance(raised, Own):
+        with pytest.raises(Exception, match="cancelled before all were read"):
+            run(main)
+    else:
+        assert [str(each) for each in run(main)] == ["prompt raised CancelledError"] * 3
+
+
+def test_a_transport_that_does_not_close_keeps_none_open():
+    """Its error is the caller's to see; the others are closed all the same."""
+    broken, good = ScriptedTransport(), ScriptedTransport()
+    broken.aclose = Raising(OSError("busy"))
+
+    async def main():
+        client = BatchClient(["http://a/v1", "http://b/v1"], model="m", server_metrics=False, detect=False)
+        client._make_transport = {"http://a/v1": broken, "http://b/v1": good}.__getitem__
+        await client.complete("p")
+        with pytest.raises(OSError, match="busy"):
+            await client.aclose()
+        assert good.closed == 1
+        broken.aclose = good.aclose
+        await client.aclose()
+
+    run(main)
