@@ -1,0 +1,134 @@
+"""However the last call ends: no timer and no task is left. asyncio, virtual time, all that watches beside the calls switched on."""
+
+import asyncio
+
+import pytest
+
+from batchclient import Backoff, BatchClientError, ClientClosed, Completion, DeadlineExceeded, ServerFault
+from tests.shell.clocks import VirtualLoop
+from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.shell.test_detection import VLLM, Pages
+from tests.shell.test_feedback import Page
+
+LONG_S = 30.0
+
+
+class WatchedLoop(VirtualLoop):
+    """Remembers its timers."""
+
+    def __init__(self):
+        self.timers = []
+        super().__init__()
+
+    def call_at(self, when, callback, *args, context=None):
+        timer = super().call_at(when, callback, *args, context=context)
+        self.timers.append(timer)
+        return timer
+
+    def alive(self):
+        """Timers that will still fire, and tasks other than the one that asks."""
+        timers = [each for each in self.timers if not each.cancelled() and each.when() > self.time()]
+        return timers + [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+
+
+async def answered(client, server):
+    call = start(client)
+    await asyncio.sleep(LONG_S)
+    server.release()
+    return await call
+
+
+async def failed(client, server):
+    server.script = [error(500)] * 2
+    return await answered(client, server)
+
+
+async def cancelled(client, server):
+    call = start(client)
+    await asyncio.sleep(LONG_S)
+    call.cancel()
+    return await call
+
+
+async def late_in_flight(client, server):
+    return await start(client, timeout_s=LONG_S)
+
+
+async def late_in_the_queue(client, server):
+    """Behind a call that is in flight, which goes before it."""
+    first = start(client)
+    await asyncio.sleep(1.0)
+    client.pause()
+    second = start(client, timeout_s=LONG_S)
+    await asyncio.sleep(1.0)
+    server.release()
+    await first
+    return await second
+
+
+async def late_between_attempts(client, server):
+    server.script = [error(503, headers={"retry-after": "59"})] * 2
+    server.release()
+    return await start(client, timeout_s=LONG_S)
+
+
+async def closed(client, server):
+    call = start(client)
+    await asyncio.sleep(LONG_S)
+    await client.aclose()
+    return await call
+
+
+def start(client, **arguments):
+    # Two in flight: with one nobody asks how busy the server is.
+    calls = [client.complete(prompt, max_tokens=1, **arguments) for prompt in ("a", "b")]
+    return asyncio.gather(*calls, return_exceptions=True)
+
+
+ENDS = {
+    answered: Completion,
+    failed: ServerFault,
+    cancelled: None,
+    late_in_flight: DeadlineExceeded,
+    late_in_the_queue: DeadlineExceeded,
+    late_between_attempts: BatchClientError,
+    closed: ClientClosed,
+}
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+@pytest.mark.parametrize("pages", [VLLM, dict.fromkeys(VLLM, "hangs")], ids=["known", "silent"])
+def test_nothing_is_alive_once_the_last_call_has_ended(end, pages):
+    async def main():
+        server, load, pages_of = ScriptedTransport(held=True), Page(), Pages(pages)
+        retry = Backoff(max_attempts=1 if end is failed else 2, base_s=1.0)
+        client = make_client(server, detect=True, server_metrics=True, limit="auto", max_list=1, retry=retry)
+        client._make_metrics_transport, client._make_detection_transport = (lambda url: load), (lambda url: pages_of)
+        loop = asyncio.get_running_loop()
+        try:
+            ends = await end(client, server)
+        except asyncio.CancelledError:
+            ends = []
+        # What was being asked ends by itself, and a body's end is waited for: two seconds at most.
+        await asyncio.sleep(2.0)
+        assert loop.alive() == []
+        assert all(isinstance(each, ENDS[end]) for each in ends)
+        # All that watches was at work.
+        assert pages_of.asked
+        assert load.asked_at or end is late_between_attempts
+        await client.aclose()
+
+    with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+        runner.run(main())
+
+
+def test_nothing_is_alive_at_once_where_nothing_was_being_asked():
+    async def main():
+        async with make_client(ScriptedTransport(), limit="auto") as client:
+            await client.complete("p", timeout_s=LONG_S)
+            # The turn in which the call's own task ends.
+            await asyncio.sleep(0)
+            assert asyncio.get_running_loop().alive() == []
+
+    with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+        runner.run(main())
