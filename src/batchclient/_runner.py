@@ -12,8 +12,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -257,12 +257,13 @@ class Runner:
         self._servers.remove(number)
         transport = self._transports.pop(number, None)
         if transport is not None:
-            async with _closing() as closing:
-                closing.push_async_callback(transport.aclose)
-                if self._feedback is not None:
-                    closing.push_async_callback(self._feedback.remove, number)
-                if self._detection is not None:
-                    closing.push_async_callback(self._detection.remove, number)
+            with anyio.CancelScope(shield=True):
+                async with AsyncExitStack() as closing:
+                    closing.push_async_callback(transport.aclose)
+                    if self._feedback is not None:
+                        closing.push_async_callback(self._feedback.remove, number)
+                    if self._detection is not None:
+                        closing.push_async_callback(self._detection.remove, number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -287,16 +288,18 @@ class Runner:
                 on_stop()
             # What is answered, and whose bodies have not ended.
             self._tasks.cancel_the_rest()
-        async with _closing() as closing:
+        with anyio.CancelScope(shield=True):
             await self._tasks.over()
-            # A task that was cancelled before its first step is over in the next turn.
-            closing.push_async_callback(anyio.lowlevel.checkpoint)
-            for transport in self._transports.values():
-                closing.push_async_callback(transport.aclose)
-            if self._feedback is not None:
-                closing.push_async_callback(self._feedback.aclose)
-            if self._detection is not None:
-                closing.push_async_callback(self._detection.aclose)
+            # Whatever one of them raises, the others are closed.
+            async with AsyncExitStack() as closing:
+                # A task that was cancelled before its first step is over in the next turn.
+                closing.push_async_callback(anyio.lowlevel.checkpoint)
+                for transport in self._transports.values():
+                    closing.push_async_callback(transport.aclose)
+                if self._feedback is not None:
+                    closing.push_async_callback(self._feedback.aclose)
+                if self._detection is not None:
+                    closing.push_async_callback(self._detection.aclose)
         self._over = True
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
@@ -429,11 +432,3 @@ class Runner:
         self._timer = None
         # A clock that wakes us a little early must not make us spin at the same instant.
         self._step(Woke(), max(self._now(), self._timer_at))
-
-
-@asynccontextmanager
-async def _closing() -> AsyncIterator[AsyncExitStack]:
-    """What is pushed is closed at the end: all of it, whatever one raises, and though its task is cancelled."""
-    with anyio.CancelScope(shield=True):
-        async with AsyncExitStack() as stack:
-            yield stack
