@@ -2,12 +2,16 @@
 
 Rules:
 - ``limit`` is a number, or ``"auto"``: it is found.
-- Neither is ever more than the process may open sockets for: where outputs are long, every sequence has its own.
+- Neither is ever more than the process may open sockets for: where outputs are long, every sequence has its own. Of the descriptors
+  that were free at the first limit, a quarter, 64 at most, is left to the program and to what is asked beside the calls.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
@@ -19,8 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["make_limit"]
 
 _log = logging.getLogger("batchclient")
-_FILES_FOR_OTHERS = 64
-"""Descriptors left for everything else in the process."""
+_MOST_SPARE = 64
 _said: set[int] = set()
 
 
@@ -48,19 +51,9 @@ def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = F
 
 
 def _number(settings: Settings, turn: Turn | None) -> Limit:
-    files = _most_sockets(len(settings.base_url))
+    ceiling = _within_descriptors(settings)
     if isinstance(settings.limit, int):
-        if files is None or settings.limit <= files:
-            return FixedLimit(settings.limit)
-        if settings.limit not in _said:
-            _said.add(settings.limit)
-            _log.warning(
-                "limit=%d is more than the sockets this process may open per endpoint; %d is used; raise `ulimit -n`",
-                settings.limit,
-                files,
-            )
-        return FixedLimit(files)
-    ceiling = settings.max_limit if files is None else min(settings.max_limit, files)
+        return FixedLimit(ceiling)
     urgent = (
         settings.preset == "latency" or settings.p95_latency_s is not None or settings.time_to_first_token_s is not None
     )
@@ -73,12 +66,39 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
     return Search(min(start, ceiling), opens_to, ceiling, turn)
 
 
-def _most_sockets(endpoints: int) -> int | None:
+def _within_descriptors(settings: Settings) -> int:
+    """Return the highest limit of an endpoint: what the settings want, or what the process may open sockets for."""
+    wanted = settings.highest_limit
     try:
         import resource
     except ImportError:  # Windows has no such bound
-        return None
+        return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
-        return None
-    return max(1, (files - _FILES_FOR_OTHERS) // endpoints)
+        return wanted
+    free = max(0, files - _open_at_first())
+    most = max(1, (free - min(free // 4, _MOST_SPARE)) // len(settings.base_url))
+    if wanted <= most:
+        return wanted
+    if wanted not in _said:
+        _said.add(wanted)
+        # A limit that is found seldom goes as far as it may.
+        seldom = settings.limit == "auto" and most >= OPENS_TO
+        _log.log(
+            logging.INFO if seldom else logging.WARNING,
+            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint, not %d; raise it for more",
+            files,
+            free,
+            most,
+            wanted,
+        )
+    return most
+
+
+@cache
+def _open_at_first() -> int:
+    """How many descriptors were open before any client's sockets."""
+    for place in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return len(os.listdir(place))
+    return 0

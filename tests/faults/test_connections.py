@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
-import logging
 import shutil
 import socket
+import subprocess
+import sys
+from textwrap import dedent
 
 import pytest
 
@@ -19,7 +21,7 @@ from batchclient import (
     TenacityRetry,
 )
 from tests.faults.faultserver import FaultServer, certificate, chunked, cut, make, nobody_listens, says
-from tests.transport.rawserver import events_of, response
+from tests.transport.rawserver import answers_in_a_thread, events_of, response
 
 NEVER = Backoff(max_attempts=1)
 
@@ -314,15 +316,39 @@ async def test_rows_68_and_69_no_socket_left(backend, number, monkeypatch):
             assert caught.value.retryable
 
 
-def test_row_68_limit_above_the_descriptors_there_are(monkeypatch, caplog):
-    """It is held at what there is, and the log says so."""
-    import resource
+def test_row_68_limit_above_the_descriptors_there_are():
+    """It is held at what is free, with something left for others, and the log says once per limit which resource bounds it."""
+    with answers_in_a_thread() as url:
+        told = with_descriptors(
+            64,
+            f"""
+            import asyncio, logging
+            from batchclient import BatchClient
+            logging.basicConfig(format="%(levelname)s %(message)s")
 
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
-    with caplog.at_level(logging.WARNING, "batchclient"):
-        client = BatchClient("http://server.test/v1", model="m", limit=1001)
-        assert client._make_limit().limit == 192
-    assert "192 is used" in caplog.text
+            async def main():
+                async with BatchClient({url!r}, model="m", max_list=1, detect=False) as client:
+                    answers = await asyncio.gather(*(client.complete(str(n), max_tokens=1) for n in range(80)))
+                    print(client.statistics().endpoints[0].limit)
+                    print(sum(answer.attempts for answer in answers))
+                for _ in range(2):
+                    print(BatchClient("http://a/v1", model="m", limit=1001).statistics().endpoints[0].limit)
+
+            asyncio.run(main())
+            """,
+        )
+    found, attempts, *fixed = map(int, told.stdout.split())
+    # Some ten are open from the start.
+    assert 30 <= found <= 45
+    assert fixed == [found, found]
+    assert attempts == 80
+    assert told.stderr.count("the bound on open files (`ulimit -n`: 64, ") == told.stderr.count("WARNING") == 2
+
+
+def with_descriptors(count, program):
+    """Run a program that may open so many."""
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({count}, {count}))\n" + dedent(program)
+    return subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True, timeout=60)
 
 
 def test_row_21_tenacity_gives_up_too_where_the_wish_is_too_long():
