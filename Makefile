@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million sim mutations mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million sim storm mutations mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -78,6 +78,9 @@ soak: $(STAMP)  ## Mixed traffic with faults: memory, descriptors and sockets st
 
 sim: $(STAMP)  ## Simulated runs under seeded faults, and what met what; SEEDS=10000, or SEED=123 to see one again
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+
+storm: $(STAMP)  ## Cancels, deadlines, closes and user functions that raise, at random; then processes with signals; SEEDS=2000, PROCESSES=50, or SEED=123
+	$(BIN)/python -m tests.storm $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --processes $(or $(PROCESSES),50))
 
 mutations: $(STAMP)  ## Replies of every server, one thing in each gone wrong on its way; SEEDS=10000, or SEED=123 to see one again
 	$(BIN)/python -m tests.mutations $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
+from batchclient._callbacks import ends_task
 from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
 from batchclient._exchange import Exchanges
 from batchclient._servers import Servers
@@ -75,17 +76,18 @@ class Attempts:
         over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
-        except Exception as error:  # a fault of ours must not leave callers hanging
+        except BaseException as error:
+            if ends_task(error):
+                # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
+                if batch.id not in over:
+                    self.end(batch, batch.verdict or _CANCELLED)
+                raise
+            # A fault of ours, or of a user's transport, must not leave callers hanging.
             _log.exception("batch %d failed inside batchclient", batch.id)
             failure = None
             if batch.id not in over:
                 message = f"internal error: {type(error).__name__}"
                 failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
-        except BaseException:
-            # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
-            if batch.id not in over:
-                self.end(batch, batch.verdict or _CANCELLED)
-            raise
         finally:
             over.discard(batch.id)
         if failure is None:

@@ -103,6 +103,8 @@ class AsyncioBackend:
         self._context = context
         self.now = self.loop.time
         self.waiter = self.loop.create_future
+        self._ends = False
+        """Whether the loop was told to end."""
 
     @staticmethod
     def wait(waiter: asyncio.Future[Any]) -> asyncio.Future[Any]:
@@ -111,9 +113,18 @@ class AsyncioBackend:
 
     def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> asyncio.Task[None]:
         """Start a task."""
-        coroutine: Any = work(argument)
+        coroutine: Any = self._run(work, argument)
         # A copy: an eager task takes its first step within our own callbacks, and a context cannot be entered twice.
         return self.loop.create_task(coroutine, context=self._context.copy())
+
+    async def _run(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
+        try:
+            await work(argument)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
+            # Nobody awaits this task: asyncio would complain that it was forgotten.
+            self.raise_soon(error)
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call in the next turn of the loop."""
@@ -129,6 +140,11 @@ class AsyncioBackend:
 
     def raise_soon(self, error: BaseException) -> None:
         """Ctrl-C and ``SystemExit`` end the loop's run; anything else goes to its exception handler."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            if self._ends:
+                # A second one would break into what ``asyncio.run`` tidies up after the first.
+                return
+            self._ends = True
         self.loop.call_soon(_raise, error, context=self._context)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:

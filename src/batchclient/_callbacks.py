@@ -7,19 +7,23 @@ Rules:
 - A function called within a step of the runner (``Callbacks.guard``) raises nothing but an ``Exception``. An attempt
   must end and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the program one turn
   later: the event loop raises them itself, as from any callback of its own.
+- A transport is awaited, within a task of ours. What it raises is the call's failure, unless it ends the task (``ends_task``).
 """
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import CancelledError
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import anyio
 
 if TYPE_CHECKING:
     from batchclient._backend import Backend
     from batchclient.retry import RetryPolicy
 
-__all__ = ["Callbacks", "call_back"]
+__all__ = ["Callbacks", "call_back", "ends_task"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,6 +39,16 @@ def call_back(name: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs
         return function(*args, **kwargs)
     except CancelledError as error:
         raise RuntimeError(f"{name} raised CancelledError") from error
+
+
+def ends_task(error: BaseException) -> bool:
+    """Whether what was raised where a user's code is awaited ends the task: it is cancelled, or its loop or the program ends."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return True
+    if asyncio._get_running_loop() is None:
+        return isinstance(error, anyio.get_cancelled_exc_class())
+    task = asyncio.current_task()
+    return isinstance(error, CancelledError) and (task is None or task.cancelling() > 0)
 
 
 class Callbacks:

@@ -9,9 +9,9 @@ Rules:
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
@@ -100,5 +100,5 @@ def _open_at_first() -> int:
     """How many descriptors were open before any client's sockets."""
     for place in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return len(os.listdir(place))
+            return len(list(Path(place).iterdir()))
     return 0

@@ -21,6 +21,7 @@ from random import Random
 import anyio
 
 from batchclient._backend import Backend, Cancellable, Waiter
+from batchclient._callbacks import ends_task
 from batchclient._core.endings import copy_of
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.spent import seconds
@@ -166,10 +167,12 @@ class ModelQuestion:
             await self._try()
         except BatchClientError as error:
             self.fail(error)
-        except Exception as error:  # a policy is the user's code
+        except BaseException as error:  # a policy and a transport may be the user's code
             failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
             failed.__cause__ = error
             self.fail(failed)
+            if ends_task(error):
+                raise
         else:
             for waiter in self._waiting:
                 if not waiter.done():

@@ -204,8 +204,8 @@ PROTECTIONS = (
     Protection(
         "a fault of ours leaves no caller hanging",
         "src/batchclient/_attempts.py",
-        "        except Exception as error:  # a fault of ours must not leave callers hanging\n",
-        "        except MemoryError as error:\n",
+        "        except BaseException as error:\n            if ends_task(error):\n",
+        "        except MemoryError as error:\n            if ends_task(error):\n",
         "tests/shell/test_retries.py::test_a_fault_of_ours_in_the_dialect_resolves_every_caller",
     ),
     Protection(
@@ -562,10 +562,24 @@ PROTECTIONS = (
         "tests/shell/test_bridge.py::test_a_call_that_is_given_up_in_the_queue_never_begins",
     ),
     Protection(
+        "what ends a program does not end a step of ours",
+        "src/batchclient/_callbacks.py",
+        "            except BaseException as error:\n",
+        "            except MemoryError as error:\n",
+        "tests/shell/test_callbacks.py::test_a_call_has_its_own_end_and_nobody_is_cancelled",
+    ),
+    Protection(
+        "nothing watches once the last call has ended",
+        "src/batchclient/_runner.py",
+        "        if core.idle:\n            self._watch_no_more()\n",
+        "",
+        "tests/shell/test_nothing_alive.py::test_nothing_is_alive_once_the_last_call_has_ended",
+    ),
+    Protection(
         "a call runs in its caller's context",
         "src/batchclient/_bridge.py",
-        "self._loop.create_task(self._run(call), context=call.context)",
-        "self._loop.create_task(self._run(call))",
+        "self._loop.create_task(self._answer(call), context=call.context)",
+        "self._loop.create_task(self._answer(call))",
         "tests/shell/test_bridge.py::test_the_callers_context_is_the_calls_and_comes_back_as_it_was",
     ),
     Protection(
@@ -591,7 +605,7 @@ PROTECTIONS = (
     ),
     Protection(
         "an error that was handled is gone",
-        "src/batchclient/_bridge.py",
+        "src/batchclient/_crossing.py",
         "        error, self._error = self._error, None\n",
         "        error = self._error\n",
         "tests/shell/test_bridge.py::test_an_error_that_was_handled_is_collected_without_the_garbage_collector",
@@ -599,21 +613,21 @@ PROTECTIONS = (
     Protection(
         "the loop's end ends what is under way",
         "src/batchclient/_bridge.py",
-        "        for call in left.values():\n            call.refuse()\n",
-        "",
+        "        self._over = True\n        self._refuse(list(self._tasks.values()))\n",
+        "        self._over = True\n",
         "tests/shell/test_bridge.py::test_close_ends_every_call_wherever_it_is",
     ),
     Protection(
         "the loop's end ends what is queued",
         "src/batchclient/_bridge.py",
-        "        self._over = True\n        self._refuse_all()\n",
-        "        self._over = True\n",
+        "        self._refuse(list(self._tasks.values()))\n        self._refuse_queue()\n",
+        "        self._refuse(list(self._tasks.values()))\n",
         "tests/shell/test_bridge.py::test_what_is_still_queued_at_the_end_is_refused",
     ),
     Protection(
         "a call that comes after the loop's end is refused",
         "src/batchclient/_bridge.py",
-        "        if self._over:\n            self._refuse_all()\n",
+        "        if self._over:\n            self._refuse_queue()\n",
         "",
         "tests/shell/test_bridge.py::test_a_call_that_meets_a_loop_that_has_just_ended_is_refused",
     ),

@@ -5,30 +5,12 @@ import asyncio
 import pytest
 
 from batchclient import Backoff, BatchClientError, ClientClosed, Completion, DeadlineExceeded, ServerFault
-from tests.shell.clocks import VirtualLoop
+from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import ScriptedTransport, error, make_client
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page
 
 LONG_S = 30.0
-
-
-class WatchedLoop(VirtualLoop):
-    """Remembers its timers."""
-
-    def __init__(self):
-        self.timers = []
-        super().__init__()
-
-    def call_at(self, when, callback, *args, context=None):
-        timer = super().call_at(when, callback, *args, context=context)
-        self.timers.append(timer)
-        return timer
-
-    def alive(self):
-        """Timers that will still fire, and tasks other than the one that asks."""
-        timers = [each for each in self.timers if not each.cancelled() and each.when() > self.time()]
-        return timers + [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
 
 
 async def answered(client, server):
