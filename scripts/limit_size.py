@@ -20,8 +20,8 @@ FEEDS = ("_control.py", "_core/steering.py")
 MOST_LINES = 1400
 MOST_NUMBERS = 60
 PLAIN = (0, 1, 2)
-OTHERS = ("_FILES_FOR_OTHERS", "_REMEMBERED")
-"""Numbers beside the limit: descriptors for everything else in the process, and how many adjustments are remembered."""
+OTHERS = ("_REMEMBERED",)
+"""Numbers beside the limit: how many adjustments are remembered."""
 
 
 def numbers(source: str) -> list[float]:

@@ -76,6 +76,8 @@ class Attempts:
         over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
+            if failure is not None and failure.status == 404:
+                failure = self._servers.name_models(batch, failure)
         except BaseException as error:
             if ends_task(error):
                 # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
@@ -90,26 +92,30 @@ class Attempts:
                 failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         finally:
             over.discard(batch.id)
-        if failure is None:
-            return
-        if failure.status == 404:
-            failure = self._servers.name_models(batch, failure)
-        self.end(batch, failure)
+        if failure is not None:
+            self.end(batch, failure)
 
     def end(self, batch: Batch, failure: Failure) -> None:
         """An attempt has failed: tell the core what of it, and whether and when to try again."""
-        delay_s: float | None = None
         if batch.shape.to_caller:
             # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
             batch.requests[0].waiter.restart()
-        if failure is not _CANCELLED:
-            error = failure.to_error(batch.failures + 1)
-            self._on_failure(batch, error)
-            most = batch.shape.max_attempts
-            if not _is_no_retry(batch, failure) and (most is None or batch.failures + 1 < most):
-                delay_s = self._ask_policy(batch, error)
-        _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
-        self._tell(Failed(batch, failure, delay_s))
+        delay_s: float | None = None
+        try:
+            if failure is not _CANCELLED:
+                delay_s = self._learn(batch, failure)
+        finally:
+            _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
+            self._tell(Failed(batch, failure, delay_s))
+
+    def _learn(self, batch: Batch, failure: Failure) -> float | None:
+        """Learn from a failure; return when to try again, if at all."""
+        error = failure.to_error(batch.failures + 1)
+        self._on_failure(batch, error)
+        most = batch.shape.max_attempts
+        if _is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most):
+            return None
+        return self._ask_policy(batch, error)
 
     def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
         try:

@@ -2,30 +2,21 @@
 
 Rules:
 - ``limit`` is a number, or ``"auto"``: it is found.
-- Neither is ever more than the process may open sockets for: where outputs are long, every sequence has its own. Of the descriptors
-  that were free at the first limit, a quarter, 64 at most, is left to the program and to what is asked beside the calls.
+- Neither is ever more than the process may open sockets for (``_descriptors``): where outputs are long, every sequence has its own.
 """
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Objective, Search, Turn
 from batchclient._core.limits.search import OPENS_TO, START
+from batchclient._descriptors import within_descriptors
 
 if TYPE_CHECKING:
     from batchclient.config import Settings
 
 __all__ = ["make_limit"]
-
-_log = logging.getLogger("batchclient")
-_MOST_SPARE = 64
-_said: set[int] = set()
-
 
 _URGENT = 32, 64
 """Where it begins, and where it opens to, where a burst had better wait here than be served slowly."""
@@ -51,7 +42,10 @@ def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = F
 
 
 def _number(settings: Settings, turn: Turn | None) -> Limit:
-    ceiling = _within_descriptors(settings)
+    highest = settings.highest_limit
+    # A limit that is found seldom goes as far as it may.
+    warn_below = OPENS_TO if settings.limit == "auto" else highest
+    ceiling = within_descriptors(highest, len(settings.base_url), warn_below=warn_below)
     if isinstance(settings.limit, int):
         return FixedLimit(ceiling)
     urgent = (
@@ -64,41 +58,3 @@ def _number(settings: Settings, turn: Turn | None) -> Limit:
     else:
         start, opens_to = START, OPENS_TO
     return Search(min(start, ceiling), opens_to, ceiling, turn)
-
-
-def _within_descriptors(settings: Settings) -> int:
-    """Return the highest limit of an endpoint: what the settings want, or what the process may open sockets for."""
-    wanted = settings.highest_limit
-    try:
-        import resource
-    except ImportError:  # Windows has no such bound
-        return wanted
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        return wanted
-    free = max(0, files - _open_at_first())
-    most = max(1, (free - min(free // 4, _MOST_SPARE)) // len(settings.base_url))
-    if wanted <= most:
-        return wanted
-    if wanted not in _said:
-        _said.add(wanted)
-        # A limit that is found seldom goes as far as it may.
-        seldom = settings.limit == "auto" and most >= OPENS_TO
-        _log.log(
-            logging.INFO if seldom else logging.WARNING,
-            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint, not %d; raise it for more",
-            files,
-            free,
-            most,
-            wanted,
-        )
-    return most
-
-
-@cache
-def _open_at_first() -> int:
-    """How many descriptors were open before any client's sockets."""
-    for place in ("/proc/self/fd", "/dev/fd"):
-        with suppress(OSError):
-            return len(list(Path(place).iterdir()))
-    return 0

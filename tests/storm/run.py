@@ -10,6 +10,7 @@ What must hold, whatever happens:
 """
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import sys
@@ -28,6 +29,8 @@ __all__ = ["run_seed", "run_seeds"]
 _LASTS_S = 20.0
 _LONGEST_S = 100_000.0
 """Of virtual time: what is still under way then goes on for ever."""
+_LONGEST_REAL_S = 120.0
+"""What spins in one instant of virtual time is shown with its stack."""
 _IN_A_CALL = ("count_tokens", "render_chat")
 _CALLS = ("complete", "chat", "stream", "map", "map of async")
 
@@ -334,9 +337,11 @@ def run_seeds(seeds):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for seed in seeds:
+                faulthandler.dump_traceback_later(_LONGEST_REAL_S, exit=True, file=sys.__stderr__)
                 wrong[seed] = _run(World(seed))
             gc.collect()
     finally:
+        faulthandler.cancel_dump_traceback_later()
         sys.unraisablehook, log.disabled = unraisable, before
     wrong[seed] += forgotten
     return wrong

@@ -1,0 +1,60 @@
+"""How many requests a process may have open at once: what `ulimit -n` leaves.
+
+Rules:
+- Of the descriptors that were free before any client's sockets, a quarter is left to the program and to what is asked beside the calls; 64 at most.
+- Where that is less than somebody wants, the log says once which resource it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+__all__ = ["within_descriptors"]
+
+_log = logging.getLogger("batchclient")
+_MOST_SPARE = 64
+_said: set[int] = set()
+
+
+def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
+    """Return as many requests per endpoint as are wanted, or as the process may open sockets for.
+
+    Args:
+        wanted: the most.
+        endpoints: share what there is.
+        warn_below: where at least so many are left, it is no warning.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such bound
+        return wanted
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return wanted
+    free = max(0, files - _open_at_first())
+    most = max(1, (free - min(free // 4, _MOST_SPARE)) // endpoints)
+    if wanted <= most:
+        return wanted
+    if wanted not in _said:
+        _said.add(wanted)
+        _log.log(
+            logging.WARNING if most < warn_below else logging.INFO,
+            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint, not %d; raise it for more",
+            files,
+            free,
+            most,
+            wanted,
+        )
+    return most
+
+
+@cache
+def _open_at_first() -> int:
+    """How many descriptors were open before any client's sockets."""
+    for place in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return len(list(Path(place).iterdir()))
+    return 0
