@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from pydantic import BaseModel, field_validator
 
-from batchclient import BatchClient, ConnectFailed, ServerFault
+from batchclient import BatchClient, BatchClientError, ConnectFailed, ServerFault
 from tests.shell.clocks import run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
@@ -207,3 +207,22 @@ def test_a_transport_that_does_not_close_keeps_none_open():
         await client.aclose()
 
     run(main)
+
+
+@pytest.mark.parametrize("model", ["m", None])
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), Own()], ids=repr)
+def test_what_a_transport_raises_is_the_calls_failure(model, raised):
+    """Also while the server is asked for its model; nothing is told to the loop."""
+    unseen = []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unseen.append(context))
+        server = ScriptedTransport()
+        server.send = Raising(raised)
+        async with make_client(server, model=model) as client:
+            with pytest.raises(BatchClientError, match="internal error|asking for") as caught:
+                await client.complete("p")
+        assert type(raised).__name__ in str(caught.value)
+
+    run(main)
+    assert unseen == []
