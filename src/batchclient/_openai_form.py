@@ -165,7 +165,8 @@ def _join(replies: Sequence[Reply], holder: str) -> Reply:
             # Nobody else's calls were in those requests: the shares add up to what the server counted.
             for mark in ESTIMATED:
                 usage.pop(mark, None)
-    return Reply(body, first.headers, first.status, attempts=max(reply.attempts for reply in replies))
+    alone = first.alone if all(reply.alone for reply in replies) else ""
+    return Reply(body, first.headers, first.status, attempts=max(reply.attempts for reply in replies), alone=alone)
 
 
 def _sum(usages: Sequence[Any]) -> dict[str, Any] | None:

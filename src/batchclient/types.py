@@ -65,6 +65,7 @@ class Reply:
         status: the HTTP status.
         attempts: requests sent that contained this call.
         source: the number of the request it came with, and among how many calls that request's usage was shared out; 0: it was not.
+        alone: why that request held no other call; empty where it did.
     """
 
     body: Any = field(repr=False)
@@ -72,6 +73,7 @@ class Reply:
     status: int = 200
     source: tuple[int, int] = (0, 1)
     attempts: int = 1
+    alone: str = ""
 
 
 @dataclass(slots=True)

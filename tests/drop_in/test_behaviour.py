@@ -12,6 +12,7 @@ from batchclient import ConfigError
 from batchclient.openai import AsyncOpenAI
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
+from batchclient.openai._sharing import Past
 from tests.drop_in.test_same_answers import HELLO
 from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
 from tests.transport.rawserver import response
@@ -184,8 +185,8 @@ async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here()
         assert plan(client, "/completions", body, {"timeout": 3}, {}).timeout_s == 3
         assert plan(client.with_options(timeout=7), "/completions", body, {}, {}).timeout_s == 7
         # More than the silence that is borne: openai's own way.
-        assert plan(client, "/completions", body, {"timeout": None}, {}) is None
-        assert plan(client, "/completions", body, {"timeout": 601}, {}) is None
+        assert plan(client, "/completions", body, {"timeout": None}, {}) is Past.TIMEOUT
+        assert plan(client, "/completions", body, {"timeout": 601}, {}) is Past.TIMEOUT
         assert plan(client, "/completions", body, {"timeout": HTTP.Timeout(9, connect=1)}, {}).timeout_s == 9
 
 

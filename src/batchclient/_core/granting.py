@@ -380,8 +380,10 @@ class Granting:
         shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
+        alone = ""
         if size == 1:
-            self._counters.alone[self._rule.alone(shape, endpoint, now) or "no company"] += 1
+            alone = self._rule.alone(shape, endpoint, now) or "no company"
+            self._counters.alone[alone] += 1
         prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
@@ -407,6 +409,7 @@ class Granting:
             failures=group.failures,
             sent_at=now,
             oldest_at=oldest_at,
+            alone=alone,
             isolation=group.isolation,
             packed=shape.packable and not bare and abilities.packing.allows(now),
             bare=bare,

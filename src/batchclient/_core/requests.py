@@ -263,6 +263,8 @@ class Batch:
     aborting: bool = False
     charged_tokens: int = 0
     """What it was charged where tokens per minute are limited, by estimate."""
+    alone: str = ""
+    """Why its only request has no company; empty where it has."""
     moving: bool = False
     """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
     expired: bool = False

@@ -64,7 +64,7 @@ class _Vectors(ItemsDecoder):
             items = self._placed
             for position, embedding in answers:
                 body = own_body(self._batch, reply, "data", [items[position]], embedding.usage)
-                embedding.reply = Reply(body, source=(self._batch.id, len(items)))
+                embedding.reply = Reply(body, source=(self._batch.id, len(items)), alone=self._batch.alone)
         return answers, failure
 
     def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Embedding:

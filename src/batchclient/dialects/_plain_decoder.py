@@ -118,7 +118,7 @@ class PlainDecoder(ReplyDecoder):
     def _as_it_came(self, reply: dict[str, Any]) -> Completion:
         """The answer to a lone call that hands the reply on: whatever is in it is its caller's to judge."""
         usage, attempts = usage_in(reply.get("usage")), self._batch.requests[0].attempts
-        return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1)))
+        return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone))
 
     def _answers(self, reply: Any) -> tuple[list[tuple[int, Completion]], Failure | None]:
         n, requests = self._n, self._batch.requests
@@ -159,7 +159,7 @@ class PlainDecoder(ReplyDecoder):
                 completion.counted_tokens = _count_made(own)
             if verbatim:
                 body = own_body(self._batch, reply, "choices", own, usage)
-                completion.reply = Reply(body, source=(self._batch.id, len(requests)))
+                completion.reply = Reply(body, source=(self._batch.id, len(requests)), alone=self._batch.alone)
             answers.append((position, completion))
         return answers, aborted or self._why_unread(unreadable, answers)
 

@@ -353,7 +353,7 @@ class StreamDecoder(ReplyDecoder):
         if self._verbatim:
             choices = [self._verbatim.pop(index) for index in indices]
             body = own_body(self._batch, self._about, "choices", choices, completion.usage)
-            completion.reply = Reply(body, source=(self._batch.id, 0))
+            completion.reply = Reply(body, source=(self._batch.id, 0), alone=self._batch.alone)
         return completion
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:

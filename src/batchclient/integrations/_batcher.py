@@ -13,6 +13,7 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
+from batchclient._header_roles import HeaderRoles
 from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
@@ -59,9 +60,7 @@ class Batcher:
                 raise ConfigError(f"{name} is not a setting of a transport: {_NOT_HERE[name]}", field=name)
         if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
             raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
-        names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
-        if not all(isinstance(name, str) and name.isascii() for name in names):
-            raise ConfigError("labels is a collection of names of headers", field="labels")
+        roles = HeaderRoles(labels)
         if base_url is not None:
             url = library.URL(check_base_url(base_url))
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
@@ -71,7 +70,7 @@ class Batcher:
         BatchClient("http://localhost/v1", http_client=http_client, **settings)
         self._http_client = http_client
         self._max_attempts = max_attempts
-        self._reader = RequestReader(base_url, labels)
+        self._reader = RequestReader(base_url, roles)
         self.read = self._reader.read
         self._writer = ResponseWriter(library, response)
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)

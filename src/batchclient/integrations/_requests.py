@@ -2,58 +2,28 @@
 
 Rules:
 - A request is left alone unless all of this holds: a POST, to a path of ``PATHS``, of a whole JSON body that ``read_body`` takes, for an answer in JSON.
-- Requests share only with those to the same server (scheme, host, port, path before ``PATHS``, query) with the same headers, so that nobody is answered
-  with another's credentials, organisation or cookies. Three kinds of header are no part of that: what describes the message itself, what names the program
-  (``user-agent``, ``x-stainless-*``), and labels of one request for logs (``traceparent``, ``x-request-id``, …). A header that is not known counts.
+- Requests share only with those to the same server (scheme, host, port, path before ``PATHS``, query) with the same headers that count (``_header_roles``),
+  so that nobody is answered with another's credentials, organisation or cookies.
 - What counts is sent with every shared request; the rest is not sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
 
+from batchclient._header_roles import HeaderRole, HeaderRoles
 from batchclient._openai_form import PATHS, WireCalls, read_body
 
 __all__ = ["Job", "RequestReader"]
 
-_OF_THE_MESSAGE = frozenset({b"host", b"accept", b"content-type", b"content-length", b"accept-encoding", b"connection"})
-_OF_THE_PROGRAM = frozenset({b"user-agent"})
-_OF_THE_PROGRAM_PREFIX = b"x-stainless-"
-"""openai's and all its siblings': retry counts and timeouts among them, other values in every request."""
-_LABELS = frozenset(
-    {
-        b"traceparent",  # W3C Trace Context, and what comes with it
-        b"tracestate",
-        b"baggage",
-        b"b3",
-        b"sentry-trace",
-        b"x-amzn-trace-id",
-        b"x-cloud-trace-context",
-        b"x-datadog-parent-id",
-        b"x-datadog-sampling-priority",
-        b"x-datadog-tags",
-        b"x-datadog-trace-id",
-        b"x-request-id",
-        b"x-correlation-id",
-        b"x-client-request-id",  # OpenAI's
-        b"idempotency-key",  # a shared request is no repetition of any
-    }
-)
-_LABEL_PREFIX = b"x-b3-"
-_SPEAKS_OF_THE_BODY = frozenset(
-    {b"content-encoding", b"transfer-encoding", b"content-range", b"expect", b"range", b"te"}
-)
-"""With one of these a request is left alone."""
 _JSON = b"application/json"
 _REMEMBERED = 1024
 _SUFFIXES = sorted(PATHS, key=len, reverse=True)
 """``/chat/completions`` before ``/completions``."""
-
-_COUNTS, _LEFT_OUT, _LOOKED_AT, _ALONE = range(4)
+_COUNTS, _LEFT_OUT, _ALONE = HeaderRole.COUNTS, HeaderRole.LEFT_OUT, HeaderRole.ALONE
 
 
 @dataclass(slots=True)
@@ -78,13 +48,12 @@ class RequestReader:
 
     Args:
         base_url: read only requests below it; ``None``: of any server.
-        labels: names of further headers that are labels.
+        roles: which headers count.
     """
 
-    def __init__(self, base_url: str | None, labels: Collection[str]) -> None:
+    def __init__(self, base_url: str | None, roles: HeaderRoles) -> None:
         self._base_url = base_url
-        self._labels = _LABELS | {name.lower().encode() for name in labels}
-        self._roles: dict[bytes, int] = {}
+        self._roles = roles
         self._places: dict[tuple[str, bytes, bytes], tuple[str, str] | None] = {}
 
     def read(self, request: Any) -> Job | None:
@@ -130,17 +99,15 @@ class RequestReader:
     def _counted(self, headers: list[tuple[bytes, bytes]], netloc: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
         """The headers that count; ``None``: the request is to be left alone."""
         counted = []
-        roles = self._roles
+        role_of = self._roles.of
         is_json = False
         for name, value in headers:
-            role = roles.get(name)
-            if role is None:
-                role = self._find_role(name)
-            if role == _LEFT_OUT:
+            role = role_of(name)
+            if role is _LEFT_OUT:
                 continue
-            if role == _COUNTS:
+            if role is _COUNTS:
                 counted.append((name.lower(), value))
-            elif role == _ALONE:
+            elif role is _ALONE:
                 return None
             else:
                 lower = name.lower()
@@ -156,23 +123,3 @@ class RequestReader:
             return None
         counted.sort()
         return tuple(counted)
-
-    def _find_role(self, name: bytes) -> int:
-        lower = name.lower()
-        if lower in (b"content-type", b"accept", b"host"):
-            role = _LOOKED_AT
-        elif lower in _SPEAKS_OF_THE_BODY:
-            role = _ALONE
-        elif (
-            lower in _OF_THE_MESSAGE
-            or lower in _OF_THE_PROGRAM
-            or lower in self._labels
-            or lower.startswith((_OF_THE_PROGRAM_PREFIX, _LABEL_PREFIX))
-        ):
-            role = _LEFT_OUT
-        else:
-            role = _COUNTS
-        if len(self._roles) >= _REMEMBERED:
-            self._roles.clear()
-        self._roles[name] = role
-        return role

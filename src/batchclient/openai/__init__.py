@@ -2,11 +2,11 @@
 
 Rules:
 - A subclass of openai's own class that overrides its one seam, ``post``: what the resources do before it (parameters, transformations,
-  ``parse``) and what everything else does stays openai's.
+  ``parse``) and what everything else does stays openai's. Where others watch what comes after it (``_seams``), the seam is ``_send_request``.
 - What may share a request (``_openai_form``) goes through a ``BatchClient``; all else goes through openai's own code, untouched.
 - Answers are openai's types, errors openai's classes with openai's attributes.
 - There is one owner of retries: ``max_retries`` bounds the requests that are sent for a call, and openai's own loop is not entered.
-- Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers or servers never share a request.
+- Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers that count or servers never share a request.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ import openai
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
-from batchclient.openai._calls import plan
-from batchclient.openai._resources import NOT_SHARED, PlainChat, PlainCompletions
-from batchclient.openai._results import error_of, parse, to_process
-from batchclient.openai._seams import seams
+from batchclient.openai._calls import RESPONSES, Planned, plan
+from batchclient.openai._resources import PlainChat, PlainCompletions
+from batchclient.openai._results import error_of, parse, response_of, to_process
+from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
+from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.openai._sync import OpenAI
+from batchclient.types import Reply
 
 if TYPE_CHECKING:
     from typing import Self
 
     from batchclient.client import BatchClient
 
-__all__ = ["AsyncOpenAI", "OpenAI"]
+__all__ = ["AsyncOpenAI", "OpenAI", "SharingStatistics"]
 
 
 class AsyncOpenAI(openai.AsyncOpenAI):
@@ -41,6 +43,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     Args:
         arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``, ``default_headers``, ``http_client``, …), and
             ``BatchClient``'s settings (``preset``, ``limit``, ``max_list``, ``dialect``, ``retry``, …). ``base_url`` may be a list of servers.
+            ``labels`` are names of further headers that say who asks: calls that differ in them share.
 
     ``timeout`` given to the client or to a call bounds the whole call, its waiting here included; openai's default of ten minutes bounds
     the server's silence alone.
@@ -58,7 +61,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._may_share, cls._may_skip = seams(cls, openai.AsyncOpenAI, AsyncOpenAI)
+        cls._may_share, cls._may_skip = seams(cls, AsyncOpenAI)
 
     def __init__(self, **arguments: Any) -> None:
         theirs, self._batching = split_arguments(arguments)
@@ -70,43 +73,85 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         """What the calls go through, for its statistics and its own calls; ``None`` where openai alone can send them (signed requests)."""
         return self._batching.client(self)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``: calls go through them then."""
+        return is_watched(self, openai.AsyncOpenAI)
+
+    def statistics(self) -> SharingStatistics:
+        """Return how many calls shared a request, and why the others did not; those of this client's copies, too."""
+        return self._batching.sharing.statistics()
+
     async def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
     ) -> Any:
         """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
         options = options or {}
-        answer = NOT_SHARED
-        if path in PATHS and not more.get("stream"):
-            answer = await self.share(path, body, options, more, cast_to)
-        if answer is NOT_SHARED:
-            openais: Any = super().post
+        watched = None
+        if path in PATHS:
+            if self.is_watched:
+                answer = planned = self._planned(path, body, options, more)
+                watched = None if isinstance(planned, Past) else (self, planned)
+            else:
+                answer = await self.share(path, body, options, more, cast_to)
+                if not isinstance(answer, Past):
+                    return answer
+            if isinstance(answer, Past):
+                self._batching.sharing.passed(answer)
+        elif path == RESPONSES:
+            self._batching.sharing.passed(Past.RESPONSES)
+        openais: Any = super().post
+        before = WATCHED.set(watched)
+        try:
             return await openais(path, cast_to=cast_to, body=body, options=options, **more)
-        return answer
+        finally:
+            WATCHED.reset(before)
 
     async def share(
         self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any
     ) -> Any:
-        """Make a call that may share a request; ``NOT_SHARED``, and nothing was sent, if it may not."""
+        """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        planned = self._planned(path, body, options, more)
+        if isinstance(planned, Past):
+            return planned
+        reply = await self._reply(planned, await self._refresh_api_key() if self._batching.asks_for_key else None)
+        if isinstance(reply, Past):
+            return reply
+        if planned.raw is None:
+            return parse(self, planned, reply, cast_to)
+        return await self._process_response(**to_process(self, planned, reply, cast_to))
+
+    def _planned(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
+        if not self._may_share:
+            return Past.SUBCLASS
         # On trio a BatchClient needs ``async with``, which nobody writes for us.
-        planned = plan(self, path, body, options, more) if self._may_share and asyncio._get_running_loop() else None
-        if planned is None:
-            return NOT_SHARED
-        key = await self._refresh_api_key() if self._batching.asks_for_key else None
+        return plan(self, path, body, options, more) if asyncio._get_running_loop() else Past.TRIO
+
+    async def _reply(self, planned: Planned, key: str | None) -> Reply | Past:
         client = self._batching.client(self, key)
         if client is None:
-            return NOT_SHARED
+            return Past.NO_CLIENT
         try:
             reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
         except ConfigError:
             # Another event loop that runs now uses the batch client.
-            return NOT_SHARED
+            return Past.LOOP
         except BatchClientError as error:
             raise error_of(self, planned, error) from error
         if reply is None:
-            return NOT_SHARED
-        if planned.raw is None:
-            return parse(self, planned, reply, cast_to)
-        return await self._process_response(**to_process(self, planned, reply, cast_to))
+            return Past.REFUSED
+        self._batching.sharing.answered(reply, len(planned.calls.items))
+        return reply
+
+    async def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
+        """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
+        planned = take_watched(self)
+        if planned is not None:
+            reply = await self._reply(planned, key_of(request) if self._batching.asks_for_key else None)
+            if not isinstance(reply, Past):
+                return response_of(self, planned, reply, request)
+            self._batching.sharing.passed(reply)
+        return await super()._send_request(request, stream=stream, **more)
 
     if not TYPE_CHECKING:  # the types are those of openai's own
 

@@ -21,11 +21,13 @@ from typing import Any
 from openai import Omit
 
 from batchclient._bridge import Bridge
+from batchclient._header_roles import HeaderRoles
 from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.client import BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
 from batchclient.openai._results import http_library
+from batchclient.openai._sharing import Sharing
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
@@ -63,6 +65,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     theirs = dict(arguments)
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
+    roles = HeaderRoles(theirs.pop("labels", ()))
     for name, better in (("timeout_s", "timeout"), ("headers", "default_headers"), ("read_timeout_s", "timeout")):
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
@@ -75,7 +78,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
             raise ConfigError("base_url is an empty list", field="base_url")
         servers = [str(url) for url in urls]
         theirs["base_url"] = servers[0]
-    return theirs, Batching(_Clients(ours, theirs.get("http_client")), servers)
+    return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles), servers)
 
 
 class _Clients:
@@ -84,11 +87,14 @@ class _Clients:
     Args:
         settings: ``BatchClient``'s.
         http_client: the user's own, if one was given.
+        header_roles: which headers keep calls apart.
     """
 
-    def __init__(self, settings: Mapping[str, Any], http_client: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any], http_client: Any, header_roles: HeaderRoles) -> None:
         self.settings = settings
         self.http_client = http_client
+        self.header_roles = header_roles
+        self.sharing = Sharing()
         self.timeouts: dict[str, float | None] = {}
         """Of silence and of connecting; a call's own time is another thing."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
@@ -144,6 +150,8 @@ class Batching:
     def __init__(self, clients: _Clients, servers: Sequence[str] = ()) -> None:
         self._clients = clients
         self._servers = tuple(servers)
+        self.header_roles = clients.header_roles
+        self.sharing = clients.sharing
         self._known: tuple[Any, ...] = ()
         self._client: BatchClient | None = None
         self.asks_for_key = False
@@ -201,6 +209,8 @@ class Batching:
         auth = {**owner.auth_headers, **({"Authorization": f"Bearer {key}"} if key != owner.api_key else {})}
         headers: dict[str, str] = {}
         for name, value in (*auth.items(), *owner.default_headers.items()):
+            if self.header_roles.is_label(name):
+                continue
             if isinstance(value, str) and name.lower() not in _WRITTEN_BY_US:
                 headers[name.lower()] = value
             elif isinstance(value, Omit):
@@ -215,7 +225,11 @@ class Batching:
     def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""
         given = arguments.get("http_client")
-        clients = self._clients if given is None or given is owner._client else _Clients(self._clients.settings, given)
+        clients = (
+            self._clients
+            if given is None or given is owner._client
+            else _Clients(self._clients.settings, given, self.header_roles)
+        )
         extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": Batching(clients, self._servers)}
         return {**arguments, "_extra_kwargs": extra}
 

@@ -1,8 +1,9 @@
-"""From what reaches openai's ``post`` to calls of ours; ``None`` for all that goes through untouched.
+"""From what reaches openai's ``post`` to calls of ours; for all that goes through untouched the reason (``Past``).
 
 Rules:
-- A call with headers, a query, files or options of its own that the server would see goes through untouched: a shared request has one of each.
-- ``extra_body`` is part of the body. openai's own labels (``x-stainless-…``) are for its own bookkeeping.
+- A call with a query, files or options of its own that the server would see goes through untouched: a shared request has one of each.
+- So does one with headers of its own that count (``_header_roles``). The others are left out of shared requests.
+- ``extra_body`` is part of the body.
 - Whatever is not known here goes through: later versions may add arguments.
 """
 
@@ -16,14 +17,21 @@ from typing import Any
 from openai import DEFAULT_TIMEOUT, NotGiven, Omit
 from openai._models import FinalRequestOptions
 
+from batchclient._header_roles import HeaderRole
 from batchclient._openai_form import WireCalls, read_body
+from batchclient.openai._sharing import Past
 
-__all__ = ["Planned", "plan"]
+__all__ = ["RESPONSES", "Planned", "plan"]
+
+RESPONSES = "/responses"
+"""The path of openai's newer sort of chats, which are not batched."""
 
 _RAW = "x-stainless-raw-response"
-_LABELS = "x-stainless-"
+_JSON = "application/json"
 _NOT_GIVEN = frozenset({NotGiven, Omit})
-_KNOWN_OPTIONS = frozenset({"headers", "params", "extra_json", "timeout", "post_parser", "max_retries", "security"})
+_KNOWN_OPTIONS = frozenset(
+    {"headers", "params", "extra_json", "timeout", "post_parser", "max_retries", "security", "idempotency_key"}
+)
 _KNOWN_ARGUMENTS = frozenset({"stream_cls"})
 """Arguments of ``post`` that say how a reply is read, and nothing about the request."""
 
@@ -59,8 +67,8 @@ class Planned:
         return FinalRequestOptions.construct(method="post", url=self.path, json_data=self.body, **self.options)
 
 
-def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | None:
-    """Return what a request asks for; ``None`` if it goes through untouched.
+def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
+    """Return what a request asks for; or why it goes through untouched.
 
     Args:
         owner: the openai client.
@@ -70,18 +78,20 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
         more: further arguments of ``post``.
     """
     if any(value for name, value in more.items() if name not in _KNOWN_ARGUMENTS):
-        return None
+        return Past.STREAM if more.get("stream") else Past.OPTIONS
     if any(name not in _KNOWN_OPTIONS and _given(value) for name, value in options.items()):
-        return None
-    if not isinstance(body, Mapping) or options.get("params"):
-        return None
+        return Past.OPTIONS
+    if options.get("params"):
+        return Past.QUERY
+    if not isinstance(body, Mapping):
+        return Past.BODY
     raw = None
     headers = options.get("headers")
     for name, value in headers.items() if _given(headers) and headers else ():
         if name.lower() == _RAW:
             raw = value
-        elif not name.lower().startswith(_LABELS):
-            return None
+        elif not _is_left_out(owner._batching.header_roles.of(name), value):
+            return Past.HEADERS
     extra = options.get("extra_json")
     fields = {**body, **extra} if extra else body
     if not _NOT_GIVEN.isdisjoint(map(type, fields.values())):
@@ -93,10 +103,10 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     silence_s = owner._batching.silence_s
     if silence_s is not None and (timeout is None or (whole_s is not None and whole_s > silence_s)):
         # It would be given up before.
-        return None
+        return Past.TIMEOUT
     calls = read_body(path, fields)
     if calls is None:
-        return None
+        return Past.STREAM if fields.get("stream") else Past.BODY
     retries = options.get("max_retries")
     parser = options.get("post_parser")
     return Planned(
@@ -120,6 +130,11 @@ def _whole_time(timeout: Any) -> float | None:
         return float(timeout)
     read: float | None = timeout.read
     return read
+
+
+def _is_left_out(role: HeaderRole, value: object) -> bool:
+    """Whether a header of a call does not matter to whom it shares with."""
+    return role is HeaderRole.LEFT_OUT or (role is HeaderRole.LOOKED_AT and value == _JSON)
 
 
 def _given(value: object) -> bool:

@@ -19,13 +19,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from batchclient.openai._seams import is_openais
+from batchclient.openai._sharing import Past
 
-__all__ = ["NOT_SHARED", "PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
+__all__ = ["PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-NOT_SHARED: Any = object()
-"""Stands for the answer of a call that has to go through untouched."""
 
 _SAMPLING = frozenset(
     {
@@ -72,8 +70,10 @@ def _like(original: Any) -> Callable[[_F], _F]:
     return named  # type: ignore[no-any-return]
 
 
-def _plain(client: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
-    if needed <= given.keys() and client._may_skip and is_openais(openais.create):
+def _plain(resource: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
+    """The body and the options of a call that may skip openai's own code; ``None`` if it may not."""
+    client = resource._client
+    if needed <= given.keys() and client._may_skip and is_openais(vars(openais)["create"]) and not client.is_watched:
         return plain_call(given, fields)
     return None
 
@@ -82,20 +82,18 @@ class PlainCompletions(AsyncCompletions):
     @_like(AsyncCompletions.create)
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = _plain(client, AsyncCompletions, given, COMPLETION_FIELDS, _NEEDED)
-        answer = await client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
-        return await super().create(**given) if answer is NOT_SHARED else answer
+        plain = _plain(self, AsyncCompletions, given, COMPLETION_FIELDS, _NEEDED)
+        answer = await client.share("/completions", *plain, {}, Completion) if plain is not None else None
+        return await super().create(**given) if answer is None or isinstance(answer, Past) else answer
 
 
 class PlainChatCompletions(AsyncChatCompletions):
     @_like(AsyncChatCompletions.create)
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = _plain(client, AsyncChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
-        answer = (
-            await client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
-        )
-        return await super().create(**given) if answer is NOT_SHARED else answer
+        plain = _plain(self, AsyncChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
+        answer = await client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else None
+        return await super().create(**given) if answer is None or isinstance(answer, Past) else answer
 
 
 class PlainChat(AsyncChat):
@@ -109,18 +107,18 @@ class SyncPlainCompletions(Completions):
     @_like(Completions.create)
     def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = _plain(client, Completions, given, COMPLETION_FIELDS, _NEEDED)
-        answer = client.share("/completions", *plain, {}, Completion) if plain is not None else NOT_SHARED
-        return super().create(**given) if answer is NOT_SHARED else answer
+        plain = _plain(self, Completions, given, COMPLETION_FIELDS, _NEEDED)
+        answer = client.share("/completions", *plain, {}, Completion) if plain is not None else None
+        return super().create(**given) if answer is None or isinstance(answer, Past) else answer
 
 
 class SyncPlainChatCompletions(ChatCompletions):
     @_like(ChatCompletions.create)
     def create(self, **given: Any) -> Any:
         client: Any = self._client
-        plain = _plain(client, ChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
-        answer = client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else NOT_SHARED
-        return super().create(**given) if answer is NOT_SHARED else answer
+        plain = _plain(self, ChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
+        answer = client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else None
+        return super().create(**given) if answer is None or isinstance(answer, Past) else answer
 
 
 class SyncPlainChat(Chat):

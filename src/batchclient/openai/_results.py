@@ -63,12 +63,13 @@ def request_of(owner: Any, planned: Planned) -> Any:
     return http_library().Request("POST", str(owner.base_url).rstrip("/") + planned.path, headers=headers)
 
 
-def response_of(owner: Any, planned: Planned, reply: Reply) -> Any:
-    """The response that a call alone would have had."""
+def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None) -> Any:
+    """The response that a call alone would have had; to a request, if openai has built it."""
     body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
-    response = http_library().Response(reply.status, headers=headers, content=body, request=request_of(owner, planned))
+    request = request_of(owner, planned) if request is None else request
+    response = http_library().Response(reply.status, headers=headers, content=body, request=request)
     if planned.began:
         response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
     return response

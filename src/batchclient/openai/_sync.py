@@ -17,10 +17,11 @@ import openai
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
-from batchclient.openai._calls import Planned, plan
-from batchclient.openai._resources import NOT_SHARED, SyncPlainChat, SyncPlainCompletions
-from batchclient.openai._results import error_of, parse, to_process
-from batchclient.openai._seams import seams
+from batchclient.openai._calls import RESPONSES, Planned, plan
+from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions
+from batchclient.openai._results import error_of, parse, response_of, to_process
+from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
+from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.types import Reply
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class OpenAI(openai.OpenAI):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._may_share, cls._may_skip = seams(cls, openai.OpenAI, OpenAI)
+        cls._may_share, cls._may_skip = seams(cls, OpenAI)
 
     def __init__(self, **arguments: Any) -> None:
         is_copy = "_batching" in arguments
@@ -68,44 +69,86 @@ class OpenAI(openai.OpenAI):
         """What the calls go through, for its statistics; it belongs to an event loop in the background. ``None`` where openai alone sends them."""
         return self._batching.bridge().ask(self._batching.client, self) if self._shares else None
 
+    @property
+    def is_watched(self) -> bool:
+        """As ``AsyncOpenAI.is_watched``."""
+        return is_watched(self, openai.OpenAI)
+
+    def statistics(self) -> SharingStatistics:
+        """As ``AsyncOpenAI.statistics``."""
+        return self._batching.sharing.statistics()
+
     def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
     ) -> Any:
         """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
         options = options or {}
-        answer = NOT_SHARED
-        if path in PATHS and not more.get("stream"):
-            answer = self.share(path, body, options, more, cast_to)
-        if answer is NOT_SHARED:
-            openais: Any = super().post
+        watched = None
+        if path in PATHS:
+            if self.is_watched:
+                answer = planned = self._planned(path, body, options, more)
+                watched = None if isinstance(planned, Past) else (self, planned)
+            else:
+                answer = self.share(path, body, options, more, cast_to)
+                if not isinstance(answer, Past):
+                    return answer
+            if isinstance(answer, Past):
+                self._batching.sharing.passed(answer)
+        elif path == RESPONSES:
+            self._batching.sharing.passed(Past.RESPONSES)
+        openais: Any = super().post
+        before = WATCHED.set(watched)
+        try:
             return openais(path, cast_to=cast_to, body=body, options=options, **more)
-        return answer
+        finally:
+            WATCHED.reset(before)
 
     def share(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any) -> Any:
-        """Make a call that may share a request; ``NOT_SHARED``, and nothing was sent, if it may not."""
-        planned = plan(self, path, body, options, more) if self._shares and self._may_share else None
-        if planned is None:
-            return NOT_SHARED
+        """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        planned = self._planned(path, body, options, more)
+        if isinstance(planned, Past):
+            return planned
         # Taken along, since another thread's answer may be the client's key a moment later.
-        key = self._refresh_api_key() if self._batching.asks_for_key else self.api_key
-        try:
-            reply = self._batching.bridge().call(self._call, planned, key)
-        except ConfigError:
-            # Called from within the event loop in the background.
-            return NOT_SHARED
-        except BatchClientError as error:
-            raise error_of(self, planned, error) from error
-        if reply is None:
-            return NOT_SHARED
+        reply = self._reply(planned, self._refresh_api_key() if self._batching.asks_for_key else self.api_key)
+        if isinstance(reply, Past):
+            return reply
         if planned.raw is None:
             return parse(self, planned, reply, cast_to)
         return self._process_response(**to_process(self, planned, reply, cast_to))
 
-    async def _call(self, planned: Planned, key: str) -> Reply | None:
+    def _planned(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
+        if not self._shares:
+            return Past.BLOCKING
+        return plan(self, path, body, options, more) if self._may_share else Past.SUBCLASS
+
+    def _reply(self, planned: Planned, key: str) -> Reply | Past:
+        try:
+            reply = self._batching.bridge().call(self._call, planned, key)
+        except ConfigError:
+            # Called from within the event loop in the background.
+            return Past.LOOP
+        except BatchClientError as error:
+            raise error_of(self, planned, error) from error
+        if not isinstance(reply, Past):
+            self._batching.sharing.answered(reply, len(planned.calls.items))
+        return reply
+
+    async def _call(self, planned: Planned, key: str) -> Reply | Past:
         client = self._batching.client(self, key)
         if client is None:
-            return None
-        return await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
+            return Past.NO_CLIENT
+        reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
+        return Past.REFUSED if reply is None else reply
+
+    def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
+        """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
+        planned = take_watched(self)
+        if planned is not None:
+            reply = self._reply(planned, key_of(request) if self._batching.asks_for_key else self.api_key)
+            if not isinstance(reply, Past):
+                return response_of(self, planned, reply, request)
+            self._batching.sharing.passed(reply)
+        return super()._send_request(request, stream=stream, **more)
 
     if not TYPE_CHECKING:  # the types are those of openai's own
 

@@ -1,0 +1,100 @@
+"""Which headers of a request keep it from sharing one with others: the one table of the drop-in and of the transports.
+
+Rules:
+- Three kinds do not: headers that describe the message itself, headers that name the program, and labels of one request for logs.
+- All others count, unknown ones too: they may be credentials, or a choice that the server makes by them.
+- Headers that do not count are not sent with shared requests, which have their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum
+
+from batchclient.errors import ConfigError
+
+__all__ = ["HeaderRole", "HeaderRoles"]
+
+_OF_THE_MESSAGE = frozenset({"content-length", "accept-encoding", "connection"})
+_OF_THE_PROGRAM = frozenset({"user-agent"})
+_OF_THE_PROGRAM_PREFIX = "x-stainless-"
+"""openai's and all its siblings': retry counts and timeouts among them, other values in every request."""
+_LABELS = frozenset(
+    {
+        "traceparent",  # W3C Trace Context, and what comes with it
+        "tracestate",
+        "baggage",
+        "b3",
+        "sentry-trace",
+        "x-amzn-trace-id",
+        "x-cloud-trace-context",
+        "x-datadog-parent-id",
+        "x-datadog-sampling-priority",
+        "x-datadog-tags",
+        "x-datadog-trace-id",
+        "x-request-id",
+        "x-correlation-id",
+        "x-client-request-id",  # OpenAI's
+        "idempotency-key",  # a shared request is no repetition of any
+    }
+)
+_LABEL_PREFIX = "x-b3-"
+_LOOKED_AT = frozenset({"content-type", "accept", "host"})
+_SPEAKS_OF_THE_BODY = frozenset({"content-encoding", "transfer-encoding", "content-range", "expect", "range", "te"})
+_REMEMBERED = 1024
+
+
+class HeaderRole(Enum):
+    """What a header does to the sharing of its request."""
+
+    COUNTS = "shares with requests of the same value only"
+    LEFT_OUT = "does not matter, and is not sent with a shared request"
+    LOOKED_AT = "depends on its value: it says what the body is, or whose server"
+    ALONE = "sends the request alone"
+
+
+class HeaderRoles:
+    """The table, with a user's own labels.
+
+    Args:
+        labels: names of further headers that are labels.
+
+    Raises:
+        ConfigError: ``labels`` is no collection of names.
+    """
+
+    def __init__(self, labels: Collection[str] = ()) -> None:
+        names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
+        if not all(isinstance(name, str) and name.isascii() for name in names):
+            raise ConfigError("labels is a collection of names of headers", field="labels")
+        self._labels = _LABELS | {name.lower() for name in labels}
+        self._known: dict[str | bytes, HeaderRole] = {}
+
+    def of(self, name: str | bytes) -> HeaderRole:
+        """Return the role of the header of this name."""
+        role = self._known.get(name)
+        if role is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            lower = name.lower()
+            role = self._known[name] = self._find(lower if isinstance(lower, str) else lower.decode("latin-1"))
+        return role
+
+    def is_label(self, name: str) -> bool:
+        """Whether a header is a label of one request."""
+        lower = name.lower()
+        return lower in self._labels or lower.startswith(_LABEL_PREFIX)
+
+    def _find(self, lower: str) -> HeaderRole:
+        if lower in _LOOKED_AT:
+            return HeaderRole.LOOKED_AT
+        if lower in _SPEAKS_OF_THE_BODY:
+            return HeaderRole.ALONE
+        if (
+            lower in _OF_THE_MESSAGE
+            or lower in _OF_THE_PROGRAM
+            or lower.startswith(_OF_THE_PROGRAM_PREFIX)
+            or self.is_label(lower)
+        ):
+            return HeaderRole.LEFT_OUT
+        return HeaderRole.COUNTS

@@ -1,0 +1,91 @@
+"""How many of an openai client's calls shared a request, and why the others did not.
+
+Rules:
+- A call is counted once: when it is handed to openai's own code, or when it has been answered. One that fails in a shared request is not counted.
+- A reason is one of ``Past``, or one of the scheduler's (``Statistics.alone``). None holds what a caller sent, so there are few of them.
+- If none of the first hundred calls shared, the log says so, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batchclient.types import Reply
+
+__all__ = ["Past", "Sharing", "SharingStatistics"]
+
+_ENOUGH_TO_TELL = 100
+_log = logging.getLogger("batchclient")
+
+
+class Past(StrEnum):
+    """Why a call goes past the scheduler, through openai's own code."""
+
+    STREAM = "stream=True"
+    RESPONSES = "the Responses API"
+    HEADERS = "extra_headers that count"
+    QUERY = "extra_query"
+    OPTIONS = "a request option that is not known"
+    BODY = "a body that batchclient does not read"
+    REFUSED = "an argument that batchclient refuses"
+    TIMEOUT = "a timeout beyond the client's"
+    SUBCLASS = "a subclass that overrides how requests are sent"
+    BLOCKING = "a blocking http_client"
+    NO_CLIENT = "no batch client for these credentials and headers"
+    LOOP = "another event loop uses the client now"
+    TRIO = "trio"
+
+
+@dataclass(frozen=True, slots=True)
+class SharingStatistics:
+    """The calls of an openai client and of its copies, for completions, chats, embeddings and responses.
+
+    Args:
+        calls: all that are counted. Each prompt or input of a body is one.
+        shared: those that were answered by a request that held another call, too.
+        alone: the others, by reason: those of ``docs/how-to/openai.md``, and those of ``Statistics.alone``.
+    """
+
+    calls: int
+    shared: int
+    alone: Mapping[str, int]
+
+
+class Sharing:
+    """Counts the calls of one openai client and of its copies, in any thread."""
+
+    def __init__(self) -> None:
+        self._shared = 0
+        self._alone: Counter[str] = Counter()
+        self._calls = 0
+        self._lock = threading.Lock()
+
+    def passed(self, reason: Past) -> None:
+        """A call went through openai's own code."""
+        self._count(reason.value, 1)
+
+    def answered(self, reply: Reply, calls: int) -> None:
+        """The scheduler answered the calls of one body."""
+        self._count(reply.alone, calls)
+
+    def _count(self, alone: str, calls: int) -> None:
+        with self._lock:
+            before, self._calls = self._calls, self._calls + calls
+            if alone:
+                self._alone[alone] += calls
+            else:
+                self._shared += calls
+            is_told = before < _ENOUGH_TO_TELL <= self._calls and not self._shared
+        if is_told:
+            reason, count = self._alone.most_common(1)[0]
+            _log.warning("none of the first %d calls shared a request; %d of them: %s", self._calls, count, reason)
+
+    def statistics(self) -> SharingStatistics:
+        """Return a frozen snapshot."""
+        with self._lock:
+            return SharingStatistics(self._calls, self._shared, dict(self._alone))

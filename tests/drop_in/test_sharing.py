@@ -1,0 +1,156 @@
+"""Which headers of a call keep it from sharing, and what the drop-in says about calls that went alone."""
+
+import asyncio
+import logging
+import threading
+
+import httpx
+import openai
+import pytest
+
+from batchclient import ConfigError
+from batchclient.openai import AsyncOpenAI, OpenAI
+from tests.drop_in.test_behaviour import JSON, complete, make
+from tests.faults.faultserver import FaultServer, says
+from tests.transport.rawserver import response
+
+TOGETHER = {"preset": "throughput", "linger_s": 0.01}
+HEADERS = {
+    "a trace": lambda n: {"traceparent": f"00-{n:032x}-{n:016x}-01", "tracestate": f"a={n}"},
+    "a request's number": lambda n: {"X-Request-ID": f"{n}", "x-b3-traceid": f"{n}"},
+    "the program": lambda n: {"User-Agent": f"framework/{n}", "x-stainless-lang": f"{n}"},
+    "the form that it has anyway": lambda n: {"Accept": "application/json", "content-type": "application/json"},
+    "a removed one": lambda n: {"User-Agent": openai.Omit()},
+}
+
+
+def give(client, n, headers):
+    return complete(client, f"p{n}", extra_headers=headers)
+
+
+def give_by_a_copy(client, n, headers):
+    return complete(client.with_options(default_headers=headers), f"p{n}")
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+async def test_headers_that_do_not_count_keep_nobody_apart(headers):
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await asyncio.gather(*[give(client, n, headers(n)) for n in range(8)])
+        assert client.statistics().shared == 8
+    (heard,) = server.heard
+    assert len(heard.prompts) == 8
+    assert heard.header("traceparent") is heard.header("x-b3-traceid") is None
+
+
+async def test_labels_of_a_copy_keep_nobody_apart():
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await asyncio.gather(*[give_by_a_copy(client, n, {"X-Request-ID": f"{n}"}) for n in range(8)])
+    assert [len(heard.prompts) for heard in server.heard] == [8]
+
+
+async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_called_a_label():
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await asyncio.gather(*[give(client, n, {"X-Job-ID": "1"}) for n in range(3)])
+        assert client.statistics().alone == {"extra_headers that count": 3}
+    assert [heard.header("x-job-id") for heard in server.heard] == ["1"] * 3
+    async with FaultServer() as server, make(server.url, labels=["x-job-id"], **TOGETHER) as client:
+        await asyncio.gather(*[give(client, n, {"X-Job-ID": f"{n}"}) for n in range(3)])
+    assert [heard.header("x-job-id") for heard in server.heard] == [None]
+    with pytest.raises(ConfigError) as caught:
+        AsyncOpenAI(base_url="http://server.test/v1", api_key="k", labels="x-job-id")
+    assert caught.value.field == "labels"
+
+
+class Signing(AsyncOpenAI):
+    async def _prepare_options(self, options):
+        return options
+
+
+REASONS = {
+    "stream=True": lambda client: complete(client, stream=True),
+    "extra_headers that count": lambda client: complete(client, extra_headers={"authorization": "other"}),
+    "extra_query": lambda client: complete(client, extra_query={"a": "b"}),
+    "a request option that is not known": lambda client: client.post(
+        "/completions", cast_to=object, body={"model": "m", "prompt": "p"}, options={"follow_redirects": False}
+    ),
+    "a body that batchclient does not read": lambda client: complete(client, ["a", [1]]),
+    "an argument that batchclient refuses": lambda client: complete(client, n=0),
+    "a timeout beyond the client's": lambda client: complete(client, timeout=601),
+    "the Responses API": lambda client: client.responses.create(model="m", input="p"),
+    "no company": complete,
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+async def test_the_reason_of_a_call_that_went_alone_is_counted(reason):
+    async with FaultServer() as server, make(server.url) as client:
+        try:
+            await REASONS[reason](client)
+        except openai.OpenAIError:
+            pass  # this server knows no responses
+        assert dict(client.statistics().alone) == {reason: 1}
+        assert (client.statistics().calls, client.statistics().shared) == (1, 0)
+
+
+async def test_reasons_that_are_the_clients():
+    reply = response(b"{}", headers=JSON)
+    async with FaultServer(then=says(*[reply] * 9)) as server:
+        async with Signing(base_url=server.url, api_key="k") as signing:
+            await complete(signing)
+            assert signing.statistics().alone == {"a subclass that overrides how requests are sent": 1}
+        async with make(server.url) as client:
+            client.base_url = "http://user:password@127.0.0.1:9/v1"
+            with pytest.raises(openai.APIConnectionError):
+                await complete(client)
+            assert client.statistics().alone == {"no batch client for these credentials and headers": 1}
+    transport = HTTP.MockTransport(lambda request: HTTP.Response(200, json={"choices": []}))
+    with OpenAI(base_url="http://server.test/v1", api_key="k", http_client=HTTP.Client(transport=transport)) as client:
+        client.completions.create(model="m", prompt="p")
+        assert client.statistics().alone == {"a blocking http_client": 1}
+
+
+HTTP = __import__("httpx2") if openai.__version__ >= "3" else httpx
+
+
+async def test_several_prompts_in_a_body_are_a_call_each_and_copies_are_counted_together():
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await asyncio.gather(complete(client, ["a", "b", "c"]), complete(client.with_options(timeout=9), "d"))
+        statistics = client.statistics()
+        assert (statistics.calls, statistics.shared, dict(statistics.alone)) == (4, 4, {})
+
+
+async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):
+    caplog.set_level(logging.WARNING, "batchclient")
+    async with FaultServer() as server, make(server.url) as client:
+        for n in range(99):
+            await complete(client, f"p{n}", extra_headers={"x-secret-name": "secret"} if n < 5 else None)
+        assert caplog.messages == []
+        for n in range(105):
+            await complete(client, f"q{n}")
+    assert caplog.messages == ["none of the first 100 calls shared a request; 95 of them: no company"]
+
+
+async def test_nothing_is_told_where_some_shared(caplog):
+    caplog.set_level(logging.WARNING, "batchclient")
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await asyncio.gather(complete(client, "a"), complete(client, "b"))
+        for n in range(105):
+            await complete(client, f"p{n}")
+    assert caplog.messages == []
+
+
+def test_threads_are_counted(server):
+    ready = threading.Barrier(8)
+
+    def ask(n):
+        ready.wait()
+        client.completions.create(model=server.model, prompt=f"p{n}", max_tokens=1, extra_headers={"b3": f"{n}"})
+
+    with OpenAI(base_url=server.base_url, api_key="k", **{**TOGETHER, "linger_s": 0.1}) as client:
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.statistics().calls == 8
+        assert client.statistics().shared > 0

@@ -1,0 +1,186 @@
+"""Whoever has replaced a method of openai's classes, a tracer or a mock, sees each call and its answer; calls share requests all the same."""
+
+import asyncio
+import functools
+import json
+import threading
+
+import openai
+import pytest
+from openai._base_client import AsyncAPIClient, SyncAPIClient
+from openai.resources.chat.completions import AsyncCompletions as AsyncChats
+from openai.resources.completions import AsyncCompletions, Completions
+
+from batchclient.openai import AsyncOpenAI, OpenAI
+from tests.drop_in.test_behaviour import JSON, complete, make
+from tests.drop_in.test_sharing import TOGETHER
+from tests.faults.faultserver import FaultServer, hang, says
+from tests.transport.rawserver import response
+
+
+class Proxy:
+    """Hands out all that its function has, its code too, and is equal to it: as wrapt's wrappers."""
+
+    def __init__(self, function, around):
+        self.__dict__.update(function=function, around=around, __wrapped__=function)
+
+    def __getattr__(self, name):
+        return getattr(self.__dict__["function"], name)
+
+    def __eq__(self, other):
+        return other == self.function
+
+    def __hash__(self):
+        return hash(self.function)
+
+    @property
+    def __class__(self):
+        return type(self.function)
+
+    def __call__(self, *args, **kwargs):
+        return self.around(self.function, *args, **kwargs)
+
+    def __get__(self, instance, owner=None):
+        return Proxy(self.function.__get__(instance, owner), self.around)
+
+
+def by_wraps(function, around):
+    @functools.wraps(function)
+    def traced(*args, **kwargs):
+        return around(function, *args, **kwargs)
+
+    return traced
+
+
+WRAPPERS = {"functools.wraps": by_wraps, "a transparent proxy": Proxy}
+PLACES = {
+    "create": (AsyncCompletions, "create"),
+    "openai's request": (openai.AsyncOpenAI, "request"),
+    "the base class's request": (AsyncAPIClient, "request"),
+    "the base class's post": (AsyncAPIClient, "post"),
+    "the drop-in's request": (AsyncOpenAI, "request"),
+}
+
+
+@pytest.fixture
+def seen():
+    return []
+
+
+@pytest.fixture
+def around(seen):
+    async def around(function, *args, **kwargs):
+        try:
+            answer = await function(*args, **kwargs)
+        except Exception as error:
+            seen.append(error)
+            raise
+        seen.append(answer)
+        return answer
+
+    return around
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize(("owner", "name"), PLACES.values(), ids=PLACES)
+async def test_it_sees_every_call_and_they_share(wrap, owner, name, seen, around, monkeypatch):
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await complete(client)
+        monkeypatch.setattr(owner, name, wrap(getattr(owner, name), around))
+        answers = await asyncio.gather(*[complete(client, f"p{n}", user=f"u{n}") for n in range(8)])
+        monkeypatch.undo()
+        await complete(client)
+    sizes = [len(heard.prompts) for heard in server.heard]
+    assert sum(sizes) == 10
+    assert len(sizes) <= 6
+    assert sorted(map(id, seen)) == sorted(map(id, answers))
+    assert len({answer.choices[0].text for answer in answers}) == 8
+    assert all(answer.usage.completion_tokens for answer in answers)
+
+
+@pytest.mark.parametrize("name", ["request", "post"])
+async def test_one_client_alone_may_be_watched(name, seen, around):
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client, make(server.url) as other:
+        # Its resources keep the ``post`` that they find when they are first used.
+        setattr(client, name, by_wraps(getattr(client, name), around))
+        await asyncio.gather(*[complete(client, f"p{n}") for n in range(4)])
+        await complete(other)
+    assert len(seen) == 4
+    assert len(server.heard) < 5
+
+
+@pytest.fixture
+def watched(around, monkeypatch):
+    monkeypatch.setattr(openai.AsyncOpenAI, "request", Proxy(openai.AsyncOpenAI.request, around))
+
+
+async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen):
+    reply = response(b'{"error": {"message": "no", "code": "c"}}', "500 No", [*JSON, ("retry-after", "0")])
+    async with FaultServer(then=says(*[reply] * 9)) as server, make(server.url, max_retries=1) as client:
+        client.batch_client._retry = type("Now", (), {"decide": staticmethod(lambda *_: 0.0)})()
+        with pytest.raises(openai.InternalServerError) as caught:
+            await complete(client)
+        assert len(server.heard) == 2
+    async with FaultServer(then=hang()) as server, make(server.url, max_retries=1) as client:
+        with pytest.raises(openai.APITimeoutError):
+            await complete(client, timeout=0.05)
+        assert len(server.heard) == 1
+    assert seen[0] is caught.value
+    assert caught.value.code == "c"
+
+
+async def test_raw_responses_keys_and_streams_pass_it(watched, seen):
+    keys = iter(["first", "second", "third", "fourth"])
+
+    async def key():
+        return next(keys)
+
+    async with FaultServer() as server, make(server.url, api_key=key) as client:
+        raw = await client.completions.with_raw_response.create(model="m", prompt="p", max_tokens=1)
+        assert raw.parse().choices[0].text
+        assert json.loads(raw.content)["choices"]
+        async with client.completions.with_streaming_response.create(model="m", prompt="p", max_tokens=1) as streaming:
+            assert (await streaming.json())["choices"]
+        await complete(client, extra_headers={"x-mine": "1"})
+        assert client.statistics().alone == {"no company": 2, "extra_headers that count": 1}
+    assert [heard.header("authorization") for heard in server.heard] == [
+        "Bearer first",
+        "Bearer second",
+        "Bearer third",
+    ]
+    assert len(seen) == 3
+
+
+async def test_chats_pass_it(seen, around, monkeypatch, server):
+    monkeypatch.setattr(AsyncChats, "create", Proxy(AsyncChats.create, around))
+    async with make(server.base_url, **TOGETHER) as client:
+        messages = [{"role": "user", "content": "p"}]
+        await asyncio.gather(
+            *[client.chat.completions.create(model=server.model, messages=messages, max_tokens=n + 1) for n in range(4)]
+        )
+    assert {answer.object for answer in seen} == {"chat.completion"}
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("place", [(Completions, "create"), (openai.OpenAI, "request"), (SyncAPIClient, "post")])
+def test_threads_are_seen(place, monkeypatch, server):
+    owner, name = place
+    seen, ready = [], threading.Barrier(8)
+
+    def around(function, *args, **kwargs):
+        seen.append(function(*args, **kwargs))
+        return seen[-1]
+
+    def ask(n):
+        ready.wait()
+        return client.completions.create(model=server.model, prompt=f"p{n}", max_tokens=1)
+
+    monkeypatch.setattr(owner, name, Proxy(getattr(owner, name), around))
+    with OpenAI(base_url=server.base_url, api_key="k", preset="throughput", linger_s=0.1) as client:
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert client.statistics().shared > 0
+    assert len(seen) == 8
