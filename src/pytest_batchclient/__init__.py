@@ -5,13 +5,16 @@ Rules:
   ``batchclient``, which would be imported with it. What a fixture needs is imported when a test asks for it.
 - The fixtures are ordinary ones: they work in plain functions, with pytest-asyncio and with anyio's plugin.
 - Settings are given with ``@pytest.mark.parametrize(NAME, [{…}], indirect=True)``.
+- Another plugin may have a fixture of the same name (pytest-mockllm has ``mock_llm``). Which one a test gets is then chance, and a warning says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 import pytest
 
@@ -55,6 +58,50 @@ def virtual_clock(request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
 
     with VirtualClock(**_settings(request)) as clock:
         yield clock
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Warn of fixtures that another plugin has under the same name, if a test asks for one."""
+    told: set[str] = set()
+    for item in items:
+        known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        for name in known.keys() & set(__all__) - told:
+            of_plugins = [each for each in known[name] if _is_of_a_plugin(each.func.__module__, item)]
+            modules = [each.func.__module__ for each in of_plugins]
+            last = known[name][-1]
+            # A project's own fixture of this name is its choice, unless it is made of the plugins'.
+            if __name__ in modules and len(set(modules)) > 1 and (last is of_plugins[-1] or name in last.argnames):
+                told.add(name)
+                _tell(_clash(name, modules, config))
+
+
+def _tell(message: str) -> None:
+    try:
+        warn(message, pytest.PytestWarning, stacklevel=1)
+    except pytest.PytestWarning as error:  # of a project that makes errors of warnings
+        raise pytest.UsageError(str(error)) from None
+
+
+def _is_of_a_plugin(module: str, item: pytest.Item) -> bool:
+    """Whether a fixture's module is neither a conftest nor the test's own."""
+    return module.rpartition(".")[2] != "conftest" and module != getattr(getattr(item, "module", None), "__name__", "")
+
+
+def _clash(name: str, modules: Sequence[str], config: pytest.Config) -> str:
+    packages = packages_distributions()
+    modules = [module.partition(".")[0] for module in modules]
+    named = {module: packages.get(module, [module])[0] for module in modules} | {__name__: "batchclient"}
+    registered = sorted(
+        plugin_name
+        for plugin_name, plugin in config.pluginmanager.list_name_plugin()
+        if getattr(plugin, "__name__", "").partition(".")[0] in named
+    )
+    return (
+        f"pytest plugins have a fixture {name} each: {' and '.join(sorted(named.values()))}. Tests get the one of "
+        f"{named[modules[-1]]}. To choose, turn the other plugin off ({' or '.join(f'-p no:{each}' for each in registered)}), "
+        f"or define {name} in conftest.py: batchclient.testing has what batchclient's fixtures are made of"
+    )
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -238,6 +238,57 @@ def test_a_project_may_have_fixtures_of_these_names(pytester):
     outcomes(pytester, "def test_it(mock_llm): assert mock_llm == 'own'", passed=1)
 
 
+OTHER_PLUGIN = """
+    import pytest
+
+    @pytest.fixture
+    def mock_llm():
+        return "other"
+"""
+CLASH = [
+    "*pytest plugins have a fixture mock_llm each: batchclient and other_plugin. Tests get the one of batchclient.*",
+    "*(-p no:batchclient or -p no:other_plugin), or define mock_llm in conftest.py*",
+]
+
+
+@pytest.fixture
+def other_plugin(pytester):
+    """Options of a run with a plugin that has a ``mock_llm``, too."""
+    pytester.makepyfile(other_plugin=OTHER_PLUGIN)
+    pytester.syspathinsert()
+    return "-p", "other_plugin", "-W"
+
+
+def test_a_plugin_with_a_fixture_of_the_same_name_is_told_once(pytester, other_plugin):
+    source = "def test_it(mock_llm): pass\ndef test_again(mock_llm): pass"
+    result = outcomes(pytester, source, *other_plugin, "default", passed=2, warnings=1)
+    for line in CLASH:
+        result.stdout.fnmatch_lines([line])
+
+
+def test_where_warnings_are_errors_it_is_a_usage_error(pytester, other_plugin):
+    pytester.makepyfile("def test_it(mock_llm): pass")
+    result = pytester.runpytest_inprocess("-p", "no:asyncio", *other_plugin, "error")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: pytest plugins have a fixture mock_llm each*"])
+
+
+def test_one_that_no_test_asks_for_is_not_told(pytester, other_plugin):
+    outcomes(pytester, "def test_it(virtual_clock): pass", *other_plugin, "default", passed=1, warnings=0)
+
+
+@pytest.mark.parametrize(("argument", "warnings"), [("", 0), ("mock_llm", 1)])
+def test_a_projects_own_fixture_is_its_choice_unless_it_is_made_of_theirs(pytester, other_plugin, argument, warnings):
+    pytester.makeconftest(f"""
+        import pytest
+
+        @pytest.fixture
+        def mock_llm({argument}):
+            return "own"
+    """)
+    outcomes(pytester, "def test_it(mock_llm): pass", *other_plugin, "default", passed=1, warnings=warnings)
+
+
 def test_where_it_is_not_used_nothing_of_batchclient_is_imported(pytester):
     pytester.makepyfile(
         """
