@@ -50,7 +50,7 @@ test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environmen
 	PYTHON=$(PYTHON) scripts/openai2_env.sh
 	"$${BATCHCLIENT_OPENAI2_VENV:-.openai2}/bin/python" -m pytest tests/drop_in tests/integrations/openai $(PYTEST_ARGS)
 
-test-integrations:  ## LangChain, instructor and LiteLLM over BatchTransport, OpenTelemetry beside it, in an environment of their own (400 MB)
+test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy and three tracers, in an environment of their own (450 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
 

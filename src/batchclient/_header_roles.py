@@ -35,6 +35,7 @@ _LABELS = frozenset(
         "x-request-id",
         "x-correlation-id",
         "x-client-request-id",  # OpenAI's
+        "x-irid",  # inspect-ai's, another in every call
         "idempotency-key",  # a shared request is no repetition of any
     }
 )

@@ -18,6 +18,7 @@ TOGETHER = {"preset": "throughput", "linger_s": 0.01}
 HEADERS = {
     "a trace": lambda n: {"traceparent": f"00-{n:032x}-{n:016x}-01", "tracestate": f"a={n}"},
     "a request's number": lambda n: {"X-Request-ID": f"{n}", "x-b3-traceid": f"{n}"},
+    "inspect-ai's number": lambda n: {"x-irid": f"{n}"},
     "the program": lambda n: {"User-Agent": f"framework/{n}", "x-stainless-lang": f"{n}"},
     "the form that it has anyway": lambda n: {"Accept": "application/json", "content-type": "application/json"},
     "a removed one": lambda n: {"User-Agent": openai.Omit()},
