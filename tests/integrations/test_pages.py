@@ -18,6 +18,7 @@ PAGES = {
     "instructor": "instructor",
     "litellm": "litellm",
     "migrate": "langchain_openai",
+    "frameworks": "pydantic_ai",
 }
 EXAMPLES = {
     "openai_client": ("httpx2", r"300 answers in [1-9]\d? requests\n1 streamed"),
@@ -41,7 +42,8 @@ def run(*command):
 @pytest.mark.parametrize("name", PAGES)
 def test_the_blocks_of_a_page_run(name, tmp_path):
     needs(PAGES[name])
-    blocks = BLOCK.findall((ROOT / f"docs/how-to/{name}.md").read_text())
+    (page,) = ROOT.glob(f"docs/*/{name}.md")
+    blocks = BLOCK.findall(page.read_text())
     assert blocks
     with EmbeddedServer("instant", model="m") as server:
         for number, block in enumerate(blocks):
