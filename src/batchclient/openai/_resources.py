@@ -73,7 +73,7 @@ def _like(original: Any) -> Callable[[_F], _F]:
 def _plain(resource: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
     """The body and the options of a call that may skip openai's own code; ``None`` if it may not."""
     client = resource._client
-    if needed <= given.keys() and client._may_skip and is_openais(vars(openais)["create"]) and not client.is_watched:
+    if needed <= given.keys() and client._may_skip and is_openais(openais.create) and not client.is_watched:
         return plain_call(given, fields)
     return None
 

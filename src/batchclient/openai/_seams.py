@@ -51,7 +51,7 @@ def seams(kind: type, ours: Any) -> tuple[bool, bool]:
     return not own, not own and member.post is ours.post and member.share is ours.share
 
 
-def is_watched(client: Any, openais: type) -> bool:
+def is_watched(client: Any, openais: Any) -> bool:
     """Whether somebody has replaced openai's ``post`` or ``request``, of the class or of this client.
 
     Args:
@@ -59,12 +59,8 @@ def is_watched(client: Any, openais: type) -> bool:
         openais: openai's own class.
     """
     own = vars(client)
-    return (
-        "request" in own
-        or "post" in own
-        or not is_openais(_member(openais, "post"))
-        or not is_openais(_member(type(client), "request"))
-    )
+    kind: Any = type(client)
+    return "request" in own or "post" in own or not is_openais(openais.post) or not is_openais(kind.request)
 
 
 def take_watched(client: Any) -> Any:
