@@ -768,9 +768,16 @@ PROTECTIONS = (
     Protection(
         "a call with headers of its own shares no request",
         "src/batchclient/openai/_calls.py",
-        "        elif not name.lower().startswith(_LABELS):\n            return None",
-        "        elif False:\n            return None",
+        "elif not _is_left_out(owner._batching.header_roles.of(name), value):",
+        "elif False:",
         "tests/drop_in/test_behaviour.py::test_what_has_headers_or_a_query_of_its_own_goes_through_untouched",
+    ),
+    Protection(
+        "a tracer that passes for the function it wraps is noticed",
+        "src/batchclient/openai/_seams.py",
+        "return type(function) is FunctionType and ",
+        "return ",
+        "tests/drop_in/test_tracers.py::test_it_sees_every_call_and_they_share",
     ),
     Protection(
         "shares of a list's prompt tokens add up",
@@ -837,9 +844,9 @@ PROTECTIONS = (
     ),
     Protection(
         "requests with different keys never share",
-        "src/batchclient/integrations/_requests.py",
-        '_OF_THE_PROGRAM = frozenset({b"user-agent"})',
-        '_OF_THE_PROGRAM = frozenset({b"user-agent", b"authorization"})',
+        "src/batchclient/_header_roles.py",
+        '_OF_THE_PROGRAM = frozenset({"user-agent"})',
+        '_OF_THE_PROGRAM = frozenset({"user-agent", "authorization"})',
         "tests/integrations/test_transport.py::test_requests_that_differ_in_a_header_that_counts_never_share",
     ),
     Protection(
