@@ -157,10 +157,13 @@ async def test_the_shares_of_a_lists_prompt_tokens_add_up(pair, server):
 @pytest.mark.parametrize("max_tokens", [3, 12], ids=["plain", "streamed"])
 async def test_every_answer_tells_its_tokens_where_the_server_tells_a_sum(max_tokens):
     with EmbeddedServer(guise="openai") as server:
-        async with AsyncOpenAI(base_url=server.base_url, api_key="k", dialect="openai", preset="throughput") as client:
-            asked = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
+        ours = {"base_url": server.base_url, "api_key": "k", "dialect": "openai", "preset": "throughput"}
+        asked = {"model": server.model, "max_tokens": max_tokens, "temperature": 0}
+        async with AsyncOpenAI(**ours) as client:
             made = [client.completions.create(prompt=f"{'word ' * n}end", **asked) for n in range(1, 9)]
             answers = await asyncio.gather(*made)
+        # The first client has seen an event per token, and would send its next list plain.
+        async with AsyncOpenAI(**ours) as client:
             several = await client.completions.create(prompt=["one", "two words"], **asked)
         assert server.statistics()["list_sizes"] == {8: 1, 2: 1}
     usages = [answer.usage for answer in answers]
