@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import BatchClient, ConnectFailed, DeadlineExceeded
+from batchclient import Backoff, BatchClient, BatchClientError, ConnectFailed, DeadlineExceeded
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import expected_text
 from batchclient.simulator.transport import SimulatorResponse, SimulatorTransport
@@ -38,12 +38,24 @@ class Machine(SimulatorTransport):
         self.is_up = True
 
 
+class SeededBackoff:
+    """The default retry policy, with jitter that is the same in every run.
+
+    One request in ten fails, and a call ends with its fifth failure: by chance one run in a hundred has such a call.
+    """
+
+    def __init__(self) -> None:
+        self._rng = Random(7)
+
+    def decide(self, failure: BatchClientError, attempt: int, elapsed_s: float, rng: Random) -> float | None:
+        return Backoff().decide(failure, attempt, elapsed_s, self._rng)
+
+
 def make_client(server: SimulatedServer | Machine, **settings: Any) -> BatchClient:
-    """A client of a server in this process, whose jitter is the same in every run."""
+    """A client of a server in this process."""
     machine = server if isinstance(server, Machine) else Machine(server)
-    client = BatchClient("http://simulated/v1", model="m", server_metrics=False, **settings)
+    client = BatchClient("http://simulated/v1", model="m", server_metrics=False, retry=SeededBackoff(), **settings)
     client._make_transport = lambda url: machine  # type: ignore[method-assign, assignment, return-value]
-    client._start()._rng = Random(7)
     return client
 
 
