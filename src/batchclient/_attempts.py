@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from batchclient._callbacks import ends_task
@@ -22,10 +23,10 @@ from batchclient._tasks import Tasks
 from batchclient.errors import BatchClientError, CallAborted
 from batchclient.retry import RetryPolicy
 
-__all__ = ["Attempts"]
+__all__ = ["CANCELLED", "Attempts"]
 
 _log = logging.getLogger("batchclient")
-_CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
 _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
 
 
@@ -82,7 +83,7 @@ class Attempts:
             if ends_task(error):
                 # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
                 if batch.id not in over:
-                    self.end(batch, batch.verdict or _CANCELLED)
+                    self.end(batch, batch.verdict or CANCELLED)
                 raise
             # A fault of ours, or of a user's transport, must not leave callers hanging.
             _log.exception("batch %d failed inside batchclient", batch.id)
@@ -95,18 +96,24 @@ class Attempts:
         if failure is not None:
             self.end(batch, failure)
 
-    def end(self, batch: Batch, failure: Failure) -> None:
-        """An attempt has failed: tell the core what of it, and whether and when to try again."""
+    def end(self, batch: Batch, failure: Failure, *, begun: bool = True) -> None:
+        """An attempt has failed: tell the core what of it, and whether and when to try again.
+
+        Args:
+            batch: what was attempted.
+            failure: why it has failed.
+            begun: whether its task had a first step; if not, nothing was sent.
+        """
         if batch.shape.to_caller:
             # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
             batch.requests[0].waiter.restart()
         delay_s: float | None = None
         try:
-            if failure is not _CANCELLED:
+            if failure is not CANCELLED:
                 delay_s = self._learn(batch, failure)
         finally:
             _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
-            self._tell(Failed(batch, failure, delay_s))
+            self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
 
     def _learn(self, batch: Batch, failure: Failure) -> float | None:
         """Learn from a failure; return when to try again, if at all."""

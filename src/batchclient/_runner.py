@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
-from batchclient._attempts import _CANCELLED, Attempts
+from batchclient._attempts import CANCELLED, Attempts
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.health import HealthState
 from batchclient._core.limits import Limit, ServerLoad
@@ -413,7 +413,7 @@ class Runner:
 
     def _abort(self, batch: Batch) -> None:
         if self._tasks.cancel(batch.id):
-            self._attempts.end(batch, batch.verdict or _CANCELLED)
+            self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)
 
     def _set_timer(self) -> None:
         deadline = self.core.next_deadline()

@@ -359,7 +359,8 @@ def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], ob
     if stop_reader is not None:
         stop_reader()
     if not runner.ended:
-        for request in requests:
+        # The last first: each permit that the first ones give back would be granted to one that is about to leave.
+        for request in reversed(requests):
             runner.leave(request)
 
 

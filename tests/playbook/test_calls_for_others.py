@@ -78,6 +78,17 @@ def test_a_lone_server_is_asked_again_by_the_next_call():
     play.submit(b) >> Woke() << ["send b"]
 
 
+@pytest.mark.parametrize("kind", [UNSUPPORTED, FailureKind.NOT_SENT])
+def test_what_was_not_sent_is_not_counted_as_a_request(kind):
+    play = Playbook(limit=4)
+    a, b, c = calls("a b c", shape())
+    play.submit(c) >> Woke() << ["send c"]
+    play.submit(a, b) >> Woke() << ["send a b"]
+    assert (play.batches, play.list_sizes) == (2, {1: 1, 2: 1})
+    play >> failed(a, kind) << ["reject a b: " + ("BadRequest" if kind is UNSUPPORTED else "ConnectFailed")]
+    assert (play.batches, play.list_sizes) == (1, {1: 1})
+
+
 def test_one_that_is_away_does_not_count():
     play = Playbook(limit=[4, 4], max_list=1)
     a, b, c = calls("a b c", shape())

@@ -392,6 +392,20 @@ async def test_aclose_cancels_what_is_left(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_cancelled_unsent_is_not_counted_as_a_request(kind):
+    server = ScriptedTransport()
+    async with make_client(server, limit=1, max_list=1) as client:
+        rows = client.stream_map(kind(texts(100)), "{}")
+        for _ in range(3):
+            await anext(rows)
+        await rows.aclose()
+        await settle()
+        statistics = client.statistics()
+        assert statistics.batches == len(server.sent) < 10
+        assert statistics.list_sizes == {1: len(server.sent)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
     server = ScriptedTransport()
     source = kind(texts(1000))

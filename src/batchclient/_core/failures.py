@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from batchclient.errors import BatchClientError, ConnectionLost, DialectError
+from batchclient.errors import BatchClientError, ConnectFailed, ConnectionLost, DialectError
 
 if TYPE_CHECKING:
     from batchclient.types import Reply
@@ -86,6 +86,14 @@ class Failure:
     """Whether the connection broke while a body of more than 64 KB was being written, or had just been: the server may have refused its length."""
     silent_s: float = 0.0
     """How long nothing had come of the reply: since its last byte, or since the request was sent; 0 where nobody looked."""
+
+    begun: bool = True
+    """Whether sending was begun at all: a batch may be ended before."""
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether the server may have seen anything of the request."""
+        return self.begun and self.kind is not FailureKind.UNSUPPORTED and not issubclass(self.error, ConnectFailed)
 
     @property
     def cut_off(self) -> bool:

@@ -439,8 +439,7 @@ class Granting:
         batch.tokens_at_risk = prompt_tokens + size * expected
         if not group.failures:
             endpoint.budget.sent(batch.tokens_at_risk, size)
-        self._counters.batches += 1
-        self._counters.list_sizes[size] += 1
+        self._counters.send(size)
         return batch
 
     def _tokens(self, request: Request) -> int:

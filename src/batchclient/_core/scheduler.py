@@ -356,6 +356,8 @@ class Scheduler:
         endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         del self._batches[batch.id]
+        if not failure.was_sent:
+            self._counters.take_back(len(batch.requests))
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:

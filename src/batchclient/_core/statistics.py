@@ -196,6 +196,16 @@ class Counters:
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
 
+    def send(self, size: int) -> None:
+        """Count a request with so many prompts."""
+        self.batches += 1
+        self.list_sizes[size] += 1
+
+    def take_back(self, size: int) -> None:
+        """It was not sent after all."""
+        self.batches -= 1
+        self.list_sizes[size] -= 1
+
     def snapshot(
         self,
         *,
@@ -222,7 +232,7 @@ class Counters:
             retries=self.retries,
             retries_delayed=self.retries_delayed,
             splits=self.splits,
-            list_sizes=dict(sorted(self.list_sizes.items())),
+            list_sizes=dict(sorted((+self.list_sizes).items())),
             alone=dict(self.alone),
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
