@@ -9,7 +9,16 @@ from typing import Any
 from batchclient.cli._rows import ADDED_BY, Format
 from batchclient.errors import ConfigError
 
-__all__ = ["Refusal", "call_from", "format_from", "headers_from", "packed_from", "params_from", "refusal_of"]
+__all__ = [
+    "Refusal",
+    "call_from",
+    "format_from",
+    "headers_from",
+    "limit_from",
+    "packed_from",
+    "params_from",
+    "refusal_of",
+]
 
 _OPTIONS = {
     "base_url": "--base-url",
@@ -53,7 +62,9 @@ class Refusal(Exception):
 def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
     """Put a library error into the command line's words; ``params`` are the names given with ``--param``."""
     option = _OPTIONS.get(error.field or "")
-    message = error.message.removeprefix(f"{error.field}: ").removesuffix(": BatchClient(…, model=…)")
+    message = error.message.removesuffix(": BatchClient(…, model=…)")
+    for start in (f"{error.field}: ", f"{error.field} is "):
+        message = message.removeprefix(start)
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
@@ -80,6 +91,11 @@ def call_from(text: str) -> str:
     if text not in ADDED_BY:
         raise Refusal(f"--call: {', '.join(ADDED_BY)}, not {text!r:.40}")
     return text
+
+
+def limit_from(text: str | None) -> int | str | None:
+    """Read a limit. What is no whole number is left as it is, for the library to take or refuse."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else text
 
 
 def packed_from(text: str | None, call: str) -> bool:

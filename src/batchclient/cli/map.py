@@ -26,6 +26,7 @@ from batchclient.cli._refusal import (
     call_from,
     format_from,
     headers_from,
+    limit_from,
     packed_from,
     params_from,
     refusal_of,
@@ -69,7 +70,9 @@ def map_rows(
         list[str] | None, typer.Option(metavar="NAME=JSON", help="Any other field of the server's; repeatable.")
     ] = None,
     preset: Annotated[str, typer.Option(help="latency, balanced or throughput.")] = "throughput",
-    limit: Annotated[int | None, typer.Option(help="Sequences in flight, at most.")] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="N|auto", help="Sequences in flight, at most (default: auto, which finds it).")
+    ] = None,
     max_list: Annotated[int | None, typer.Option(help="Prompts in a request, at most.")] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for a row, from when it is read; rows are read 1,024 ahead.")
@@ -101,7 +104,7 @@ def map_rows(
         "model": model,
         "api_key": api_key or None,
         "preset": preset,
-        "limit": limit,
+        "limit": limit_from(limit),
         "max_list": max_list,
         "http_backend": http_backend,
     }
