@@ -309,18 +309,48 @@ def test_an_output_that_is_there_already_is_kept(cli_map, tmp_path, out, server)
 
 @pytest.mark.parametrize(("options", "stops"), [([], True), (["--keep-going"], False)])
 def test_rows_that_all_fail_alike_stop_it(cli, tmp_path, out, options, stops):
-    source = write_rows(tmp_path / "in.jsonl", rows_of(3000))
+    source = write_rows(tmp_path / "in.jsonl", rows_of(6000))
     with EmbeddedServer("instant", api_key="k") as server:
         command = ["--base-url", server.base_url, "--model", "m", "--prompt", "{text}", "--api-key", "wrong"]
         result = cli("map", source, "-o", out, *command, *options)
     assert result.exit_code == 1
     written = len(read_rows(out))
-    assert ("stopped: every row so far failed with AuthenticationFailed" in result.stderr) == stops
+    assert ("stopped: no row succeeded, and 256 failed alike with AuthenticationFailed" in result.stderr) == stops
     if stops:
-        assert 64 <= written < 3000
-        assert f"rows left out: {3000 - written:,} " in result.stderr
+        assert 256 <= written < 6000
+        assert f"rows left out: {6000 - written:,} " in result.stderr
     else:
-        assert written == 3000
+        assert written == 6000
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """A job gives up after 8 refusals."""
+    monkeypatch.setattr("batchclient.cli._job.REFUSALS_TO_GIVE_UP", 8)
+
+
+def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(400))
+    with EmbeddedServer("instant", guise="trtllm") as server:
+        command = ["--base-url", server.base_url, "--model", server.model, "--prompt", "{text}", "--limit", 4]
+        result = cli("map", source, "-o", out, *command, "--param", "nonsense=1")
+        refused = server.statistics()["statuses"]["400"]
+    assert result.exit_code == 1
+    written = read_rows(out)
+    assert all("extra_forbidden" in row["error"]["message"] for row in written)
+    assert 8 <= len(written) < 50
+    assert refused < 50
+    assert f"failed alike with BadRequest; rows left out: {400 - len(written)} " in result.stderr
+
+
+@pytest.mark.parametrize("first", [0, 7])
+def test_rows_that_are_refused_alike_stop_nothing_where_one_has_succeeded(soon, cli_map, tmp_path, out, server, first):
+    server.set_faults("bad_prompt=poison")
+    rows = [{"text": "poison"}] * first + [{"text": "fine"}] + [{"text": "poison"}] * 20
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out)
+    assert result.exit_code == 1
+    assert ["error" in row for row in read_rows(out)] == [row["text"] == "poison" for row in rows]
+    assert "stopped" not in result.stderr
 
 
 def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
@@ -501,10 +531,10 @@ def test_embedding_a_server_without_embeddings_stops_as_completions_do(cli, tmp_
         options = ["--base-url", running.base_url, "--model", running.model, "--prompt", "{text}", "--call", "embed"]
         result = cli("map", source, "-o", out, *options)
     assert result.exit_code == 1
-    assert "every row so far failed with NotFound" in result.stderr
+    assert "256 failed alike with NotFound" in result.stderr
     # Thousands of rows were let go without a request of their own.
     assert int(re.search(r"requests sent: ([\d,]+)", result.stderr)[1].replace(",", "")) < 10
-    assert 64 <= len(read_rows(out)) < 5000
+    assert 256 <= len(read_rows(out)) < 5000
     assert "has no embedding calls" in out.read_text()
 
 

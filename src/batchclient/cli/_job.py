@@ -5,6 +5,8 @@ Rules:
 - The output is flushed with each tick, so that nothing finished is held back for long, however slow the rest is.
 - A job that stops early, for whatever reason but a broken output, first writes every row that is finished, also those that
   wait for an earlier one to come before them.
+- A job gives up where one row after the other is refused alike and none has succeeded. The fault is then in the command, such
+  as a parameter that the server does not know.
 - The output is opened when the client has started: until then nothing is lost by refusing.
 """
 
@@ -25,10 +27,10 @@ from typing import BinaryIO
 from batchclient import BatchClient, MapResult
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._rows import message_of, to_line
-from batchclient.errors import AuthenticationFailed, ConnectFailed, NotFound
+from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
 from batchclient.maps import Map
 
-__all__ = ["INTERRUPTED", "Job"]
+__all__ = ["INTERRUPTED", "REFUSALS_TO_GIVE_UP", "Job"]
 
 INTERRUPTED = 128 + signal.SIGINT
 """As shells say it; a job ended by SIGTERM exits with 128 + that."""
@@ -36,9 +38,10 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SLOW_S = 2.0
 """A server that takes longer to say which model it has is worth a word."""
 _TICK_S = 0.25
-_ROWS_TO_GIVE_UP = 64
-"""So many rows that all fail alike from the start are enough: no later one would do better."""
-_HOPELESS = frozenset(kind.__name__ for kind in (AuthenticationFailed, ConnectFailed, NotFound))
+REFUSALS_TO_GIVE_UP = 256
+"""After so many rows that were refused alike, and none that succeeded, no later one would do better."""
+_OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
+"""Such errors are alike, whatever their words are. Any other refusal is alike if it says the same."""
 
 
 class Job:
@@ -87,6 +90,8 @@ class Job:
         self._on_unreachable = on_unreachable
         self._on_asking = on_asking
         self._keep_going = keep_going
+        self._refusal: tuple[str, ...] | None = None
+        self._refused_alike = 0
         self.seconds = 0.0
         self._client = client
         self._results = results
@@ -151,7 +156,7 @@ class Job:
             async for result in self._results:
                 if not self._write(result):
                     return
-                if not self._keep_going and self._is_hopeless():
+                if not self._keep_going and self._is_hopeless(result.error):
                     await self._give_up()
                     break
         except asyncio.CancelledError:
@@ -182,19 +187,29 @@ class Job:
         self.written += 1
         return True
 
-    def _is_hopeless(self) -> bool:
-        """Whether the first rows, and no others, are written, and all failed with one error that stays."""
-        if self.written != _ROWS_TO_GIVE_UP or len(self.failures) != 1:
+    def _is_hopeless(self, error: Exception | None) -> bool:
+        """Whether this row's error is one refusal too many; asked for each row that is written."""
+        refusal: tuple[str, ...]
+        if isinstance(error, _OF_EVERY_ROW):
+            refusal = (type(error).__name__,)
+        elif isinstance(error, BadRequest):
+            refusal = (type(error).__name__, str(error))
+        else:
             return False
-        [(kind, count)] = self.failures.items()
-        return kind in _HOPELESS and count == self.written
+        self._refused_alike = self._refused_alike + 1 if refusal == self._refusal else 1
+        self._refusal = refusal
+        if self._refused_alike < REFUSALS_TO_GIVE_UP:
+            return False
+        # In input order rows that succeeded may wait to be written.
+        self._keep_going = self._client.statistics().succeeded > 0
+        return not self._keep_going
 
     async def _give_up(self) -> None:
         """Stop taking rows; those that are finished are still written."""
-        [kind] = self.failures
+        assert self._refusal is not None
         self._left = self._results.finished()
         await self._results.aclose()
-        self.stopped_by = kind
+        self.stopped_by = self._refusal[0]
 
     # Every quarter of a second ---------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import typer
 
 from batchclient._connections import shown
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
-from batchclient.cli._job import INTERRUPTED, Job
+from batchclient.cli._job import INTERRUPTED, REFUSALS_TO_GIVE_UP, Job
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._refusal import (
     Refusal,
@@ -86,7 +86,7 @@ def map_rows(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is there already.")] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on although the first 64 rows all failed alike.")
+        bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
     ] = False,
     unordered: Annotated[bool, typer.Option("--unordered", help="Write rows as they finish.")] = False,
     http_backend: Annotated[
@@ -282,8 +282,8 @@ def _report(job: Job, options: MapOptions, left: int) -> int:
         typer.echo(f"Error: {job.fault}", err=True)
     if left:
         typer.echo(
-            f"Error: stopped: every row so far failed with {job.stopped_by}; rows left out: {left:,} (--keep-going tries "
-            "them all)",
+            f"Error: stopped: no row succeeded, and {REFUSALS_TO_GIVE_UP} failed alike with {job.stopped_by}; rows left out: "
+            f"{left:,} (--keep-going tries them all)",
             err=True,
         )
     if job.signal is not None:
