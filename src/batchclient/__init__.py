@@ -5,6 +5,14 @@ and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport
 test against.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"]:
+    # ``python -m batchclient`` begins here, not in ``__main__``.
+    import batchclient_script
+
+    batchclient_script.quit_on_interrupt()
+
 from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (

@@ -1,8 +1,11 @@
 """The command line as a whole: version, help, a missing extra."""
 
+import os
 import socket
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +56,37 @@ def test_a_missing_module_of_ours_is_no_missing_extra(monkeypatch):
 def test_it_runs_as_a_module():
     done = subprocess.run([sys.executable, "-m", "batchclient", "--version"], capture_output=True, text=True)
     assert done.stdout.startswith("batchclient ")
+
+
+with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as project:
+    SCRIPT = "from {} import {} as main; main()".format(
+        *tomllib.load(project)["project"]["scripts"]["batchclient"].split(":")
+    )
+
+
+@pytest.mark.parametrize(
+    ("imported", "command"),
+    [
+        ("anyio", ["-c", SCRIPT]),
+        ("typer", ["-c", SCRIPT]),
+        ("anyio", ["-m", "batchclient"]),
+        ("typer", ["-m", "batchclient"]),
+        ("anyio", ["-m", "batchclient.simulator"]),
+    ],
+)
+def test_ctrl_c_during_the_imports_ends_it_in_silence(tmp_path, imported, command):
+    # A module that the import comes past sends the signal.
+    (tmp_path / f"{imported}.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit('it went on')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, *command], capture_output=True, env={**os.environ, "PYTHONPATH": path})
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_program_that_imports_it_keeps_its_own_handling_of_ctrl_c():
+    code = "import signal, batchclient.cli.app; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"True\n"
 
 
 def test_simulate_says_in_a_line_that_a_port_is_taken(cli):

@@ -3,7 +3,7 @@
 Rules:
 - A command parses, calls the façade and prints; what it does lives in modules that know no typer.
 - Results go to stdout; progress, summaries and complaints go to stderr.
-- Exit status: 0 all went well, 1 something failed, 2 wrong usage (nothing was sent), 130 Ctrl-C.
+- Exit status: 0 all went well, 1 something failed, 2 wrong usage (nothing was sent), 130 Ctrl-C (``batchclient_script``).
 - typer and rich come with an extra, so that this module imports neither: it says what is missing.
 """
 
@@ -17,7 +17,7 @@ _EXTRA_MODULES = frozenset({"click", "rich", "typer"})
 
 
 def main() -> None:
-    """Run the command line; the entry point of the script ``batchclient``."""
+    """Run the command line, for ``batchclient_script`` and ``python -m batchclient``."""
     try:
         from batchclient.cli.app import app
     except ModuleNotFoundError as error:

@@ -30,10 +30,8 @@ from batchclient.cli._rows import message_of, to_line
 from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
 from batchclient.maps import Map
 
-__all__ = ["INTERRUPTED", "REFUSALS_TO_GIVE_UP", "Job"]
+__all__ = ["REFUSALS_TO_GIVE_UP", "Job"]
 
-INTERRUPTED = 128 + signal.SIGINT
-"""As shells say it; a job ended by SIGTERM exits with 128 + that."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SLOW_S = 2.0
 """A server that takes longer to say which model it has is worth a word."""

@@ -61,8 +61,6 @@ def demo(
     except DemoFailed as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
 
 
 def _run(base_url: str | None, model: str | None, api_key: str | None, documents: int, max_tokens: int) -> None:

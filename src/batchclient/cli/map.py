@@ -19,7 +19,7 @@ import typer
 
 from batchclient._connections import shown
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
-from batchclient.cli._job import INTERRUPTED, REFUSALS_TO_GIVE_UP, Job
+from batchclient.cli._job import REFUSALS_TO_GIVE_UP, Job
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._refusal import (
     Refusal,
@@ -130,8 +130,6 @@ def map_rows(
     except Refusal as refusal:
         typer.echo(f"Error: {refusal}", err=True)
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(status)
 
 
@@ -176,7 +174,6 @@ def run_map(options: MapOptions) -> int:
 
     Raises:
         Refusal: the job cannot begin. Nothing was sent, and the output is as it was.
-        KeyboardInterrupt: Ctrl-C before it began.
     """
     try:
         with open_source(options.source, options.form, ADDED_BY[options.call]) as source:
