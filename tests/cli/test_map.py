@@ -2,8 +2,16 @@
 
 import asyncio
 import base64
+import bz2
+import gzip
 import json
+import lzma
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from array import array
 
 import pytest
@@ -367,7 +375,8 @@ def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
     [
         ("missing.jsonl", None, "missing.jsonl: No such file"),
         ("", None, "Is a directory"),
-        ("table.csv", "text\nx\n", "--format"),
+        ("notes.log", "text\nx\n", "if each line is a row, give --format jsonl or text"),
+        ("rows.tar.gz", "x", "if each line is a row"),
         ("taken.jsonl", json.dumps({"text": "x", "completion": "y"}) + "\n", "'completion'"),
     ],
 )
@@ -381,6 +390,45 @@ def test_an_input_that_cannot_be_is_refused(cli_map, tmp_path, out, server, name
     assert named in result.stderr
     assert server.requests == 0
     assert not out.exists()
+
+
+TABLE = '\ufeffid{0}text\r\n1{0}"a ""b""\nc"\r\n2{0}ä\r\n'
+ROWS = [{"id": "1", "text": 'a "b"\nc'}, {"id": "2", "text": "ä"}]
+
+
+OTHER_FILES = [
+    ("my table.csv", TABLE.format(","), ROWS),
+    ("table.TSV", TABLE.format("\t"), ROWS),
+    ("rows.json", json.dumps(ROWS, indent=1), ROWS),
+    ("rows.jsonl.gz", json.dumps(ROWS[0]), ROWS[:1]),
+    ("table.csv.gz", TABLE.format(","), ROWS),
+    ("rows.json.bz2", json.dumps(ROWS), ROWS),
+    ("rows.jsonl.xz", json.dumps(ROWS[0]), ROWS[:1]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "rows"), OTHER_FILES, ids=[case[0] for case in OTHER_FILES])
+def test_a_file_of_another_kind_is_refused_with_a_command_that_works(cli_map, tmp_path, name, content, rows):
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}.get(name.rpartition(".")[2], bytes)
+    source = tmp_path / name
+    source.write_bytes(pack(content.encode()))
+    refused = cli_map(source)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    command = re.search(r"(?:make JSONL of|unpack) it: (.*) \| batchclient map - ", refused.stderr)[1]
+    if shutil.which(command.split()[0]) is None:
+        pytest.skip(f"there is no {command.split()[0]} here")
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    made = subprocess.run(command, shell=True, env={**os.environ, "PATH": path}, capture_output=True, check=True)
+    assert read_rows(made.stdout) == rows
+
+
+def test_parquet_is_refused_with_what_its_command_needs(cli_map, tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    told = cli_map(tmp_path / "rows.parquet").stderr
+    assert "pip install pyarrow" in told
+    program, path = shlex.split(told.partition("python3 -c ")[2].partition(" | batchclient")[0])
+    assert compile(program, "advice", "exec")
+    assert path == str(tmp_path / "rows.parquet")
 
 
 def test_without_a_model_the_servers_own_is_taken(cli, server, tmp_path, out):

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+from batchclient.cli._other_files import advice_for
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import ADDED, Format, LineSplitter, Row, make_row
 
@@ -175,7 +176,10 @@ def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED) ->
         form = _FORMATS.get(ending)
         if form is None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
-            raise Refusal(f"{path}: the ending {ending!r} does not say what a line is: give --format jsonl or text")
+            unknown = (
+                f"its ending {ending!r} does not say what a line is; if each line is a row, give --format jsonl or text"
+            )
+            raise Refusal(f"{path}: {advice_for(path, _FORMATS) or unknown}")
     return Source(path, file, form, added)
 
 
