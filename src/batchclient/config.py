@@ -180,6 +180,8 @@ class Settings(BaseModel):
             shown = repr(name) if _PLAIN_NAME.fullmatch(name) else f"number {number}"
             if not _HEADER_NAME.fullmatch(name):
                 raise ValueError(f"the name of header {shown} is none: letters, digits and hyphens, its value apart")
+            if name.lower() in ("content-length", "transfer-encoding"):
+                raise ValueError(f"{name!r} is not for you to give: each request has its own")
             if not _HEADER_VALUE.fullmatch(text):
                 raise ValueError(
                     f"the value of the header {shown} is printable ASCII without spaces around it; a line break in it"

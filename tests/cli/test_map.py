@@ -270,6 +270,8 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "max_tokens=1"], "--param max_tokens"),
         (["--param", "ordered=true"], "--param ordered"),
         (["--header", "secret-without-colon"], "--header number 1"),
+        (["--header", "Content-Length: 3"], "--header: 'Content-Length' is not for you to give"),
+        (["--param", "response_model=1"], "--param response_model: it is no field of the server's"),
         (["--http-backend", "curl"], "--http-backend"),
         (["--api-key", "a b"], "--api-key"),
         (["--format", "csv"], "--format"),
@@ -279,6 +281,7 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--max-tokens", "many"], "--max-tokens"),
         (["-o", "{dir}/none/out.jsonl"], "none"),
         (["-o", "{dir}"], "Is a directory"),
+        (["-o", ""], "--output is empty"),
         (["-o", "{dir}/in.jsonl"], "same file"),
         (["-o", "{dir}/link.jsonl"], "same file"),
     ],
@@ -449,7 +452,7 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
 @pytest.mark.parametrize(
     ("status", "exit_code", "told"),
     [
-        (404, 2, "does base_url end in /v1"),
+        (404, 2, "does --base-url end in /v1"),
         (500, 2, "the server does not say which it serves (500)"),
         (401, 1, "Error: the server was asked for its model: 401"),
     ],
@@ -473,6 +476,57 @@ def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_
     assert "--model" in result.stderr
     assert "http://127.0.0.1:1/v1" in result.stderr
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt", "named"),
+    [
+        ('[\n {"text": "a"}\n]', "{text}", "it is a JSON array"),
+        ('[{"text": "a"}]', "{}", "it is a JSON array"),
+        ('{"text": ["a"]}', "{text}", "a list, not a text; a conversation goes with --call chat"),
+        ('{"text": {"a": 1}}', "{text}", "an object"),
+    ],
+)
+def test_an_input_that_would_be_sent_as_it_is_not_meant_is_refused(cli_map, tmp_path, server, content, prompt, named):
+    (tmp_path / "in").write_text(content)
+    result = cli_map(tmp_path / "in", "-o", tmp_path / "out", prompt=prompt)
+    assert (result.exit_code, server.requests) == (2, 0)
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_line_of_text_may_begin_with_a_bracket(cli_map, tmp_path, out):
+    source = tmp_path / "in"
+    source.write_text("[1] first\n[2] second\n")
+    assert cli_map(source, "-o", out).exit_code == 0
+    assert [row["text"] for row in read_rows(out)] == ["[1] first", "[2] second"]
+
+
+@pytest.mark.parametrize("options", [[], ["--model", "m"]])
+def test_without_a_key_it_is_said_where_one_is_given(cli, tmp_path, out, options):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    with EmbeddedServer("instant", api_key="k") as server:
+        command = ["map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}", *options]
+        assert "; no key was given: set BATCHCLIENT_API_KEY or give --api-key\n" in cli(*command).stderr
+        assert "no key" not in cli(*command, "--api-key", "wrong", "--overwrite").stderr
+
+
+def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    url = server.base_url.removesuffix("/v1")
+    told = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}").stderr
+    assert "does --base-url end in /v1" in told
+    told = cli(
+        "map", source, "-o", out, "--overwrite", "--base-url", url.replace("//", "//u:p@"), "--prompt", "{text}"
+    ).stderr
+    assert told == "Error: --base-url: a URL holds no user or password here; give --api-key or --header\n"
+
+
+def test_rows_that_end_in_time_because_the_server_is_away_say_so(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    command = ["--base-url", "http://127.0.0.1:1/v1", "--model", "m", "--prompt", "{text}", "--timeout", 0.2]
+    told = cli("map", source, "-o", out, *command).stderr
+    assert "in the end http://127.0.0.1:1/v1 was ejected (a refused connection)" in told
 
 
 @pytest.mark.parametrize("missing", ["--base-url", "--prompt"])

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from batchclient.cli._other_files import advice_for
+from batchclient.cli._other_files import ARRAY_ADVICE, advice_for, begins_array
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import ADDED, Format, LineSplitter, Row, make_row
 
@@ -70,7 +70,7 @@ class Source:
         """Read up to the first row that has fields and return it; nothing is lost. It may wait for the input.
 
         Raises:
-            Refusal: the input cannot be read.
+            Refusal: the input cannot be read, or is one JSON array.
         """
         try:
             for row in self._read_rows():
@@ -116,6 +116,8 @@ class Source:
         yield from rows
         while self._lines:
             number, line = self._lines.popleft()
+            if not self.taken and self.form != "text" and line is not None and begins_array(line):
+                raise Refusal(f"{self.name}: {ARRAY_ADVICE}")
             if self.form is None and line and not line.isspace():
                 self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
             row = make_row(number, line, self.form or "text", self._added)
@@ -163,6 +165,8 @@ def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED) ->
     Raises:
         Refusal: there is no such file, it cannot be read, or its ending does not say what it holds.
     """
+    if not path:
+        raise Refusal("IN is empty; give a path, or - for stdin")
     if path == "-":
         # Read below Python's buffer: a thread that waits in it would keep the interpreter from ending.
         return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form, added)
@@ -200,6 +204,8 @@ def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
         Refusal: its directory does not exist, it is a directory, it is the input, or it is a file that is there already and
             was not given up with ``overwrite``. Devices and pipes hold nothing that could be lost.
     """
+    if not path:
+        raise Refusal("--output is empty; give a path, or - for stdout")
     if path == "-":
         status = os.fstat(sys.stdout.fileno())
     else:

@@ -63,6 +63,7 @@ class Job:
         fault: why input or output failed, if one did; empty for a reader that went away.
         stopped_by: the error that made the job give up, if it did.
         requests: sent.
+        out_of_use: servers that were not to be used when it ended, with the reason.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Job:
         self.signal: int | None = None
         self.fault: str | None = None
         self.requests = 0
+        self.out_of_use: list[str] = []
         self.stopped_by = ""
         self._on_unreachable = on_unreachable
         self._on_asking = on_asking
@@ -130,7 +132,13 @@ class Job:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            self.requests = self._client.statistics().batches
+            statistics = self._client.statistics()
+            self.requests = statistics.batches
+            self.out_of_use = [
+                f"{each.base_url} was {each.state} ({each.reason})"
+                for each in statistics.endpoints
+                if each.state in ("ejected", "probing")
+            ]
             self._close()
 
     async def _is_prepared(self) -> bool:

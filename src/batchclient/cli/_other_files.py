@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["advice_for"]
+__all__ = ["ARRAY_ADVICE", "advice_for", "begins_array"]
 
 _UNPACKED_BY = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".xz": "xz -dc", ".zst": "zstd -dc"}
 _STDIN = 'open(0, encoding="utf-8-sig", newline="")'
@@ -25,7 +25,18 @@ _PARQUET = (
     "import json, sys, pyarrow.parquet as p; [print(json.dumps(row, default=str))"
     " for batch in p.ParquetFile(sys.argv[1]).iter_batches() for row in batch.to_pylist()]"
 )
+ARRAY_ADVICE = (
+    "it is a JSON array, and rows are lines; make JSONL of it: "
+    f"python3 -c '{_READ_BY['.json']}' < FILE | batchclient map - …"
+)
+"""For what is named as JSONL, or is read from stdin."""
 _NAMES = {".csv": "CSV", ".tsv": "TSV", ".json": "JSON"}
+
+
+def begins_array(line: bytes) -> bool:
+    """Whether a first line is that of a JSON array of objects, which a line of text hardly ever is."""
+    start = b"".join(line.split(maxsplit=2)[:2])
+    return start == b"[" or start.startswith(b"[{")
 
 
 def advice_for(path: str, formats: Mapping[str, str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = [
     "call_from",
     "format_from",
     "headers_from",
+    "in_options",
     "limit_from",
     "packed_from",
     "params_from",
@@ -35,6 +37,8 @@ _OPTIONS = {
     "temperature": "--temperature",
 }
 """An argument of the library, and what it is called on the command line."""
+_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http_backend)\b")
+"""Those that stand in the library's own messages and mean nothing in a server's."""
 
 _NOT_FIELDS = {
     "model": "give --model",
@@ -46,6 +50,7 @@ _NOT_FIELDS = {
     "ordered": "it is no field of the server's; give --unordered",
     "call": "give --call",
     "look_ahead": "it is no field of the server's",
+    "response_model": "it is no field of the server's",
     "priority": "it orders the calls of one client, and a job's calls are alike",
     "tenant": "it is no field of the server's",
 }
@@ -65,9 +70,15 @@ def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
     message = error.message.removesuffix(": BatchClient(…, model=…)")
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
+    message = in_options(message.replace("api_key or headers", "--api-key or --header"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
+
+
+def in_options(message: str) -> str:
+    """Put the library's names for what was given on the command line into the options' names."""
+    return _LIBRARY_NAMES.sub(lambda name: _OPTIONS[name[0]], message)
 
 
 def format_from(text: str | None) -> Format | None:

@@ -26,6 +26,7 @@ from batchclient.cli._refusal import (
     call_from,
     format_from,
     headers_from,
+    in_options,
     limit_from,
     packed_from,
     params_from,
@@ -37,6 +38,8 @@ from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigErr
 from batchclient.templates import Prompt, make_prompt
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
+
+_KEY_HINT = "; no key was given: set BATCHCLIENT_API_KEY or give --api-key"
 
 
 def map_rows(
@@ -185,8 +188,10 @@ def run_map(options: MapOptions) -> int:
     except BatchClientError as error:
         # A row's error is in its row. This one is that of the question which model there is.
         message = str(error).removesuffix(" (asked for its model; with model=… nothing is asked)")
-        hint = "" if isinstance(error, AuthenticationFailed) else " (--model names one)"
-        typer.echo(f"Error: the server was asked for its model{hint}: {message}", err=True)
+        refused = isinstance(error, AuthenticationFailed)
+        hint = "" if refused else " (--model names one)"
+        key = _KEY_HINT if refused and options.client["api_key"] is None else ""
+        typer.echo(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}", err=True)
         return 1
     return _report(job, options, left)
 
@@ -198,7 +203,8 @@ def _make_job(options: MapOptions, source: Source) -> Job:
     render = make_prompt(options.prompt)
     first = source.first()
     if first is not None:
-        _check_first(first, _names(options.prompt), source)
+        takes_list = _takes_list(options.prompt, options.call)
+        _check_first(first, _names(options.prompt), source, takes_list=takes_list)
     results = client.stream_map(
         source.rows(),
         blame(_prompt_function(options.prompt, render, options.call)),
@@ -235,18 +241,23 @@ def _names(template: str) -> list[str]:
     return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
 
 
+def _takes_list(template: str, call: str) -> bool:
+    """Whether the template is one field alone, which may be a whole conversation."""
+    return call == "chat" and template == f"{{{_names(template)[0]}}}"
+
+
 def _prompt_function(template: str, render: Callable[[Any], Prompt], call: str) -> Callable[[Row], Any]:
     names = _names(template)
     if "" in names:
         # Text lines are rows with a field ``text``; ``{}`` is the line itself.
         return lambda row: render(row["text"])
-    if call == "chat" and template == f"{{{names[0]}}}":
+    if _takes_list(template, call):
         # A field that is a conversation is one; a text is a message of the user's.
         return lambda row: row[names[0]] if isinstance(row.get(names[0]), list) else render(row)
     return render
 
 
-def _check_first(first: Row, names: list[str], source: Source) -> None:
+def _check_first(first: Row, names: list[str], source: Source, *, takes_list: bool) -> None:
     """Refuse a template that does not fit: it would fail a million times over."""
     if first.fault is not None:
         raise Refusal(f"{source.name}: {first.fault}")
@@ -255,12 +266,18 @@ def _check_first(first: Row, names: list[str], source: Source) -> None:
             columns = _columns(first)
             raise Refusal(f"--prompt: {{}} stands for a text line, and {source.name} is JSONL; it has {columns}")
         return
+    where = f"{source.name}, line {first.line}"
     for name in names:
         if name not in first:
-            where = f"{source.name}, line {first.line}"
             raise Refusal(
                 f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_columns(first)}"
             )
+        value = first[name]
+        is_list = isinstance(value, list)
+        if isinstance(value, dict) or (is_list and not takes_list):
+            hint = "; a conversation goes with --call chat and a template of that field alone" if is_list else ""
+            kind = "a list" if is_list else "an object"
+            raise Refusal(f"--prompt names {{{name}}}, and in the first row ({where}) it is {kind}, not a text{hint}")
 
 
 def _columns(row: Row) -> str:
@@ -274,7 +291,11 @@ def _report(job: Job, options: MapOptions, left: int) -> int:
     where = "stdout" if options.output == "-" else options.output
     summary = f"{job.written:,} {'row' if job.written == 1 else 'rows'} to {where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
     if failed:
-        summary += "; " + describe(job.failures, job.first_failure)
+        summary += "; " + in_options(describe(job.failures, job.first_failure))
+        if AuthenticationFailed.__name__ in job.failures and options.client["api_key"] is None:
+            summary += _KEY_HINT
+        if job.out_of_use:
+            summary += f"; in the end {' and '.join(job.out_of_use)}"
     if job.fault:
         typer.echo(f"Error: {job.fault}", err=True)
     if left:
