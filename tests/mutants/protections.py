@@ -190,14 +190,14 @@ PROTECTIONS = (
     Protection(
         "a batch given up before its task began is over",
         "src/batchclient/_runner.py",
-        "            self._attempts.end(batch, batch.verdict or _CANCELLED)\n\n    def _set_timer",
+        "            self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)\n\n    def _set_timer",
         "            pass\n\n    def _set_timer",
         _SIMULATION,
     ),
     Protection(
         "a request whose task is cancelled is over",
         "src/batchclient/_attempts.py",
-        "                self.end(batch, batch.verdict or _CANCELLED)\n",
+        "                self.end(batch, batch.verdict or CANCELLED)\n",
         "                pass\n",
         "tests/shell/test_cancellation.py::test_the_connection_is_closed_before_the_headers_when_the_last_caller_has_gone",
     ),
