@@ -586,7 +586,17 @@ def test_nobody_listens(library, made):
 
 
 @pytest.mark.parametrize(
-    "name", ["ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "WriteError", "RemoteProtocolError"]
+    "name",
+    [
+        "ConnectError",
+        "ConnectTimeout",
+        "PoolTimeout",
+        "ReadTimeout",
+        "WriteTimeout",
+        "ReadError",
+        "WriteError",
+        "RemoteProtocolError",
+    ],
 )
 def test_the_networks_failures_are_the_librarys_own(library, made, name):
     kind = getattr(library, name)

@@ -25,6 +25,7 @@ from batchclient.errors import (
     ReadTimedOut,
     TransportError,
 )
+from batchclient.transport._exceptions import is_timeout
 from batchclient.types import Reply
 
 __all__ = ["ResponseWriter", "WholeResponse"]
@@ -150,7 +151,9 @@ class ResponseWriter:
         library = self._library
         cause = type(error.__cause__).__name__
         if isinstance(error, ConnectFailed):
-            return library.ConnectTimeout if cause == "ConnectTimeout" else library.ConnectError
+            if cause == "PoolTimeout":
+                return library.PoolTimeout
+            return library.ConnectTimeout if is_timeout(error.__cause__) else library.ConnectError
         if isinstance(error, (ReadTimedOut, DeadlineExceeded)):
             return library.ReadTimeout
         if cause in ("RemoteProtocolError", "WriteError", "WriteTimeout"):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-from openai import Omit
+from openai import DEFAULT_TIMEOUT, Omit
 
 from batchclient._bridge import Bridge
 from batchclient._header_roles import HeaderRoles
@@ -28,6 +28,7 @@ from batchclient.config import only_given
 from batchclient.errors import ConfigError
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
+from batchclient.openai._timeouts import Bounds, bounds_of
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
@@ -95,7 +96,7 @@ class _Clients:
         self.http_client = http_client
         self.header_roles = header_roles
         self.sharing = Sharing()
-        self.timeouts: dict[str, float | None] = {}
+        self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another thing."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
         self._bridge: Bridge | None = None
@@ -113,11 +114,12 @@ class _Clients:
 
     def _make(self, key: _Key) -> BatchClient:
         urls, headers = key
+        timeouts = self.bounds.settings(_LEAST_SILENCE_S) if self.bounds is not None else {}
         settings = {
             "trust_env": self.http_client is None,
             "retry": _POLICY,
             "http_backend": http_library().__name__,
-            **self.timeouts,
+            **timeouts,
             **self.settings,
         }
         return BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
@@ -164,8 +166,9 @@ class Batching:
 
     @property
     def silence_s(self) -> float | None:
-        """How long a server may be silent, seconds."""
-        return self._clients.timeouts["read_timeout_s"]
+        """How long a server may be silent, seconds; ``None``: for ever."""
+        bounds = self._clients.bounds
+        return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)
 
     def check(self, owner: Any) -> None:
         """Refuse wrong settings where they are given: with the first openai client.
@@ -174,8 +177,9 @@ class Batching:
             ConfigError: a setting is wrong.
         """
         self.asks_for_key = getattr(owner, "_api_key_provider", None) is not None
-        if not self._clients.timeouts:
-            self._clients.timeouts.update(_timeouts(owner.timeout))
+        if self._clients.bounds is None:
+            # One that the scheduler cannot keep to sends this client's calls through openai's own code, not its copies'.
+            self._clients.bounds = bounds_of(owner.timeout) or bounds_of(DEFAULT_TIMEOUT)
             if not self.asks_for_key:
                 self._find(owner, owner.api_key)
 
@@ -240,16 +244,3 @@ class Batching:
     async def aclose(self) -> None:
         """Close every batch client, the copies' too."""
         await self._clients.aclose()
-
-
-def _timeouts(timeout: Any) -> dict[str, float | None]:
-    """Openai's timeout as seconds of silence and of connecting. The silence is no less than openai's default: calls have deadlines of their own."""
-    if timeout is None:
-        return {"read_timeout_s": None, "connect_timeout_s": None}
-    if isinstance(timeout, (int, float)):
-        return {"read_timeout_s": max(timeout, _LEAST_SILENCE_S), "connect_timeout_s": timeout}
-    read = getattr(timeout, "read", None)
-    return {
-        "read_timeout_s": None if read is None else max(read, _LEAST_SILENCE_S),
-        "connect_timeout_s": getattr(timeout, "connect", None),
-    }

@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openai import DEFAULT_TIMEOUT, NotGiven, Omit
+from openai import NotGiven, Omit
 from openai._models import FinalRequestOptions
 
 from batchclient._header_roles import HeaderRole
 from batchclient._openai_form import WireCalls, read_body
 from batchclient.openai._sharing import Past
+from batchclient.openai._timeouts import bounds_of
 
 __all__ = ["RESPONSES", "Planned", "plan"]
 
@@ -97,12 +98,10 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     if not _NOT_GIVEN.isdisjoint(map(type, fields.values())):
         fields = {name: value for name, value in fields.items() if _given(value)}
     timeout = options.get("timeout", owner.timeout)
-    if not _given(timeout):
-        timeout = owner.timeout
-    whole_s = _whole_time(timeout)
+    bounds = bounds_of(owner.timeout if isinstance(timeout, NotGiven) else timeout)
     silence_s = owner._batching.silence_s
-    if silence_s is not None and (timeout is None or (whole_s is not None and whole_s > silence_s)):
-        # It would be given up before.
+    if bounds is None or (silence_s is not None and (bounds.read_s is None or bounds.read_s > silence_s)):
+        # The scheduler cannot keep to it, or would give it up before.
         return Past.TIMEOUT
     calls = read_body(path, fields)
     if calls is None:
@@ -112,7 +111,7 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     return Planned(
         calls,
         path,
-        whole_s,
+        bounds.whole_s,
         1 + (owner.max_retries if retries is None or not _given(retries) else retries),
         raw,
         parser if _given(parser) else None,
@@ -120,16 +119,6 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
         fields,
         time.perf_counter() if raw is not None else 0.0,
     )
-
-
-def _whole_time(timeout: Any) -> float | None:
-    """Openai's timeout as a bound on the whole call; its default of ten minutes is one on silence alone."""
-    if timeout is None or timeout == DEFAULT_TIMEOUT:
-        return None
-    if isinstance(timeout, (int, float)):
-        return float(timeout)
-    read: float | None = timeout.read
-    return read
 
 
 def _is_left_out(role: HeaderRole, value: object) -> bool:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from batchclient.errors import BatchClientError, DeadlineExceeded, DemuxError, DialectError, ReadTimedOut
+from batchclient.transport._exceptions import is_timeout
 from batchclient.types import Reply
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict
 def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:
     """Return the exception that openai raises for what happened."""
     request = request_of(owner, planned)
-    if isinstance(error, (DeadlineExceeded, ReadTimedOut)):
+    if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_timeout(error.__cause__):
         return openai.APITimeoutError(request=request)
     if error.status is not None and error.status >= 400:
         reply = error.reply or Reply(None, {}, error.status)

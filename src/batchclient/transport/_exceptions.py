@@ -22,7 +22,7 @@ from batchclient.errors import (
     ReadTimedOut,
 )
 
-__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "translated"]
+__all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "is_timeout", "translated"]
 
 AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 SILENT = "the server was silent for read_timeout_s"
@@ -40,6 +40,14 @@ def is_of(kind: type, *names: str) -> bool:
 def is_aiohttps(error: BaseException) -> bool:
     """Whether aiohttp raised it and httpx-aiohttp let it through."""
     return type(error).__module__.partition(".")[0] == "aiohttp"
+
+
+def is_timeout(error: BaseException | None) -> bool:
+    """Whether an HTTP library raised it because time ran out: for a connection, a place in a pool, a write or a read."""
+    if error is None or not is_of(type(error), "TimeoutException"):
+        return False
+    # httpx-aiohttp names a refused and a broken connection after a timeout as well.
+    return error.__cause__ is None or not is_aiohttps(error.__cause__) or isinstance(error.__cause__, TimeoutError)
 
 
 def cause_of(error: BaseException) -> BaseException | None:
@@ -72,12 +80,12 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
                 )
             if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
                 return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
-    if is_of(kind, "ConnectTimeout") and not broken:
+    if is_of(kind, "ConnectTimeout") and is_timeout(error):
         return ConnectFailed(f"no connection{address} within the connect timeout")
     if _is_of_a_tunnel(error):
         # The rest is the proxy's own text, or our URL.
         return ConnectFailed(f"no connection{address}: the proxy answered {str(error)[:3]}")
-    if is_of(kind, "ConnectError", "ProxyError", "UnsupportedProtocol"):
+    if is_of(kind, "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol") and not broken:
         return ConnectFailed(f"no connection{address}: {error}")
     if is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
