@@ -68,8 +68,10 @@ class Connections:
     def for_calls(self, base_url: str) -> Transport:
         """Return what a server's calls go over."""
         if self._own_transport is not None:
+            from batchclient.transport._given import GivenTransport
+
             own: Transport = call_back("transport", self._own_transport, base_url, self._headers)
-            return own
+            return GivenTransport(own)
         return self._httpx(base_url, self._settings.max_response_bytes, self._http_client)
 
     def for_metrics(self, base_url: str) -> Transport:

@@ -530,13 +530,16 @@ def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, c
     assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{n}" for n in range(count)]
 
 
-def test_what_would_fail_again_asks_not_to_be_sent_again(library, made):
-    def at_fault(request):
-        raise RuntimeError("a fault of the HTTP library's")
+def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler):
+    def fail(*arguments):
+        raise RuntimeError("a fault of ours")
 
     async def main():
-        async with library.AsyncClient(transport=made(library.MockTransport(at_fault))) as client:
-            return await client.post("http://llm.test/v1/completions", json=body("p"))
+        transport, client = over()
+        async with client:
+            await client.post("completions", json=body("p"))
+            transport.clients[0]._runner._dialects[0].decoder = fail
+            return await client.post("completions", json=body("p"))
 
     response = run(main)
     assert response.status_code == 502

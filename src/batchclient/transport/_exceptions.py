@@ -1,6 +1,7 @@
-"""What the HTTP libraries raise, as errors of ours.
+"""What the HTTP libraries and users' transports raise, as errors of ours.
 
 Rules:
+- A user's own transport, client or authentication may raise anything. That is the network's failure to whoever waits, and its class is named.
 - Classes are known by their names: a user's own client may be httpx2's, whose classes are others by the same names, and aiohttp may not be installed. So
   no library is imported here.
 - Our errors' texts name hosts and timeouts, never headers or bodies; an exception that holds some is not their cause.
@@ -64,22 +65,24 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def translated(error: BaseException, address: str = "", received: int = 0) -> BatchClientError:
-    """Map httpx's and httpx2's exceptions to ours. Their texts name hosts and timeouts, never headers or bodies."""
+    """Map httpx's and httpx2's exceptions to ours, and those of a user's own transport."""
     kind = type(error)
     if is_aiohttps(error):
         # Its texts quote the server's bytes.
         return ConnectionLost(f"the reply is no HTTP ({type(error).__name__})")
     # httpx-aiohttp maps aiohttp's whole ClientConnectionError family to ConnectTimeout, broken connections included.
     broken = type(error.__cause__).__name__ in AIOHTTP_BREAKS
-    if is_of(kind, "ConnectError", "ConnectTimeout") and not broken:
-        for cause in _causes(error):
-            # aiohttp's own class, in front of it, is one by name only.
-            if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
-                return CertificateRefused(
-                    f"the connection{address} is refused by its certificate: {cause.verify_message}"
-                )
-            if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
-                return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
+    is_librarys = is_of(kind, "HTTPError", "InvalidURL", "StreamError")
+    if not is_librarys or (is_of(kind, "ConnectError", "ConnectTimeout") and not broken):
+        known = _known_cause(error, address)
+        if known is not None:
+            return known
+    after = f" after {received} bytes of the body" if received else ""
+    if not is_librarys:
+        # Its text may hold anything.
+        if isinstance(error, TimeoutError):
+            return ReadTimedOut(f"the transport raised {kind.__name__}{after}")
+        return ConnectionLost(f"the connection broke{after}: the transport raised {kind.__name__}")
     if is_of(kind, "ConnectTimeout") and is_timeout(error):
         return ConnectFailed(f"no connection{address} within the connect timeout")
     if _is_of_a_tunnel(error):
@@ -95,13 +98,23 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         return ConnectionLost("the body could not be decompressed")
     # What h11 says of bytes that are no HTTP ends with those bytes, and they may hold anything.
     said = str(error).partition(_QUOTES)[0]
-    after = f" after {received} bytes of the body" if received else ""
     return ConnectionLost(f"the connection broke{after}: {said or type(error).__name__}")
 
 
 def _is_of_a_tunnel(error: BaseException) -> bool:
     """Whether a proxy has answered that it makes no connection: a status first, in httpx's text and in aiohttp's."""
     return is_of(type(error), "ProxyError") and str(error)[:3].isdecimal()
+
+
+def _known_cause(error: BaseException, address: str) -> BatchClientError | None:
+    """What no repetition helps with, and what this machine is to blame for."""
+    for cause in _causes(error):
+        # aiohttp's own class, in front of it, is one by name only.
+        if isinstance(cause, ssl.SSLCertVerificationError) and hasattr(cause, "verify_message"):
+            return CertificateRefused(f"the connection{address} is refused by its certificate: {cause.verify_message}")
+        if isinstance(cause, OSError) and cause.errno in _NO_SOCKETS:
+            return OutOfSockets(f"no connection{address}: this process has no socket left ({cause.strerror})")
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

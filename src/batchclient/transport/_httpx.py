@@ -200,7 +200,7 @@ class HttpxTransport:
                     continue
                 if isinstance(error, TimeoutError):
                     raise ReadTimedOut(SILENT) from error
-                if is_of(type(error), "TransportError") or is_aiohttps(error):
+                if isinstance(error, OSError) or is_of(type(error), "TransportError") or is_aiohttps(error):
                     raise self._translated(error, request, under_way) from cause_of(error)
                 raise
             pool.fresh = False
@@ -216,16 +216,14 @@ class HttpxTransport:
         mark = self._mark(wire, request)
         try:
             response = await under_way.within_silence(client.send(wire, stream=True, follow_redirects=False))
-        except RuntimeError as error:
-            if client.is_closed:
-                raise ClientClosed("the http_client given to BatchClient was closed") from error
-            raise
         except TimeoutError as error:
             raise ReadTimedOut(SILENT) from error
-        except Exception as error:
-            if is_of(type(error), "HTTPError"):
-                raise self._translated(error, request, under_way) from cause_of(error)
+        except BatchClientError:
             raise
+        except Exception as error:  # its transport, its hooks and its authentication are the user's code
+            if isinstance(error, RuntimeError) and client.is_closed:
+                raise ClientClosed("the http_client given to BatchClient was closed") from error
+            raise self._translated(error, request, under_way) from cause_of(error)
         made = Response(response, self._cap, silence_s, mark, None, long=_is_long(request))
         await made.check()
         return made

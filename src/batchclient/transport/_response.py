@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from batchclient.errors import ConnectionLost, ReadTimedOut, ResponseTooLarge
+from batchclient.errors import BatchClientError, ConnectionLost, ReadTimedOut, ResponseTooLarge
 from batchclient.transport._compression import decompressed
 from batchclient.transport._deadline import deadline
 from batchclient.transport._exceptions import SILENT, cause_of, is_aiohttps, is_of, translated
@@ -35,10 +35,22 @@ class Response:
         silence_s: bounds the wait for each piece of it.
         mark: of the request, if it has an id of ours.
         long: whether the request may have been refused before it was read.
-        release: told once when the response is closed, and whether its pool is still ``good``.
+        release: told once when the response is closed, and whether its pool is still ``good``; ``None``: it came over a user's
+            own client, which may raise anything.
     """
 
-    __slots__ = ("_cap", "_long", "_mark", "_release", "_response", "_silence_s", "_socket", "headers", "status")
+    __slots__ = (
+        "_cap",
+        "_foreign",
+        "_long",
+        "_mark",
+        "_release",
+        "_response",
+        "_silence_s",
+        "_socket",
+        "headers",
+        "status",
+    )
 
     def __init__(
         self,
@@ -56,6 +68,7 @@ class Response:
         self._mark = mark
         self._long = long
         self._release = release
+        self._foreign = release is None
         socket = response.extensions.get("network_stream")
         self._socket = socket if isinstance(socket, Stream) else None
         if self._socket is not None:
@@ -97,10 +110,12 @@ class Response:
                 yield chunk
                 if socket is not None:
                     socket.heard = True
+        except BatchClientError:
+            raise
         except Exception as error:
             if is_of(type(error), "StreamError"):
                 raise ConnectionLost("the response could not be read") from error
-            if is_of(type(error), "HTTPError") or is_aiohttps(error):
+            if self._foreign or isinstance(error, OSError) or is_of(type(error), "HTTPError") or is_aiohttps(error):
                 raise translated(error, received=self._cap - left) from cause_of(error)
             raise
 

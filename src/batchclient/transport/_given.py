@@ -1,0 +1,61 @@
+"""A user's own ``Transport``: what it raises against its contract is ours when it leaves here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from batchclient.errors import BatchClientError
+from batchclient.transport import Timeouts, Transport, WireRequest, WireResponse
+from batchclient.transport._exceptions import cause_of, translated
+
+__all__ = ["GivenTransport"]
+
+
+class GivenTransport:
+    """Sends what it is given over a user's transport.
+
+    Args:
+        transport: the user's.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return repr(self._transport)
+
+    async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
+        """Send a request; return once the headers of the response are there."""
+        try:
+            return _GivenResponse(await self._transport.send(request, timeouts))
+        except BatchClientError:
+            raise
+        except Exception as error:  # a transport is the user's code
+            raise translated(error) from cause_of(error)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._transport.aclose()
+
+
+class _GivenResponse:
+    def __init__(self, response: WireResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = response.headers
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        received = 0
+        try:
+            async with aclosing(self._response.chunks()) as chunks:
+                async for chunk in chunks:
+                    received += len(chunk)
+                    yield chunk
+        except BatchClientError:
+            raise
+        except Exception as error:  # a transport is the user's code
+            raise translated(error, received=received) from cause_of(error)
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
