@@ -47,9 +47,9 @@ async def test_chats_and_embeddings_at_once_share_requests(server):
             ),
             lambda n: client.embeddings.create(model=server.model, input=f"{n}"),
         ):
-            before = client._batching.client(client).statistics().batches
+            before = client.batch_client.statistics().batches
             await asyncio.gather(*[make_call(n) for n in range(100)])
-            assert client._batching.client(client).statistics().batches - before <= 6
+            assert client.batch_client.statistics().batches - before <= 6
 
 
 STATUSES = {
@@ -177,7 +177,7 @@ async def test_timeouts_and_broken_connections_are_openais_errors():
 
 async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here():
     async with make("http://127.0.0.1:9/v1") as client:
-        batches = client._batching.client(client)
+        batches = client.batch_client
         assert batches._settings.timeout_s is None
         assert (batches._settings.read_timeout_s, batches._settings.connect_timeout_s) == (600, 5)
         body = {"model": "m", "prompt": "p"}
@@ -232,9 +232,9 @@ async def test_where_all_clients_are_at_work_a_call_goes_by_itself_and_the_next_
         other = client.with_options(api_key="other")
         with kept.hold(key):
             assert (await complete(other)).choices[0].text
-            assert other._batching.client(other) is None
+            assert other.batch_client is None
         assert (await complete(other)).choices[0].text
-        assert other._batching.client(other) is not None
+        assert other.batch_client is not None
 
 
 async def test_what_is_set_later_counts():
@@ -328,7 +328,7 @@ async def test_copies_share_the_scheduler_and_other_keys_do_not_share_requests()
         third = client.copy(default_headers={"x-tenant": "t"})
         made = [complete(each, f"{n}") for n in range(8) for each in (client, with_time, other, third)]
         await asyncio.gather(*made)
-        assert with_time._batching.client(with_time) is client._batching.client(client)
+        assert with_time.batch_client is client.batch_client
     heard = {(each.header("authorization"), each.header("x-tenant")): len(each.prompts) for each in server.heard}
     assert heard == {("Bearer key", None): 16, ("Bearer other", None): 8, ("Bearer key", "t"): 8}
 
@@ -376,7 +376,7 @@ async def test_what_has_headers_or_a_query_of_its_own_goes_through_untouched():
         await complete(client, extra_query={"a": "b"})
         await client.post("/anything", cast_to=object, body={"new": [1, {"x": None}]})
         await client.post("/completions", cast_to=object, body={"model": "m", "prompt": "p", "stream_interval": 3})
-        assert client._batching.client(client).statistics().submitted == 0
+        assert client.batch_client.statistics().submitted == 0
     first, second, third, _ = server.heard
     assert first.header("x-mine") == "1"
     assert "a=b" in second.path
@@ -498,7 +498,7 @@ def test_on_trio_calls_are_openais_own(server):
     async def story():
         async with make(server.base_url) as client:
             answer = await complete(client, model=server.model)
-            assert client._batching.client(client).statistics().submitted == 0
+            assert client.batch_client.statistics().submitted == 0
             return answer.choices[0].text
 
     assert trio.run(story)

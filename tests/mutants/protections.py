@@ -746,9 +746,9 @@ PROTECTIONS = (
     ),
     Protection(
         "calls with other keys never share a request through the drop-in",
-        "src/batchclient/openai/_batching.py",
-        "self._clients.find((full, tuple(sorted(headers.items()))))",
-        "self._clients.find((full, ()))",
+        "src/batchclient/openai/_identity.py",
+        "Identity(urls_of(owner, servers), tuple(sorted(headers.items())))",
+        "Identity(urls_of(owner, servers), ())",
         "tests/drop_in/test_behaviour.py::test_copies_share_the_scheduler_and_other_keys_do_not_share_requests",
     ),
     Protection(

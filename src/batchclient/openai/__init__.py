@@ -17,11 +17,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import openai
+from openai._models import FinalRequestOptions
 
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import RESPONSES, Planned, plan
+from batchclient.openai._keys import keep, prepared
 from batchclient.openai._resources import PlainChat, PlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
 from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
@@ -71,7 +73,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     @property
     def batch_client(self) -> BatchClient | None:
         """What the calls go through, for its statistics and its own calls; ``None`` where openai alone can send them (signed requests)."""
-        return self._batching.client(self)
+        return self._batching.client(self._batching.identity(self, self.api_key))
 
     @property
     def is_watched(self) -> bool:
@@ -114,7 +116,9 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         planned = self._planned(path, body, options, more)
         if isinstance(planned, Past):
             return planned
-        reply = await self._reply(planned, await self._refresh_api_key() if self._batching.asks_for_key else None)
+        reply = await self._reply(
+            planned, await self._refresh_api_key() if self._batching.asks_for_key else self.api_key
+        )
         if isinstance(reply, Past):
             return reply
         if planned.raw is None:
@@ -127,8 +131,9 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         # On trio a BatchClient needs ``async with``, which nobody writes for us.
         return plan(self, path, body, options, more) if asyncio._get_running_loop() else Past.TRIO
 
-    async def _reply(self, planned: Planned, key: str | None) -> Reply | Past:
-        client = self._batching.client(self, key)
+    async def _reply(self, planned: Planned, key: str) -> Reply | Past:
+        planned.key = key
+        client = self._batching.client(self._batching.identity(self, key))
         if client is None:
             return Past.NO_CLIENT
         try:
@@ -147,11 +152,21 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
         planned = take_watched(self)
         if planned is not None:
-            reply = await self._reply(planned, key_of(request) if self._batching.asks_for_key else None)
+            reply = await self._reply(planned, key_of(request) if self._batching.asks_for_key else self.api_key)
             if not isinstance(reply, Past):
                 return response_of(self, planned, reply, request)
             self._batching.sharing.passed(reply)
         return await super()._send_request(request, stream=stream, **more)
+
+    async def _refresh_api_key(self) -> str:
+        """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
+        provider = self._api_key_provider
+        return self.api_key if provider is None else keep(self, await provider())
+
+    async def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
+        """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""
+        with prepared(self) as finish:
+            return finish(await super()._prepare_options(options))  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:  # the types are those of openai's own
 

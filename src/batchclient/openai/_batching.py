@@ -2,7 +2,7 @@
 
 Rules:
 - What may differ between two openai clients and matters to a server (its URL, the key, headers, the query) picks the batch client, so that
-  calls which differ in it never share a request.
+  calls which differ in it never share a request (``_identity``).
 - A batch client is made when the first call needs it (``_kept_clients``). Where there may be none more, a call goes through openai's own code.
 - Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-from openai import DEFAULT_TIMEOUT, Omit
+from openai import DEFAULT_TIMEOUT
 
 from batchclient._bridge import Bridge
 from batchclient._header_roles import HeaderRoles
@@ -26,6 +26,7 @@ from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.client import BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
+from batchclient.openai._identity import Identity, identity_of, state_of, urls_of
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
@@ -52,8 +53,6 @@ _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
 _LEAST_SILENCE_S = 600.0
 """openai's default. A call that asks for less has a deadline; one that asks for more than its client's goes through untouched."""
-_WRITTEN_BY_US = frozenset({"content-type", "accept"})
-_SIGNED = ("workload_identity", "_provider", "_provider_runtime")
 _making_bridges = threading.Lock()
 
 
@@ -99,6 +98,7 @@ class _Clients:
         self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another thing."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
+        self._finding = threading.RLock()
         self._bridge: Bridge | None = None
 
     def find(self, key: _Key) -> BatchClient | None:
@@ -107,10 +107,20 @@ class _Clients:
         Raises:
             ConfigError: a setting, a URL or a header is wrong.
         """
-        client = self._clients.find(key, self._make)
-        if self._clients.leaving:
-            self._clients.close_leaving_soon()
+        # Event loops of several threads may ask.
+        with self._finding:
+            client = self._clients.find(key, self._make)
+            if self._clients.leaving:
+                self._clients.close_leaving_soon()
         return client
+
+    def check(self, urls: tuple[str, ...]) -> None:
+        """Refuse wrong settings and URLs, where no headers are known yet.
+
+        Raises:
+            ConfigError: one is wrong.
+        """
+        self._make((urls, ()))
 
     def _make(self, key: _Key) -> BatchClient:
         urls, headers = key
@@ -154,8 +164,8 @@ class Batching:
         self._servers = tuple(servers)
         self.header_roles = clients.header_roles
         self.sharing = clients.sharing
-        self._known: tuple[Any, ...] = ()
-        self._client: BatchClient | None = None
+        self._known: tuple[tuple[Any, ...], Identity | None] = ((), None)
+        """Replaced as a whole: other threads read it."""
         self.asks_for_key = False
         """Whether the key is a function's answer, to be asked for before each call."""
 
@@ -180,51 +190,42 @@ class Batching:
         if self._clients.bounds is None:
             # One that the scheduler cannot keep to sends this client's calls through openai's own code, not its copies'.
             self._clients.bounds = bounds_of(owner.timeout) or bounds_of(DEFAULT_TIMEOUT)
-            if not self.asks_for_key:
-                self._find(owner, owner.api_key)
+            identity = None if self.asks_for_key else self.identity(owner, owner.api_key)
+            if identity is None:
+                self._clients.check(urls_of(owner, self._servers))
+            else:
+                identity.client = self._clients.find(identity.key)
 
-    def client(self, owner: Any, key: str | None = None) -> BatchClient | None:
-        """Return the batch client for what an openai client sends now; ``None`` if openai alone can send it.
+    def identity(self, owner: Any, key: str) -> Identity | None:
+        """Return who asks: in the caller's thread, before anything else.
 
         Args:
             owner: the openai client.
-            key: what its function of keys answered for this call.
+            key: for this call.
         """
-        key = owner.api_key if key is None else key
-        known = (key, owner._base_url, owner._custom_headers, owner._custom_query, owner.organization, owner.project)
+        state = state_of(owner, key)
         # Making headers of these takes longer than a call.
-        if known != self._known or (self._client is not None and self._client._closed):
-            self._known = known
+        known, identity = self._known
+        if state != known:
+            identity = identity_of(owner, key, self._servers, self.header_roles)
+            if state_of(owner, key) == state:
+                # Nobody changed them meanwhile.
+                self._known = (state, identity)
+        return identity
+
+    def client(self, identity: Identity | None) -> BatchClient | None:
+        """Return the batch client for an identity; ``None`` if openai alone can send its requests, or all others are at work just now."""
+        if identity is None or identity.is_refused:
+            return None
+        client = identity.client
+        if client is None or client._closed:
             try:
-                self._client = self._find(owner, key)
+                identity.client = client = self._clients.find(identity.key)
             except ConfigError:
                 # Set later, and perhaps to openai's taste.
-                self._client = None
-            else:
-                if self._client is None:
-                    # All others are at work just now: there may be room at the next call.
-                    self._known = ()
-        return self._client
-
-    def _find(self, owner: Any, key: str) -> BatchClient | None:
-        if owner.custom_auth is not None or any(getattr(owner, name, None) is not None for name in _SIGNED):
-            # A provider signs each request.
-            return None
-        auth = {**owner.auth_headers, **({"Authorization": f"Bearer {key}"} if key != owner.api_key else {})}
-        headers: dict[str, str] = {}
-        for name, value in (*auth.items(), *owner.default_headers.items()):
-            if self.header_roles.is_label(name):
-                continue
-            if isinstance(value, str) and name.lower() not in _WRITTEN_BY_US:
-                headers[name.lower()] = value
-            elif isinstance(value, Omit):
-                headers.pop(name.lower(), None)
-        query = owner.qs.stringify(owner.default_query)
-        urls: Sequence[Any] = [owner.base_url]
-        if self._servers and str(owner.base_url).rstrip("/") == self._servers[0].rstrip("/"):
-            urls = self._servers
-        full = tuple(str(url).rstrip("/") + ("?" + query if query else "") for url in urls)
-        return self._clients.find((full, tuple(sorted(headers.items()))))
+                identity.is_refused = True
+                return None
+        return client
 
     def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""

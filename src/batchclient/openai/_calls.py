@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from openai import NotGiven, Omit
@@ -51,6 +51,7 @@ class Planned:
         options: openai's, for the response itself.
         body: likewise.
         began: when it was made, by the performance counter; seconds.
+        key: it goes with.
     """
 
     calls: WireCalls
@@ -62,6 +63,8 @@ class Planned:
     options: Mapping[str, Any]
     body: Any
     began: float = 0.0
+    # Not shown.
+    key: str = field(default="", repr=False)
 
     def final_options(self) -> FinalRequestOptions:
         """Openai's description of the request."""

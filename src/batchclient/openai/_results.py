@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from batchclient.errors import BatchClientError, DeadlineExceeded, DemuxError, DialectError, ReadTimedOut
+from batchclient.openai._keys import with_key
 from batchclient.transport._exceptions import is_timeout
 from batchclient.types import Reply
 
@@ -31,13 +31,18 @@ __all__ = ["error_of", "http_library", "parse", "response_of", "to_process"]
 
 _OF_THE_WIRE = frozenset({"content-length", "content-encoding", "transfer-encoding"})
 """Headers about how the body travelled, which is not how it is handed on."""
-_RAW = "x-stainless-raw-response"
 
 
 @cache
 def http_library() -> Any:
     """The HTTP library of the openai that is installed: from its third major on httpx's fork."""
     return import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
+
+
+def _library_of(request: Any) -> Any:
+    """The HTTP library that openai has built a request with: a user's own client may be of the other one."""
+    names = [base.__module__.partition(".")[0] for base in type(request).__mro__]
+    return import_module("httpx2" if "httpx2" in names else "httpx")
 
 
 def parse(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> Any:
@@ -58,10 +63,10 @@ def parse(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> Any:
     return answer if planned.parser is None else planned.parser(answer)
 
 
-def request_of(owner: Any, planned: Planned) -> Any:
-    """The request that a call would have been, without its body."""
-    headers = {} if planned.raw is None else {_RAW: planned.raw}
-    return http_library().Request("POST", str(owner.base_url).rstrip("/") + planned.path, headers=headers)
+def request_of(owner: Any, planned: Planned, retries_taken: int = 0) -> Any:
+    """The request that the call alone would have been, as openai builds it."""
+    options = with_key(owner, planned.final_options(), planned.key)
+    return owner._build_request(options, retries_taken=retries_taken)
 
 
 def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None) -> Any:
@@ -69,8 +74,8 @@ def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None)
     body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
-    request = request_of(owner, planned) if request is None else request
-    response = http_library().Response(reply.status, headers=headers, content=body, request=request)
+    request = request_of(owner, planned, reply.attempts - 1) if request is None else request
+    response = _library_of(request).Response(reply.status, headers=headers, content=body, request=request)
     if planned.began:
         response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
     return response
@@ -90,17 +95,17 @@ def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict
 
 def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:
     """Return the exception that openai raises for what happened."""
-    request = request_of(owner, planned)
+    request = request_of(owner, planned, max(0, error.attempt - 1))
     if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_timeout(error.__cause__):
         return openai.APITimeoutError(request=request)
     if error.status is not None and error.status >= 400:
         reply = error.reply or Reply(None, {}, error.status)
         body = reply.body or _error_body(error)
-        response = response_of(owner, planned, Reply(body, reply.headers, error.status))
+        response = response_of(owner, planned, Reply(body, reply.headers, error.status), request)
         made: openai.OpenAIError = owner._make_status_error_from_response(response)
         return made
     if isinstance(error, (DialectError, DemuxError)):
-        response = response_of(owner, planned, Reply({}, {}, error.status or 200))
+        response = response_of(owner, planned, Reply({}, {}, error.status or 200), request)
         return openai.APIResponseValidationError(response=response, body=None, message=error.message)
     return openai.APIConnectionError(message=error.message, request=request)
 

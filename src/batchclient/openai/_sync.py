@@ -13,11 +13,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import openai
+from openai._models import FinalRequestOptions
 
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import RESPONSES, Planned, plan
+from batchclient.openai._identity import Identity
+from batchclient.openai._keys import keep, prepared
 from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
 from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
@@ -67,7 +70,9 @@ class OpenAI(openai.OpenAI):
     @property
     def batch_client(self) -> BatchClient | None:
         """What the calls go through, for its statistics; it belongs to an event loop in the background. ``None`` where openai alone sends them."""
-        return self._batching.bridge().ask(self._batching.client, self) if self._shares else None
+        if not self._shares:
+            return None
+        return self._batching.bridge().ask(self._batching.client, self._batching.identity(self, self.api_key))
 
     @property
     def is_watched(self) -> bool:
@@ -108,7 +113,6 @@ class OpenAI(openai.OpenAI):
         planned = self._planned(path, body, options, more)
         if isinstance(planned, Past):
             return planned
-        # Taken along, since another thread's answer may be the client's key a moment later.
         reply = self._reply(planned, self._refresh_api_key() if self._batching.asks_for_key else self.api_key)
         if isinstance(reply, Past):
             return reply
@@ -122,8 +126,11 @@ class OpenAI(openai.OpenAI):
         return plan(self, path, body, options, more) if self._may_share else Past.SUBCLASS
 
     def _reply(self, planned: Planned, key: str) -> Reply | Past:
+        planned.key = key
+        # Here, and not in the loop's thread: by then other threads have set other things.
+        identity = self._batching.identity(self, key)
         try:
-            reply = self._batching.bridge().call(self._call, planned, key)
+            reply = self._batching.bridge().call(self._call, planned, identity)
         except ConfigError:
             # Called from within the event loop in the background.
             return Past.LOOP
@@ -133,8 +140,8 @@ class OpenAI(openai.OpenAI):
             self._batching.sharing.answered(reply, len(planned.calls.items))
         return reply
 
-    async def _call(self, planned: Planned, key: str) -> Reply | Past:
-        client = self._batching.client(self, key)
+    async def _call(self, planned: Planned, identity: Identity | None) -> Reply | Past:
+        client = self._batching.client(identity)
         if client is None:
             return Past.NO_CLIENT
         reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
@@ -149,6 +156,16 @@ class OpenAI(openai.OpenAI):
                 return response_of(self, planned, reply, request)
             self._batching.sharing.passed(reply)
         return super()._send_request(request, stream=stream, **more)
+
+    def _refresh_api_key(self) -> str:
+        """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
+        provider = self._api_key_provider
+        return self.api_key if provider is None else keep(self, provider())
+
+    def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
+        """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""
+        with prepared(self) as finish:
+            return finish(super()._prepare_options(options))  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:  # the types are those of openai's own
 

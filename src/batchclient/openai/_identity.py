@@ -1,0 +1,85 @@
+"""Who asks: what of an openai client matters to a server, and so picks the batch client.
+
+Rules:
+- It is taken in the caller's thread, at the time of the call. What another thread sets or is answered a moment later is another call's.
+- The key is the one that was answered for this call. Nothing reads it from the openai client, where the last answer to anybody is.
+- A request without any credentials goes through openai's own code, which refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import openai
+from openai import Omit
+
+from batchclient._header_roles import HeaderRoles
+from batchclient.openai._keys import defaults_of
+
+if TYPE_CHECKING:
+    from batchclient.client import BatchClient
+
+__all__ = ["Identity", "identity_of", "state_of", "urls_of"]
+
+_WRITTEN_BY_US = frozenset({"content-type", "accept"})
+_SIGNED = ("workload_identity", "_provider", "_provider_runtime")
+_OPENAIS_AUTH = (openai.AsyncOpenAI.auth_headers, openai.OpenAI.auth_headers)
+
+
+class Identity:
+    """Of the calls that may share a request.
+
+    Args:
+        urls: the servers' base URLs, with their query.
+        headers: those that count, by lower-case name, sorted.
+    """
+
+    __slots__ = ("client", "is_refused", "key")
+
+    def __init__(self, urls: tuple[str, ...], headers: tuple[tuple[str, str], ...]) -> None:
+        self.key = (urls, headers)
+        self.client: BatchClient | None = None
+        self.is_refused = False
+        """Whether batchclient takes no such URL or header."""
+
+
+def state_of(owner: Any, key: str) -> tuple[Any, ...]:
+    """All that an identity follows from, in a form that is quick to compare."""
+    return (key, owner._base_url, owner._custom_headers, owner._custom_query, owner.organization, owner.project)
+
+
+def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles) -> Identity | None:
+    """Return what an openai client is for its servers now; ``None`` if openai alone can send its requests.
+
+    Args:
+        owner: the openai client.
+        key: for this call.
+        servers: base URLs, if several were given.
+        roles: which headers count.
+    """
+    if owner.custom_auth is not None or any(getattr(owner, name, None) is not None for name in _SIGNED):
+        # A provider signs each request.
+        return None
+    bearer = {"Authorization": f"Bearer {key}"} if key else {}
+    auth = bearer if type(owner).auth_headers in _OPENAIS_AUTH else owner.auth_headers
+    headers: dict[str, str] = {}
+    is_credible = bool(auth)
+    for name, value in (*auth.items(), *defaults_of(owner).items()):
+        lower = name.lower()
+        is_credible = is_credible or lower == "authorization"
+        if roles.is_label(name):
+            continue
+        if isinstance(value, str) and lower not in _WRITTEN_BY_US:
+            headers[lower] = value
+        elif isinstance(value, Omit):
+            headers.pop(lower, None)
+    return Identity(urls_of(owner, servers), tuple(sorted(headers.items()))) if is_credible else None
+
+
+def urls_of(owner: Any, servers: Sequence[str]) -> tuple[str, ...]:
+    """The base URLs of an openai client, with its query."""
+    query = owner.qs.stringify(owner.default_query)
+    base_url = str(owner.base_url)
+    urls = servers if servers and base_url.rstrip("/") == servers[0].rstrip("/") else [base_url]
+    return tuple(url.rstrip("/") + ("?" + query if query else "") for url in urls)

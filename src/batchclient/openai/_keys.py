@@ -1,0 +1,68 @@
+"""The keys that a function answers: each request goes with the one that was answered for it.
+
+Rules:
+- Threads and tasks that call at the same time ask for a key each. openai 2 has one place for all their answers, and writes into a request whichever
+  is there by then.
+- What the answer was is known in the caller's own context alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from openai import NotGiven, Omit
+
+__all__ = ["defaults_of", "keep", "prepared", "with_key"]
+
+_answer: ContextVar[str | None] = ContextVar("_answer", default=None)
+
+
+def keep(owner: Any, key: str) -> str:
+    """Keep the answer to the question for a key, where openai keeps it and for the present call."""
+    owner.api_key = key
+    _answer.set(key)
+    return key
+
+
+@contextmanager
+def prepared(owner: Any) -> Generator[Any]:
+    """Let openai prepare a request meanwhile; yields what gives its options the key that was answered for it."""
+    before = _answer.set(None)
+
+    def finish(options: Any) -> Any:
+        key = _answer.get()
+        return with_key(owner, options, key) if key else options
+
+    try:
+        yield finish
+    finally:
+        _answer.reset(before)
+
+
+def with_key(owner: Any, options: Any, key: str) -> Any:
+    """Write a key into a request's options, unless other headers take its place."""
+    given = {} if isinstance(options.headers, NotGiven) else options.headers
+    if not _authorizations(given):
+        defaults = _authorizations(defaults_of(owner))
+        # Left out on purpose: openai wants to hear that of the request, too.
+        value = f"Bearer {key}" if not defaults else defaults[0] if isinstance(defaults[0], Omit) else None
+        if value is not None:
+            # The caller's own mapping stays as it is.
+            options.headers = {"Authorization": value, **given}
+    return options
+
+
+def defaults_of(owner: Any) -> Any:
+    """The headers of an openai client's every request, without those of its key."""
+    headers = owner.default_headers
+    if not hasattr(owner, "_auth_headers") and "Authorization" not in owner._custom_headers:
+        # Until 2.30 openai counts its key among them.
+        headers = {name: value for name, value in headers.items() if name != "Authorization"}
+    return headers
+
+
+def _authorizations(headers: Any) -> list[Any]:
+    return [value for name, value in headers.items() if name.lower() == "authorization"]
