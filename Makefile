@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-integrations test-proxies bench bench-vllm million sim storm mutations mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ test-gpu: $(STAMP)  ## The suite for a GPU machine, or for servers in BATCHCLIEN
 test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environment of its own
 	PYTHON=$(PYTHON) scripts/openai2_env.sh
 	"$${BATCHCLIENT_OPENAI2_VENV:-.openai2}/bin/python" -m pytest tests/drop_in tests/integrations/openai $(PYTEST_ARGS)
+
+test-openai-own:  ## openai-python's own tests on the drop-in's classes, in an environment of their own
+	PYTHON=$(PYTHON) scripts/test_openai_own.sh $(PYTEST_ARGS)
 
 test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy and three tracers, in an environment of their own (450 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh

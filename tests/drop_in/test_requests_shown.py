@@ -118,3 +118,14 @@ async def test_the_retry_that_was_answered_is_shown():
             raw = await CALLS["a completion"](client)
     assert raw.retries_taken == 1
     assert raw.http_request.headers["x-stainless-retry-count"] == "1"
+
+
+async def test_a_response_to_be_read_in_pieces_is_unread():
+    async with FaultServer(then=says(*[answer_anything] * 9)) as server:
+        for kind in (openai.AsyncOpenAI, AsyncOpenAI):
+            async with kind(base_url=server.url, **SETTINGS) as client:
+                resource = client.completions.with_streaming_response
+                async with resource.create(model="m", prompt="p", max_tokens=1) as answer:
+                    assert not answer.is_closed
+                    assert (await answer.parse()).choices[0].text == "t"
+                assert answer.is_closed

@@ -75,7 +75,10 @@ def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
     request = request_of(owner, planned, reply.attempts - 1) if request is None else request
-    response = _library_of(request).Response(reply.status, headers=headers, content=body, request=request)
+    library = _library_of(request)
+    # Who wants to read it piece by piece gets it unread.
+    content = {"stream": library.ByteStream(body)} if planned.raw == "stream" else {"content": body}
+    response = library.Response(reply.status, headers=headers, request=request, **content)
     if planned.began:
         response.elapsed = timedelta(seconds=time.perf_counter() - planned.began)
     return response
