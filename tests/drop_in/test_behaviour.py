@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from batchclient import ConfigError
-from batchclient.openai import AsyncOpenAI
+from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
 from batchclient.openai._sharing import Past
@@ -554,3 +554,14 @@ async def test_the_body_of_a_lists_error_shows_nobody_anothers_prompt():
     for error in got:
         assert isinstance(error, openai.AuthenticationError)
         assert "secret" not in str(error) + error.response.text + repr(error.__cause__)
+
+
+async def test_it_may_be_put_in_the_place_of_openais_class(monkeypatch):
+    """Nobody watches its calls for that."""
+    monkeypatch.setattr(openai, "AsyncOpenAI", AsyncOpenAI)
+    monkeypatch.setattr(openai, "OpenAI", OpenAI)
+    async with FaultServer() as server, make(server.url) as client:
+        assert not client.is_watched
+        assert (await complete(client)).choices[0].text
+    with OpenAI(base_url="http://server.test/v1", api_key="key") as blocking:
+        assert not blocking.is_watched

@@ -22,7 +22,7 @@ from stand_in import stand_in
 OPENAIS = os.environ.get("OPENAIS_OWN_CLASSES") == "1"
 """Run with openai's own classes: what fails then is the stand-in's fault."""
 LEFT_OUT = re.compile("retries_taken|retrying|retry_count_header")
-"""Their mock counts openai's own loop and its headers. Retries are batchclient's here, and ``tests/drop_in`` has tests for them."""
+"""Their mock counts openai's own loop and its headers, and answers without a body. Retries are batchclient's here, and ``tests/drop_in`` has tests for them."""
 LIST = Path(__file__).with_name("differ.txt")
 
 

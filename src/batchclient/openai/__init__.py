@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncOpenAI", "OpenAI", "SharingStatistics"]
 
+_OPENAIS = openai.AsyncOpenAI
+"""Taken now: programs put the drop-in in its place."""
+
 
 class AsyncOpenAI(openai.AsyncOpenAI):
     """``openai.AsyncOpenAI``, whose completions, chats and embeddings share requests where they can.
@@ -78,7 +81,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     @property
     def is_watched(self) -> bool:
         """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``: calls go through them then."""
-        return is_watched(self, openai.AsyncOpenAI)
+        return is_watched(self, _OPENAIS)
 
     def statistics(self) -> SharingStatistics:
         """Return how many calls shared a request, and why the others did not; those of this client's copies, too."""

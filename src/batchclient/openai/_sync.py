@@ -36,6 +36,9 @@ __all__ = ["OpenAI"]
 
 _log = logging.getLogger("batchclient")
 
+_OPENAIS = openai.OpenAI
+"""Taken now: programs put the drop-in in its place."""
+
 
 class OpenAI(openai.OpenAI):
     """``openai.OpenAI``, whose completions, chats and embeddings share requests where threads make them at the same time.
@@ -77,7 +80,7 @@ class OpenAI(openai.OpenAI):
     @property
     def is_watched(self) -> bool:
         """As ``AsyncOpenAI.is_watched``."""
-        return is_watched(self, openai.OpenAI)
+        return is_watched(self, _OPENAIS)
 
     def statistics(self) -> SharingStatistics:
         """As ``AsyncOpenAI.statistics``."""
