@@ -11,7 +11,8 @@ if sys.argv[:1] == ["-m"]:
     # ``python -m batchclient`` begins here, not in ``__main__``.
     import batchclient_script
 
-    batchclient_script.quit_on_interrupt()
+    if batchclient_script.is_program(__name__):
+        batchclient_script.quit_on_interrupt()
 
 from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient

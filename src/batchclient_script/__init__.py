@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
-__all__ = ["main", "quit_on_interrupt"]
+__all__ = ["is_program", "main", "quit_on_interrupt"]
 
 
 def main() -> None:
@@ -21,6 +22,13 @@ def main() -> None:
     from batchclient.cli import main
 
     main()
+
+
+def is_program(package: str) -> bool:
+    """Whether ``python -m`` has begun this process with the package or a module of it, and not with a program that imports it."""
+    given = sys.orig_argv
+    named = given[given.index("-m") + 1 :][:1] if "-m" in given else []
+    return [name.partition(".")[0] for name in named] == [package]
 
 
 def quit_on_interrupt() -> None:

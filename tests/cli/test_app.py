@@ -89,6 +89,17 @@ def test_a_program_that_imports_it_keeps_its_own_handling_of_ctrl_c():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"True\n"
 
 
+def test_so_does_a_package_that_is_run_with_m_and_imports_it(tmp_path):
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("import batchclient\n")
+    (package / "__main__.py").write_text(
+        "import signal\nprint(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
+    )
+    ran = subprocess.run([sys.executable, "-m", "mine"], capture_output=True, cwd=tmp_path)
+    assert ran.stdout == b"True\n"
+
+
 def test_simulate_says_in_a_line_that_a_port_is_taken(cli):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

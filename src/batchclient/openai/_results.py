@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import timedelta
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
