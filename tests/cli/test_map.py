@@ -519,7 +519,7 @@ def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_pat
     told = cli(
         "map", source, "-o", out, "--overwrite", "--base-url", url.replace("//", "//u:p@"), "--prompt", "{text}"
     ).stderr
-    assert told == "Error: --base-url: a URL holds no user or password here; give --api-key or --header\n"
+    assert told == "Error: --base-url: the URL has a user or password in it; give --api-key or --header\n"
 
 
 def test_rows_that_end_in_time_because_the_server_is_away_say_so(cli, tmp_path, out):

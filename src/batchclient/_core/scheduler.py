@@ -356,8 +356,7 @@ class Scheduler:
         endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         del self._batches[batch.id]
-        if not failure.was_sent:
-            self._counters.take_back(len(batch.requests))
+        self._counters.batch_failed(len(batch.requests), was_sent=failure.was_sent)
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:
@@ -388,10 +387,9 @@ class Scheduler:
             for request in alive:
                 request.failed_on = endpoint.id
         alive = self._endings.fail_begun(alive, event)
-        kind = batch.shape.kind
-        list_cap = endpoint.list_cap(self._now, kind)
+        list_cap = endpoint.list_cap(self._now, batch.shape.kind)
         self._resending.failed(event, alive, endpoint, self._now, disproved=disproved, paused=self._paused)
-        self._steering.note_list_cap(endpoint, kind, list_cap, failure.kind.value, self._now)
+        self._steering.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, self._now)
         if endpoint.leaving:
             self._fleet.see_off(endpoint)
         self._settle()

@@ -201,10 +201,11 @@ class Counters:
         self.batches += 1
         self.list_sizes[size] += 1
 
-    def take_back(self, size: int) -> None:
-        """It was not sent after all."""
-        self.batches -= 1
-        self.list_sizes[size] -= 1
+    def batch_failed(self, size: int, *, was_sent: bool) -> None:
+        """A batch that was counted has failed: take it back if it was not sent after all."""
+        if not was_sent:
+            self.batches -= 1
+            self.list_sizes[size] -= 1
 
     def snapshot(
         self,
