@@ -3,6 +3,8 @@
 Rules:
 - Three kinds do not: headers that describe the message itself, headers that name the program, and labels of one request for logs.
 - All others count, unknown ones too: they may be credentials, or a choice that the server makes by them.
+- A header that is known to hold credentials cannot be made a label: requests with several keys
+  would go in one, with none of them.
 - Headers that do not count are not sent with shared requests, which have their own.
 """
 
@@ -40,6 +42,7 @@ _LABELS = frozenset(
     }
 )
 _LABEL_PREFIX = "x-b3-"
+_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "cookie", "api-key", "x-api-key"})
 _LOOKED_AT = frozenset({"content-type", "accept", "host"})
 _SPEAKS_OF_THE_BODY = frozenset({"content-encoding", "transfer-encoding", "content-range", "expect", "range", "te"})
 _REMEMBERED = 1024
@@ -61,14 +64,17 @@ class HeaderRoles:
         labels: names of further headers that are labels.
 
     Raises:
-        ConfigError: ``labels`` is no collection of names.
+        ConfigError: ``labels`` is no collection of names, or one of them holds credentials.
     """
 
     def __init__(self, labels: Collection[str] = ()) -> None:
         names = labels if isinstance(labels, Collection) and not isinstance(labels, str) else (None,)
         if not all(isinstance(name, str) and name.isascii() for name in names):
             raise ConfigError("labels is a collection of names of headers", field="labels")
-        self._labels = _LABELS | {name.lower() for name in labels}
+        own = {name.lower() for name in labels}
+        for name in sorted(own & _CREDENTIALS):
+            raise ConfigError(f"labels: {name} holds credentials, and requests with others never share", field="labels")
+        self._labels = _LABELS | own
         self._known: dict[str | bytes, HeaderRole] = {}
 
     def of(self, name: str | bytes) -> HeaderRole:

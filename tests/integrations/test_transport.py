@@ -824,6 +824,7 @@ def test_it_works_on_trio(library, made, server):
         ({"labels": "x-mine"}, "labels"),
         ({"labels": [1]}, "labels"),
         ({"labels": None}, "labels"),
+        ({"labels": ["x-mine", "Authorization"]}, "labels"),
         ({"base_url": "localhost:8000"}, "base_url"),
         ({"transport": object()}, "transport"),
     ],
