@@ -102,11 +102,7 @@ def test_what_a_thread_has_set_goes_with_its_calls(recorder):  # noqa: F811
     mine = threading.local()
 
     class Client(OpenAI):
-        organization = property(lambda self: f"key-{getattr(mine, 'number', 0)}", lambda self, value: None)
-
-        @property
-        def default_headers(self):
-            return {**super().default_headers, "authorization": f"Bearer {self.organization}"}
+        api_key = property(lambda self: f"key-{getattr(mine, 'number', 0)}", lambda self, value: None)
 
     with Client(base_url=recorder.url, api_key="key", dialect="vllm", max_retries=0) as client:
 
@@ -131,6 +127,69 @@ def test_a_call_without_any_credentials_is_openais_to_judge(recorder):  # noqa: 
             except (TypeError, openai.OpenAIError) as error:
                 outcomes.append(repr(error))
     assert outcomes[0] == outcomes[1]
+
+
+ASKED = {
+    "shared": lambda client: ask(client, "shared", "p"),
+    "refused": lambda client: client.completions.create(model="m", prompt="p", n=0),
+    "refused, of another resource": lambda client: client.post(
+        "/completions", cast_to=object, body={"model": "m", "prompt": "p", "n": 0}, options={}
+    ),
+    "not plain": lambda client: ask(client, "a query of its own", "p"),
+}
+
+
+@pytest.mark.parametrize("call", ASKED.values(), ids=ASKED)
+async def test_a_call_asks_for_a_key_once(call, recorder):  # noqa: F811
+    """The next call asks again, also where the one before went openai's own way."""
+    asked = []
+
+    def answer():
+        asked.append(f"key-{len(asked)}")
+        return asked[-1]
+
+    async def answer_async():
+        return answer()
+
+    def threads():
+        with OpenAI(base_url=recorder.url, api_key=answer, max_retries=0, dialect="vllm") as client:
+            for _ in range(2):
+                call(client)
+
+    await asyncio.to_thread(threads)
+    async with AsyncOpenAI(base_url=recorder.url, api_key=answer_async, max_retries=0, dialect="vllm") as client:
+        for _ in range(2):
+            await call(client)
+    assert [key for key, _ in recorder.seen] == [f"Bearer key-{number}" for number in range(4)]
+    assert len(asked) == 4
+
+
+async def test_there_is_no_batch_client_before_a_key_was_answered(recorder):  # noqa: F811
+    async def key():
+        return "key"
+
+    async with AsyncOpenAI(base_url=recorder.url, api_key=key, dialect="vllm") as client:
+        assert client.batch_client is None
+        await ask(client, "shared", "p")
+        assert client.batch_client.statistics().submitted == 1
+
+
+WRONG = {
+    "api_key": {"api_key": "a\nb"},
+    "organization": {"organization": "a\nb"},
+    "project": {"project": "a\nb"},
+    "default_headers": {"default_headers": {"x-mine": "a\nb"}},
+    "default_headers that hold the key": {"default_headers": {"Authorization": "a\nb"}},
+    "connect_timeout_s": {"connect_timeout_s": 3},
+}
+
+
+@pytest.mark.parametrize("given", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_refused_by_its_own_name(given):
+    with pytest.raises(ConfigError) as caught:
+        AsyncOpenAI(**{"base_url": "http://server.test/v1", "api_key": "key", **given})
+    assert caught.value.field in given
+    assert caught.value.message.startswith(caught.value.field)
 
 
 def test_wrong_settings_are_refused_at_once_where_a_function_answers_the_key():

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from contextvars import ContextVar
 
 import httpx
 import openai
@@ -62,6 +63,61 @@ async def test_a_header_that_counts_keeps_its_call_apart_unless_it_is_called_a_l
     assert caught.value.field == "labels"
 
 
+async def test_defaults_that_are_changed_later_are_sent():
+    async with FaultServer() as server:
+        for kind in (openai.AsyncOpenAI, AsyncOpenAI):
+            headers, query = {"X-T": "before"}, {"q": {"deep": "before"}}
+            given = {"base_url": server.url, "api_key": "key", "max_retries": 0}
+            async with kind(**given, default_headers=headers, default_query=query) as client:
+                await complete(client)
+                headers["X-T"], query["q"]["deep"] = "after", "after"
+                await complete(client)
+    heard = [(heard.header("x-t"), heard.path) for heard in server.heard]
+    assert heard[2:] == heard[:2]
+    assert heard[3][0] == "after"
+
+
+def test_credentials_are_no_labels():
+    for name in ("Authorization", "cookie", "X-API-Key"):
+        with pytest.raises(ConfigError) as caught:
+            AsyncOpenAI(base_url="http://server.test/v1", api_key="k", labels=["x-job-id", name])
+        assert caught.value.field == "labels"
+        assert name.lower() in caught.value.message
+
+
+tenant = ContextVar("tenant", default="nobody")
+AUTH = "_auth_headers" if hasattr(openai.AsyncOpenAI, "_auth_headers") else "auth_headers"
+SAYS_WHO = {
+    "default_headers": property(lambda self: {**openai.AsyncOpenAI.default_headers.fget(self), "x-t": tenant.get()}),
+    "default_query": property(lambda self: {"t": tenant.get()}),
+    AUTH: lambda self, security=None: {"Authorization": f"Bearer {tenant.get()}"},
+}
+
+
+@pytest.mark.parametrize("name", SAYS_WHO)
+async def test_a_subclass_that_says_who_asks_is_asked_for_each_call(name, caplog):
+    member = SAYS_WHO[name]
+    kind = type("Tenants", (AsyncOpenAI,), {name: property(member) if name == "auth_headers" else member})
+    assert f"Tenants overrides {name}" in caplog.text
+
+    async def work(who):
+        tenant.set(who)
+        await complete(client, who)
+
+    async with FaultServer() as server:
+        async with kind(base_url=server.url, api_key="k", max_retries=0, **TOGETHER) as client:
+            await asyncio.gather(*[asyncio.create_task(work(who)) for who in ("alice", "bob")])
+            assert client.statistics().alone == {"a subclass that overrides how requests are sent": 2}
+    for heard in server.heard:
+        said = {
+            heard.header("x-t"),
+            heard.header("authorization").removeprefix("Bearer "),
+            heard.path.partition("=")[2],
+        }
+        assert heard.prompts[0] in said
+    assert len(server.heard) == 2
+
+
 class Signing(AsyncOpenAI):
     async def _prepare_options(self, options):
         return options
@@ -77,6 +133,7 @@ REASONS = {
     "a body that batchclient does not read": lambda client: complete(client, ["a", [1]]),
     "an argument that batchclient refuses": lambda client: complete(client, n=0),
     "a timeout beyond the client's": lambda client: complete(client, timeout=601),
+    "a timeout with a part that is no positive number": lambda client: complete(client, timeout=0),
     "the Responses API": lambda client: client.responses.create(model="m", input="p"),
     "no company": complete,
 }
@@ -118,6 +175,15 @@ async def test_several_prompts_in_a_body_are_a_call_each_and_copies_are_counted_
         await asyncio.gather(complete(client, ["a", "b", "c"]), complete(client.with_options(timeout=9), "d"))
         statistics = client.statistics()
         assert (statistics.calls, statistics.shared, dict(statistics.alone)) == (4, 4, {})
+
+
+async def test_a_copy_with_an_http_client_of_its_own_is_counted_with_the_client(caplog):
+    transport = HTTP.MockTransport(lambda request: HTTP.Response(200, json={"choices": []}))
+    with OpenAI(base_url="http://server.test/v1", api_key="k") as client:
+        copy = client.with_options(http_client=HTTP.Client(transport=transport))
+        copy.with_options(timeout=9).completions.create(model="m", prompt="p")
+        assert client.statistics().alone == {"a blocking http_client": 1}
+    assert caplog.text.count("share no requests") == 1
 
 
 async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):

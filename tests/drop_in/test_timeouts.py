@@ -7,8 +7,9 @@ import httpx
 import openai
 import pytest
 
+from batchclient import ReadTimedOut
 from batchclient.openai import AsyncOpenAI, OpenAI
-from tests.faults.faultserver import FaultServer, nobody_listens
+from tests.faults.faultserver import FaultServer, hang, nobody_listens
 
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
 ANSWER = {"id": "1", "object": "text_completion", "created": 1, "model": "m"}
@@ -127,6 +128,18 @@ async def test_no_timeout_is_none(unbounded):
     thirty_years = 946_080_000
     assert seen[0]["read"] > thirty_years
     assert seen[0]["connect"] > thirty_years
+
+
+async def test_silence_has_a_bound_of_its_own_however_long_a_call_may_take():
+    """Calls share as before, and the queue does not count."""
+    async with FaultServer(hang()) as server:
+        given = {"base_url": server.url, "api_key": "key", "max_retries": 0}
+        async with AsyncOpenAI(**given, read_timeout_s=0.05, timeout=3600) as client:
+            with pytest.raises(openai.APITimeoutError) as caught:
+                await complete(client, timeout=5000)
+            assert isinstance(caught.value.__cause__, ReadTimedOut)
+            assert (await complete(client)).choices[0].text
+            assert client.batch_client.statistics().submitted == 2
 
 
 async def test_a_client_whose_timeout_nothing_can_keep_has_copies_that_share_requests():

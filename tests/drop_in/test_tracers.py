@@ -14,6 +14,7 @@ from openai.resources.completions import AsyncCompletions, Completions
 from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.drop_in.test_sharing import TOGETHER
+from tests.drop_in.test_sync import recorder  # noqa: F401
 from tests.faults.faultserver import FaultServer, hang, says
 from tests.transport.rawserver import response
 
@@ -126,6 +127,76 @@ async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen):
         assert len(server.heard) == 1
     assert seen[0] is caught.value
     assert caught.value.code == "c"
+
+
+def redact(function, *args, **kwargs):
+    """Hand on another prompt and the tenant's header, as ``post`` and as ``request`` take them."""
+    if "body" in kwargs:
+        headers = {**kwargs["options"].get("headers", {}), "X-T": "tenant"}
+        body = {**kwargs["body"], "prompt": "REDACTED"}
+        return function(*args, **{**kwargs, "body": body, "options": {**kwargs["options"], "headers": headers}})
+    options = args[-1]
+    options.json_data = {**options.json_data, "prompt": "REDACTED"}
+    options.headers = {"X-T": "tenant"}
+    return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["post", "request"])
+async def test_what_it_passes_on_is_sent(name, monkeypatch):
+    monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), redact))
+    async with FaultServer() as server:
+        for kind in (openai.AsyncOpenAI, AsyncOpenAI):
+            async with kind(base_url=server.url, api_key="key", max_retries=0) as client:
+                await complete(client, "secret")
+        assert client.statistics().alone == {"extra_headers that count": 1}
+        async with make(server.url, labels=["x-t"], **{**TOGETHER, "linger_s": 0.1}) as client:
+            await asyncio.gather(*[complete(client, f"secret {n}") for n in range(4)])
+            assert client.statistics().shared > 1
+    assert sum(server.prompts, []) == ["REDACTED"] * 6
+    assert {heard.header("x-t") for heard in server.heard[:2]} == {"tenant"}
+    assert {heard.header("x-t") for heard in server.heard[2:]} == {None}
+
+
+def test_what_it_passes_on_is_sent_by_threads_too(monkeypatch, recorder):  # noqa: F811
+    monkeypatch.setattr(openai.OpenAI, "post", by_wraps(openai.OpenAI.post, redact))
+    with OpenAI(base_url=recorder.url, api_key="k", labels=["x-t"], dialect="vllm", max_retries=0) as client:
+        raw = client.completions.with_raw_response.create(model="m", prompt="secret", max_tokens=1)
+        assert client.statistics().alone == {"no company": 1}
+    assert recorder.seen == [("Bearer k", "REDACTED")]
+    assert raw.http_request.headers["x-t"] == "tenant"
+    assert json.loads(raw.http_request.content)["prompt"] == "REDACTED"
+
+
+@pytest.mark.parametrize("name", ["post", "request"])
+async def test_it_may_ask_something_else_meanwhile(name, monkeypatch):
+    asked = []
+
+    async def around(function, client, *args, **kwargs):
+        if not asked:
+            asked.append(None)
+            asked[0] = await client.models.list()
+        return await function(client, *args, **kwargs)
+
+    models = response(b'{"object": "list", "data": []}', headers=JSON)
+    async with FaultServer(says(models)) as server, make(server.url, **TOGETHER) as client:
+        monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), around))
+        answer = await complete(client)
+        assert client.statistics().calls == 1
+    assert (asked[0].object, asked[0].data, answer.choices[0].text) == ("list", [], "<p>")
+    assert [heard.method for heard in server.heard] == ["GET", "POST"]
+
+
+@pytest.mark.parametrize("name", ["post", "request"])
+async def test_a_call_that_it_makes_twice_is_two_calls(name, monkeypatch):
+    async def around(function, *args, **kwargs):
+        await function(*args, **kwargs)
+        return await function(*args, **kwargs)
+
+    monkeypatch.setattr(openai.AsyncOpenAI, name, by_wraps(getattr(openai.AsyncOpenAI, name), around))
+    async with FaultServer() as server, make(server.url, **TOGETHER) as client:
+        await complete(client)
+        assert (client.statistics().calls, client.batch_client.statistics().submitted) == (2, 2)
+    assert sum(server.prompts, []) == ["p", "p"]
 
 
 async def test_raw_responses_keys_and_streams_pass_it(watched, seen):

@@ -22,11 +22,11 @@ from openai._models import FinalRequestOptions
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
-from batchclient.openai._calls import RESPONSES, Planned, plan
-from batchclient.openai._keys import keep, prepared
+from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
+from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
 from batchclient.openai._resources import PlainChat, PlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
-from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
+from batchclient.openai._seams import is_watched, key_of, mark, seams, take_options
 from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.openai._sync import OpenAI
 from batchclient.types import Reply
@@ -51,7 +51,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             ``labels`` are names of further headers that say who asks: calls that differ in them share.
 
     ``timeout`` given to the client or to a call bounds the whole call, its waiting here included; openai's default of ten minutes bounds
-    the server's silence alone.
+    the server's silence alone. So does ``read_timeout_s``, seconds, for every call.
 
     Raises:
         ConfigError: one of our settings is wrong.
@@ -75,7 +75,11 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     @property
     def batch_client(self) -> BatchClient | None:
-        """What the calls go through, for its statistics and its own calls; ``None`` where openai alone can send them (signed requests)."""
+        """What the calls go through, for its statistics and its own calls.
+
+        ``None`` where openai alone can send them (signed requests). Where a function answers the key,
+        it is the one for the last answer: ``None`` before the first.
+        """
         return self._batching.client(self._batching.identity(self, self.api_key))
 
     @property
@@ -92,36 +96,29 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     ) -> Any:
         """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
         options = options or {}
-        watched = None
-        if path in PATHS:
-            if self.is_watched:
-                answer = planned = self._planned(path, body, options, more)
-                watched = None if isinstance(planned, Past) else (self, planned)
-            else:
-                answer = await self.share(path, body, options, more, cast_to)
-                if not isinstance(answer, Past):
-                    return answer
-            if isinstance(answer, Past):
-                self._batching.sharing.passed(answer)
-        elif path == RESPONSES:
-            self._batching.sharing.passed(Past.RESPONSES)
         openais: Any = super().post
-        before = WATCHED.set(watched)
-        try:
-            return await openais(path, cast_to=cast_to, body=body, options=options, **more)
-        finally:
-            WATCHED.reset(before)
+        if path == RESPONSES:
+            self._batching.sharing.passed(Past.RESPONSES)
+        elif path in PATHS and not self.is_watched:
+            answer = await self.share(path, body, options, more, cast_to)
+            if not isinstance(answer, Past):
+                return answer
+            self._batching.sharing.passed(answer)
+            with asked(self):
+                return await openais(path, cast_to=cast_to, body=body, options=options, **more)
+        return await openais(path, cast_to=cast_to, body=body, options=options, **more)
 
     async def share(
         self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any
     ) -> Any:
         """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        if self._batching.asks_for_key:
+            forget()
         planned = self._planned(path, body, options, more)
         if isinstance(planned, Past):
             return planned
-        reply = await self._reply(
-            planned, await self._refresh_api_key() if self._batching.asks_for_key else self.api_key
-        )
+        key = await self._refresh_api_key() if self._batching.asks_for_key else self.api_key
+        reply = await self._reply(planned, key)
         if isinstance(reply, Past):
             return reply
         if planned.raw is None:
@@ -134,7 +131,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         # On trio a BatchClient needs ``async with``, which nobody writes for us.
         return plan(self, path, body, options, more) if asyncio._get_running_loop() else Past.TRIO
 
-    async def _reply(self, planned: Planned, key: str) -> Reply | Past:
+    async def _reply(self, planned: Planned, key: str, request: Any = None) -> Reply | Past:
         planned.key = key
         client = self._batching.client(self._batching.identity(self, key))
         if client is None:
@@ -145,26 +142,40 @@ class AsyncOpenAI(openai.AsyncOpenAI):
             # Another event loop that runs now uses the batch client.
             return Past.LOOP
         except BatchClientError as error:
-            raise error_of(self, planned, error) from error
+            raise error_of(self, planned, error, request) from error
         if reply is None:
             return Past.REFUSED
         self._batching.sharing.answered(reply, len(planned.calls.items))
         return reply
 
+    def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> Any:
+        """Build a request, and mark a watched call's. openai's ``_build_request``."""
+        request = super()._build_request(options, retries_taken=retries_taken)
+        if self.is_watched and not retries_taken:
+            mark(request, options)
+        return request
+
     async def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
         """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
-        planned = take_watched(self)
-        if planned is not None:
-            reply = await self._reply(planned, key_of(request) if self._batching.asks_for_key else self.api_key)
-            if not isinstance(reply, Past):
-                return response_of(self, planned, reply, request)
-            self._batching.sharing.passed(reply)
+        options = take_options(request)
+        if options is not None:
+            response = await self._share_built(request, options, stream=stream)
+            if not isinstance(response, Past):
+                return response
+            self._batching.sharing.passed(response)
         return await super()._send_request(request, stream=stream, **more)
+
+    async def _share_built(self, request: Any, options: FinalRequestOptions, *, stream: bool) -> Any:
+        planned = self._planned(*post_of(self, options, request, stream=stream))
+        if isinstance(planned, Past):
+            return planned
+        reply = await self._reply(planned, key_of(request), request)
+        return reply if isinstance(reply, Past) else response_of(self, planned, reply, request)
 
     async def _refresh_api_key(self) -> str:
         """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
         provider = self._api_key_provider
-        return self.api_key if provider is None else keep(self, await provider())
+        return self.api_key if provider is None else keep(self, take_asked(self) or await provider())
 
     async def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
         """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""

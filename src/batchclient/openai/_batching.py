@@ -26,7 +26,7 @@ from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.client import BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
-from batchclient.openai._identity import Identity, identity_of, state_of, urls_of
+from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
@@ -44,10 +44,14 @@ _OPENAIS = frozenset(
         "model",
         "timeout_s",
         "connect_timeout_s",
-        "read_timeout_s",
     }
 )
 """Parameters of ``BatchClient`` that openai's own arguments stand for."""
+_OPENAIS_NAMES = {
+    "timeout_s": "timeout",
+    "headers": "default_headers",
+    "connect_timeout_s": "timeout=Timeout(…, connect=…)",
+}
 _SETTINGS = frozenset(signature(BatchClient.__init__).parameters) - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
@@ -66,7 +70,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     roles = HeaderRoles(theirs.pop("labels", ()))
-    for name, better in (("timeout_s", "timeout"), ("headers", "default_headers"), ("read_timeout_s", "timeout")):
+    for name, better in _OPENAIS_NAMES.items():
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
     if inherited is not None:
@@ -88,13 +92,16 @@ class _Clients:
         settings: ``BatchClient``'s.
         http_client: the user's own, if one was given.
         header_roles: which headers keep calls apart.
+        sharing: counts the calls, if others are counted with them.
     """
 
-    def __init__(self, settings: Mapping[str, Any], http_client: Any, header_roles: HeaderRoles) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], http_client: Any, header_roles: HeaderRoles, sharing: Sharing | None = None
+    ) -> None:
         self.settings = settings
         self.http_client = http_client
         self.header_roles = header_roles
-        self.sharing = Sharing()
+        self.sharing = sharing or Sharing()
         self.bounds: Bounds | None = None
         """Of silence and of connecting; a call's own time is another thing."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
@@ -157,10 +164,12 @@ class Batching:
     Args:
         clients: shared with its copies.
         servers: base URLs, if several were given; openai's client knows the first of them.
+        is_first: whether no other openai client has had these batch clients.
     """
 
-    def __init__(self, clients: _Clients, servers: Sequence[str] = ()) -> None:
+    def __init__(self, clients: _Clients, servers: Sequence[str] = (), *, is_first: bool = True) -> None:
         self._clients = clients
+        self.is_first = is_first
         self._servers = tuple(servers)
         self.header_roles = clients.header_roles
         self.sharing = clients.sharing
@@ -176,8 +185,11 @@ class Batching:
 
     @property
     def silence_s(self) -> float | None:
-        """How long a server may be silent, seconds; ``None``: for ever."""
+        """The longest that a call may ask a server to be silent for, seconds; ``None``: for ever."""
         bounds = self._clients.bounds
+        if "read_timeout_s" in self._clients.settings:
+            # It is not the calls' to say.
+            return None
         return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)
 
     def check(self, owner: Any) -> None:
@@ -194,7 +206,12 @@ class Batching:
             if identity is None:
                 self._clients.check(urls_of(owner, self._servers))
             else:
-                identity.client = self._clients.find(identity.key)
+                try:
+                    identity.client = self._clients.find(identity.key)
+                except ConfigError as error:
+                    if error.field != "headers":
+                        raise
+                    raise refused_header(owner, error) from None
 
     def identity(self, owner: Any, key: str) -> Identity | None:
         """Return who asks: in the caller's thread, before anything else.
@@ -229,13 +246,12 @@ class Batching:
 
     def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""
-        given = arguments.get("http_client")
-        clients = (
-            self._clients
-            if given is None or given is owner._client
-            else _Clients(self._clients.settings, given, self.header_roles)
-        )
-        extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": Batching(clients, self._servers)}
+        given, clients = arguments.get("http_client"), self._clients
+        is_first = given is not None and given is not owner._client
+        if is_first:
+            clients = _Clients(clients.settings, given, self.header_roles, self.sharing)
+        batching = Batching(clients, self._servers, is_first=is_first)
+        extra = {**(arguments.get("_extra_kwargs") or {}), "_batching": batching}
         return {**arguments, "_extra_kwargs": extra}
 
     def bridge(self) -> Bridge:

@@ -19,10 +19,11 @@ from openai._models import FinalRequestOptions
 
 from batchclient._header_roles import HeaderRole
 from batchclient._openai_form import WireCalls, read_body
+from batchclient.openai._seams import key_of
 from batchclient.openai._sharing import Past
 from batchclient.openai._timeouts import bounds_of
 
-__all__ = ["RESPONSES", "Planned", "plan"]
+__all__ = ["RESPONSES", "Planned", "plan", "post_of"]
 
 RESPONSES = "/responses"
 """The path of openai's newer sort of chats, which are not batched."""
@@ -33,6 +34,7 @@ _NOT_GIVEN = frozenset({NotGiven, Omit})
 _KNOWN_OPTIONS = frozenset(
     {"headers", "params", "extra_json", "timeout", "post_parser", "max_retries", "security", "idempotency_key"}
 )
+_OF_THE_CALL = frozenset({"method", "url", "json_data"})
 _KNOWN_ARGUMENTS = frozenset({"stream_cls"})
 """Arguments of ``post`` that say how a reply is read, and nothing about the request."""
 
@@ -103,8 +105,10 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     timeout = options.get("timeout", owner.timeout)
     bounds = bounds_of(owner.timeout if isinstance(timeout, NotGiven) else timeout)
     silence_s = owner._batching.silence_s
-    if bounds is None or (silence_s is not None and (bounds.read_s is None or bounds.read_s > silence_s)):
-        # The scheduler cannot keep to it, or would give it up before.
+    if bounds is None:
+        return Past.NO_TIMEOUT
+    if silence_s is not None and (bounds.read_s is None or bounds.read_s > silence_s):
+        # The scheduler would give it up before.
         return Past.TIMEOUT
     calls = read_body(path, fields)
     if calls is None:
@@ -122,6 +126,36 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
         fields,
         time.perf_counter() if raw is not None else 0.0,
     )
+
+
+def post_of(
+    owner: Any, options: FinalRequestOptions, request: Any, *, stream: bool
+) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
+    """Return what ``plan`` asks for, of a request that openai's own code has built.
+
+    Args:
+        owner: the openai client.
+        options: what it was built from.
+        request: of the HTTP library.
+        stream: whether the reply is to be left unread.
+    """
+    given = {
+        name: value
+        for name, value in vars(options).items()
+        if name in options.model_fields_set - _OF_THE_CALL and (value is not None or name in _KNOWN_OPTIONS)
+    }
+    headers = given.get("headers")
+    if owner._batching.asks_for_key and headers and _given(headers):
+        # openai writes the answered key among a call's own headers.
+        answered = f"Bearer {key_of(request)}"
+        given["headers"] = {
+            name: value
+            for name, value in headers.items()
+            if not (name.lower() == "authorization" and value == answered)
+        }
+    # openai leaves a reply unread for a caller who reads it in pieces, too.
+    is_stream = stream and not owner._should_stream_response_body(request=request)
+    return options.url, options.json_data, given, {"stream": is_stream}
 
 
 def _is_left_out(role: HeaderRole, value: object) -> bool:

@@ -8,23 +8,23 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import openai
 from openai import Omit
 
 from batchclient._header_roles import HeaderRoles
+from batchclient.errors import ConfigError
 from batchclient.openai._keys import defaults_of
 
 if TYPE_CHECKING:
     from batchclient.client import BatchClient
 
-__all__ = ["Identity", "identity_of", "state_of", "urls_of"]
+__all__ = ["Identity", "identity_of", "refused_header", "state_of", "urls_of"]
 
 _WRITTEN_BY_US = frozenset({"content-type", "accept"})
+_ARGUMENTS = {"authorization": "api_key", "openai-organization": "organization", "openai-project": "project"}
 _SIGNED = ("workload_identity", "_provider", "_provider_runtime")
-_OPENAIS_AUTH = (openai.AsyncOpenAI.auth_headers, openai.OpenAI.auth_headers)
 
 
 class Identity:
@@ -46,7 +46,13 @@ class Identity:
 
 def state_of(owner: Any, key: str) -> tuple[Any, ...]:
     """All that an identity follows from, in a form that is quick to compare."""
-    return (key, owner._base_url, owner._custom_headers, owner._custom_query, owner.organization, owner.project)
+    headers, query = _copied(owner._custom_headers), _copied(owner._custom_query)
+    return (key, owner._base_url, headers, query, owner.organization, owner.project)
+
+
+def _copied(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """A mapping as it is now: the caller's own may be changed later, and what is nested in it."""
+    return tuple([(name, value if type(value) is str else repr(value)) for name, value in given.items()])
 
 
 def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles) -> Identity | None:
@@ -61,8 +67,7 @@ def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles
     if owner.custom_auth is not None or any(getattr(owner, name, None) is not None for name in _SIGNED):
         # A provider signs each request.
         return None
-    bearer = {"Authorization": f"Bearer {key}"} if key else {}
-    auth = bearer if type(owner).auth_headers in _OPENAIS_AUTH else owner.auth_headers
+    auth = {"Authorization": f"Bearer {key}"} if key else {}
     headers: dict[str, str] = {}
     is_credible = bool(auth)
     for name, value in (*auth.items(), *defaults_of(owner).items()):
@@ -75,6 +80,14 @@ def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles
         elif isinstance(value, Omit):
             headers.pop(lower, None)
     return Identity(urls_of(owner, servers), tuple(sorted(headers.items()))) if is_credible else None
+
+
+def refused_header(owner: Any, error: ConfigError) -> ConfigError:
+    """Return the refusal of a header, in the name of openai's argument that it comes from."""
+    own = {name.lower() for name in owner._custom_headers}
+    named = [argument for name, argument in _ARGUMENTS.items() if name not in own and f"'{name}'" in error.message]
+    field = named[0] if named else "default_headers"
+    return ConfigError(field + error.message.removeprefix("headers"), field=field)
 
 
 def urls_of(owner: Any, servers: Sequence[str]) -> tuple[str, ...]:

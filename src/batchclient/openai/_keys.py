@@ -4,6 +4,8 @@ Rules:
 - Threads and tasks that call at the same time ask for a key each. openai 2 has one place for all their answers, and writes into a request whichever
   is there by then.
 - What the answer was is known in the caller's own context alone.
+- A call asks once, as with openai. One that does not share goes openai's own way with the answer
+  that it has had.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from typing import Any
 
 from openai import NotGiven, Omit
 
-__all__ = ["defaults_of", "keep", "prepared", "with_key"]
+__all__ = ["asked", "defaults_of", "forget", "keep", "prepared", "take_asked", "with_key"]
 
 _answer: ContextVar[str | None] = ContextVar("_answer", default=None)
+_asked: ContextVar[tuple[Any, str] | None] = ContextVar("_asked", default=None)
+"""(client, key): the answer to its next question."""
 
 
 def keep(owner: Any, key: str) -> str:
@@ -25,6 +29,31 @@ def keep(owner: Any, key: str) -> str:
     owner.api_key = key
     _answer.set(key)
     return key
+
+
+def forget() -> None:
+    """Forget what earlier calls were answered."""
+    _answer.set(None)
+
+
+@contextmanager
+def asked(owner: Any) -> Generator[None]:
+    """Let openai send a call that does not share, by the answer that it has had, if any."""
+    key = _answer.get() if owner._batching.asks_for_key else None
+    before = _asked.set((owner, key) if key else None)
+    try:
+        yield
+    finally:
+        _asked.reset(before)
+
+
+def take_asked(owner: Any) -> str | None:
+    """Return, once, the answer that a call has had already."""
+    known = _asked.get()
+    if known is None or known[0] is not owner:
+        return None
+    _asked.set(None)
+    return known[1]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from openai.resources.completions import AsyncCompletions, Completions
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from batchclient.openai._keys import asked
 from batchclient.openai._seams import is_openais
 from batchclient.openai._sharing import Past
 
@@ -83,8 +84,13 @@ class PlainCompletions(AsyncCompletions):
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
         plain = _plain(self, AsyncCompletions, given, COMPLETION_FIELDS, _NEEDED)
-        answer = await client.share("/completions", *plain, {}, Completion) if plain is not None else None
-        return await super().create(**given) if answer is None or isinstance(answer, Past) else answer
+        if plain is None:
+            return await super().create(**given)
+        answer = await client.share("/completions", *plain, {}, Completion)
+        if not isinstance(answer, Past):
+            return answer
+        with asked(client):
+            return await super().create(**given)
 
 
 class PlainChatCompletions(AsyncChatCompletions):
@@ -92,8 +98,13 @@ class PlainChatCompletions(AsyncChatCompletions):
     async def create(self, **given: Any) -> Any:
         client: Any = self._client
         plain = _plain(self, AsyncChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
-        answer = await client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else None
-        return await super().create(**given) if answer is None or isinstance(answer, Past) else answer
+        if plain is None:
+            return await super().create(**given)
+        answer = await client.share("/chat/completions", *plain, {}, ChatCompletion)
+        if not isinstance(answer, Past):
+            return answer
+        with asked(client):
+            return await super().create(**given)
 
 
 class PlainChat(AsyncChat):
@@ -108,8 +119,13 @@ class SyncPlainCompletions(Completions):
     def create(self, **given: Any) -> Any:
         client: Any = self._client
         plain = _plain(self, Completions, given, COMPLETION_FIELDS, _NEEDED)
-        answer = client.share("/completions", *plain, {}, Completion) if plain is not None else None
-        return super().create(**given) if answer is None or isinstance(answer, Past) else answer
+        if plain is None:
+            return super().create(**given)
+        answer = client.share("/completions", *plain, {}, Completion)
+        if not isinstance(answer, Past):
+            return answer
+        with asked(client):
+            return super().create(**given)
 
 
 class SyncPlainChatCompletions(ChatCompletions):
@@ -117,8 +133,13 @@ class SyncPlainChatCompletions(ChatCompletions):
     def create(self, **given: Any) -> Any:
         client: Any = self._client
         plain = _plain(self, ChatCompletions, given, CHAT_FIELDS, _NEEDED_OF_CHATS)
-        answer = client.share("/chat/completions", *plain, {}, ChatCompletion) if plain is not None else None
-        return super().create(**given) if answer is None or isinstance(answer, Past) else answer
+        if plain is None:
+            return super().create(**given)
+        answer = client.share("/chat/completions", *plain, {}, ChatCompletion)
+        if not isinstance(answer, Past):
+            return answer
+        with asked(client):
+            return super().create(**given)
 
 
 class SyncPlainChat(Chat):

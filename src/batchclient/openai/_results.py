@@ -97,9 +97,9 @@ def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict
     }
 
 
-def error_of(owner: Any, planned: Planned, error: BatchClientError) -> openai.OpenAIError:
-    """Return the exception that openai raises for what happened."""
-    request = request_of(owner, planned, max(0, error.attempt - 1))
+def error_of(owner: Any, planned: Planned, error: BatchClientError, request: Any = None) -> openai.OpenAIError:
+    """Return the exception that openai raises for what happened; to a request, if openai has built it."""
+    request = request_of(owner, planned, max(0, error.attempt - 1)) if request is None else request
     if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_timeout(error.__cause__):
         return openai.APITimeoutError(request=request)
     if error.status is not None and error.status >= 400:

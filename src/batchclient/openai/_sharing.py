@@ -34,6 +34,7 @@ class Past(StrEnum):
     BODY = "a body that batchclient does not read"
     REFUSED = "an argument that batchclient refuses"
     TIMEOUT = "a timeout beyond the client's"
+    NO_TIMEOUT = "a timeout with a part that is no positive number"
     SUBCLASS = "a subclass that overrides how requests are sent"
     BLOCKING = "a blocking http_client"
     NO_CLIENT = "no batch client for these credentials and headers"

@@ -18,12 +18,12 @@ from openai._models import FinalRequestOptions
 from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.openai._batching import Batching, split_arguments
-from batchclient.openai._calls import RESPONSES, Planned, plan
+from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
 from batchclient.openai._identity import Identity
-from batchclient.openai._keys import keep, prepared
+from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
 from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
-from batchclient.openai._seams import WATCHED, is_watched, key_of, seams, take_watched
+from batchclient.openai._seams import is_watched, key_of, mark, seams, take_options
 from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.types import Reply
 
@@ -59,10 +59,9 @@ class OpenAI(openai.OpenAI):
         cls._may_share, cls._may_skip = seams(cls, OpenAI)
 
     def __init__(self, **arguments: Any) -> None:
-        is_copy = "_batching" in arguments
         theirs, self._batching = split_arguments(arguments)
         self._shares = self._batching.http_client is None
-        if not self._shares and not is_copy:
+        if not self._shares and self._batching.is_first:
             _log.warning(
                 "an http_client of your own is a blocking one: calls go through it one by one and share no requests"
             )
@@ -72,7 +71,10 @@ class OpenAI(openai.OpenAI):
 
     @property
     def batch_client(self) -> BatchClient | None:
-        """What the calls go through, for its statistics; it belongs to an event loop in the background. ``None`` where openai alone sends them."""
+        """As ``AsyncOpenAI.batch_client``, in an event loop in the background.
+
+        ``None`` with a blocking ``http_client``, too.
+        """
         if not self._shares:
             return None
         return self._batching.bridge().ask(self._batching.client, self._batching.identity(self, self.api_key))
@@ -91,32 +93,27 @@ class OpenAI(openai.OpenAI):
     ) -> Any:
         """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
         options = options or {}
-        watched = None
-        if path in PATHS:
-            if self.is_watched:
-                answer = planned = self._planned(path, body, options, more)
-                watched = None if isinstance(planned, Past) else (self, planned)
-            else:
-                answer = self.share(path, body, options, more, cast_to)
-                if not isinstance(answer, Past):
-                    return answer
-            if isinstance(answer, Past):
-                self._batching.sharing.passed(answer)
-        elif path == RESPONSES:
-            self._batching.sharing.passed(Past.RESPONSES)
         openais: Any = super().post
-        before = WATCHED.set(watched)
-        try:
-            return openais(path, cast_to=cast_to, body=body, options=options, **more)
-        finally:
-            WATCHED.reset(before)
+        if path == RESPONSES:
+            self._batching.sharing.passed(Past.RESPONSES)
+        elif path in PATHS and not self.is_watched:
+            answer = self.share(path, body, options, more, cast_to)
+            if not isinstance(answer, Past):
+                return answer
+            self._batching.sharing.passed(answer)
+            with asked(self):
+                return openais(path, cast_to=cast_to, body=body, options=options, **more)
+        return openais(path, cast_to=cast_to, body=body, options=options, **more)
 
     def share(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any) -> Any:
         """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        if self._batching.asks_for_key:
+            forget()
         planned = self._planned(path, body, options, more)
         if isinstance(planned, Past):
             return planned
-        reply = self._reply(planned, self._refresh_api_key() if self._batching.asks_for_key else self.api_key)
+        key = self._refresh_api_key() if self._batching.asks_for_key else self.api_key
+        reply = self._reply(planned, key)
         if isinstance(reply, Past):
             return reply
         if planned.raw is None:
@@ -128,7 +125,7 @@ class OpenAI(openai.OpenAI):
             return Past.BLOCKING
         return plan(self, path, body, options, more) if self._may_share else Past.SUBCLASS
 
-    def _reply(self, planned: Planned, key: str) -> Reply | Past:
+    def _reply(self, planned: Planned, key: str, request: Any = None) -> Reply | Past:
         planned.key = key
         # Here, and not in the loop's thread: by then other threads have set other things.
         identity = self._batching.identity(self, key)
@@ -138,7 +135,7 @@ class OpenAI(openai.OpenAI):
             # Called from within the event loop in the background.
             return Past.LOOP
         except BatchClientError as error:
-            raise error_of(self, planned, error) from error
+            raise error_of(self, planned, error, request) from error
         if not isinstance(reply, Past):
             self._batching.sharing.answered(reply, len(planned.calls.items))
         return reply
@@ -150,20 +147,34 @@ class OpenAI(openai.OpenAI):
         reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
         return Past.REFUSED if reply is None else reply
 
+    def _build_request(self, options: FinalRequestOptions, *, retries_taken: int = 0) -> Any:
+        """Build a request, and mark a watched call's. openai's ``_build_request``."""
+        request = super()._build_request(options, retries_taken=retries_taken)
+        if self.is_watched and not retries_taken:
+            mark(request, options)
+        return request
+
     def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
         """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
-        planned = take_watched(self)
-        if planned is not None:
-            reply = self._reply(planned, key_of(request) if self._batching.asks_for_key else self.api_key)
-            if not isinstance(reply, Past):
-                return response_of(self, planned, reply, request)
-            self._batching.sharing.passed(reply)
+        options = take_options(request)
+        if options is not None:
+            response = self._share_built(request, options, stream=stream)
+            if not isinstance(response, Past):
+                return response
+            self._batching.sharing.passed(response)
         return super()._send_request(request, stream=stream, **more)
+
+    def _share_built(self, request: Any, options: FinalRequestOptions, *, stream: bool) -> Any:
+        planned = self._planned(*post_of(self, options, request, stream=stream))
+        if isinstance(planned, Past):
+            return planned
+        reply = self._reply(planned, key_of(request), request)
+        return reply if isinstance(reply, Past) else response_of(self, planned, reply, request)
 
     def _refresh_api_key(self) -> str:
         """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
         provider = self._api_key_provider
-        return self.api_key if provider is None else keep(self, provider())
+        return self.api_key if provider is None else keep(self, take_asked(self) or provider())
 
     def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
         """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""
