@@ -19,6 +19,7 @@ venv=${BATCHCLIENT_OPENAI_OWN_VENV:-$root/.openai-own}
 version=$(sed -nE 's/^openai==([0-9.]+).*/\1/p' "$lock")
 folder=$root/.cache/openai-$version
 if [[ ! -d $folder ]]; then
+    mkdir -p "$root/.cache"
     made=$(mktemp -d "$root/.cache/openai-own.XXXXXX")
     trap 'rm -rf "$made"' EXIT
     # The lock's hashes hold for the archive, too.

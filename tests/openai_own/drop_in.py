@@ -10,13 +10,10 @@ import os
 import re
 from pathlib import Path
 
-import httpx
-import httpx2
 import openai
 import pytest
 
 import batchclient.openai
-from batchclient.integrations._over import client_over
 from stand_in import stand_in
 
 OPENAIS = os.environ.get("OPENAIS_OWN_CLASSES") == "1"
@@ -49,16 +46,6 @@ def pytest_load_initial_conftests(early_config):
     if not OPENAIS:
         openai.OpenAI = openai.Client = batchclient.openai.OpenAI
         openai.AsyncOpenAI = openai.AsyncClient = batchclient.openai.AsyncOpenAI
-
-
-@pytest.fixture(autouse=True)
-def shared_requests_are_mocked_too(request, monkeypatch):
-    """Their mock stands in openai's HTTP library; what is shared goes over ours, and is led there."""
-    if "respx2_mock" in request.fixturenames and not OPENAIS:
-        over = client_over(httpx2.AsyncHTTPTransport(), httpx2)._transport
-        monkeypatch.setattr(
-            httpx.AsyncHTTPTransport, "handle_async_request", lambda self, wire: over.handle_async_request(wire)
-        )
 
 
 @pytest.hookimpl(trylast=True)
