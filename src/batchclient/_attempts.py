@@ -87,13 +87,13 @@ class Attempts:
                 raise
             # A fault of ours, or of a user's transport, must not leave callers hanging.
             _log.exception("batch %d failed inside batchclient", batch.id)
-            failure = None
-            if batch.id not in over:
-                message = f"internal error: {type(error).__name__}"
-                failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
+            message = f"internal error: {type(error).__name__}"
+            failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         finally:
+            answered = batch.id in over
             over.discard(batch.id)
-        if failure is not None:
+        # What fails after the last answer, while the rest of the body is read or closed, is nobody's failure.
+        if failure is not None and not answered:
             self.end(batch, failure)
 
     def end(self, batch: Batch, failure: Failure, *, begun: bool = True) -> None:

@@ -106,7 +106,7 @@ class Exchanges:
             try:
                 return await self._exchange(batch, use)
             except ConnectionLost as error:
-                if not error.misdelivered:
+                if not error.misdelivered or batch.id in self.over:
                     raise
                 return await self._exchange(batch, use)
         except BatchClientError as error:

@@ -1,8 +1,9 @@
 """``BatchClient(transport=…)``: sending by one's own way."""
 
+import anyio
 import pytest
 
-from batchclient import BatchClient, ConfigError
+from batchclient import Backoff, BatchClient, ConfigError, ConnectionLost
 from tests.shell.scripted import ScriptedTransport, settle
 
 
@@ -58,3 +59,46 @@ async def test_two_ways_of_sending_are_refused():
         with pytest.raises(ConfigError, match="two ways") as caught:
             BatchClient("http://a/v1", http_client=own, transport=lambda url, headers: ScriptedTransport())
     assert caught.value.field == "transport"
+
+
+class Unclosable:
+    """A response in which something is raised while its reading ends."""
+
+    def __init__(self, response):
+        self.status, self.headers, self.aclose = response.status, {"content-type": "text/event-stream"}, response.aclose
+        self.all = response.chunks
+
+    async def chunks(self):
+        try:
+            yield b"".join([chunk async for chunk in self.all()])
+            await anyio.sleep(5.0)
+        finally:
+            raise RuntimeError("of the user's")
+
+
+async def test_what_is_raised_after_the_last_answer_is_no_failure(caplog):
+    class Transport(ScriptedTransport):
+        async def send(self, request, timeouts):
+            return Unclosable(await super().send(request, timeouts))
+
+    async with BatchClient(
+        "http://a/v1", model="m", dialect="vllm", transport=lambda url, headers: Transport()
+    ) as client:
+        answers = [await client.complete(f"p{number}", max_tokens=2000) for number in range(4)]
+        await anyio.sleep(1.0)
+        statistics = client.statistics()
+    assert [answer.text for answer in answers] == [f"<p{number}|0>" for number in range(4)]
+    assert (statistics.succeeded, statistics.failed, statistics.in_flight, statistics.retries) == (4, 0, 0, 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_transport_that_returns_no_response_is_told_so():
+    class Transport(ScriptedTransport):
+        async def send(self, request, timeouts):
+            return None
+
+    async with BatchClient(
+        "http://a/v1", model="m", transport=lambda url, headers: Transport(), retry=Backoff(max_attempts=1)
+    ) as client:
+        with pytest.raises(ConnectionLost, match="the transport returned a NoneType, which is no response"):
+            await client.complete("p", max_tokens=1)

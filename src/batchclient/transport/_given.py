@@ -1,11 +1,14 @@
-"""A user's own ``Transport``: what it raises against its contract is ours when it leaves here."""
+"""A user's own ``Transport``: what it raises against its contract while it sends or reads is ours when it leaves here.
+
+What ``aclose`` raises is passed on as it is: whoever closes the client may want to know of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from batchclient.errors import BatchClientError
+from batchclient.errors import BatchClientError, ConnectionLost
 from batchclient.transport import Timeouts, Transport, WireRequest, WireResponse
 from batchclient.transport._exceptions import cause_of, translated
 
@@ -28,11 +31,15 @@ class GivenTransport:
     async def send(self, request: WireRequest, timeouts: Timeouts) -> WireResponse:
         """Send a request; return once the headers of the response are there."""
         try:
-            return _GivenResponse(await self._transport.send(request, timeouts))
+            response = await self._transport.send(request, timeouts)
         except BatchClientError:
             raise
         except Exception as error:  # a transport is the user's code
             raise translated(error) from cause_of(error)
+        try:
+            return _GivenResponse(response)
+        except AttributeError as error:
+            raise ConnectionLost(f"the transport returned a {type(response).__name__}, which is no response") from error
 
     async def aclose(self) -> None:
         """Close every connection."""
