@@ -165,12 +165,14 @@ class ModelQuestion:
     async def _ask(self, number: int) -> None:
         try:
             await self._try()
-        except BatchClientError as error:
-            self.fail(error)
         except BaseException as error:  # a policy and a transport may be the user's code
-            failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
-            failed.__cause__ = error
-            self.fail(failed)
+            failed = error
+            if not isinstance(failed, BatchClientError):
+                failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
+                failed.__cause__ = error
+            # Of a question that was ended, the next may have begun: those that wait now wait for that.
+            if self._round == number:
+                self.fail(failed)
             if ends_task(error):
                 raise
         else:
@@ -178,7 +180,6 @@ class ModelQuestion:
                 if not waiter.done():
                     waiter.set_result(None)
         finally:
-            # Of a question that was ended, the next may have begun.
             if self._round == number:
                 self._stop = None
 

@@ -293,6 +293,21 @@ async def test_a_cancelled_caller_leaves_the_others_alone():
         assert [each.text for each in done] == ["<stays|0>"] * 2
 
 
+@pytest.mark.parametrize("how", ["timeout_s", "cancelled"])
+async def test_a_call_that_is_tried_again_at_once_has_a_question_of_its_own(how):
+    server = Server({"/models": "hangs"})
+    async with make(server) as client:
+        if how == "timeout_s":
+            with pytest.raises(DeadlineExceeded):
+                await client.complete("p", timeout_s=1.0)
+        else:
+            with anyio.move_on_after(1.0):
+                await client.complete("p")
+        server.about.pages = {"/models": models("m")}
+        assert (await client.complete("p", timeout_s=1.0)).text == "<p|0>"
+    assert server.about.asked == ["/models", "/models"]
+
+
 @pytest.mark.parametrize(("how", "error_type"), [("aclose", ClientClosed), ("abort", CallAborted)])
 async def test_ending_the_client_ends_those_that_wait(how, error_type):
     server = Server({"/models": "hangs"})
