@@ -168,7 +168,7 @@ PROTECTIONS = (
     Protection(
         "a deadline is kept wherever the call is",
         "src/batchclient/_core/scheduler.py",
-        "            self._endings.expire(expired, now)\n",
+        "            self._endings.expire(expired, now, paused=self._paused)\n",
         "            pass\n",
         "tests/playbook/test_deadlines.py::test_a_queued_call_ends_at_its_deadline_and_no_earlier",
     ),

@@ -87,6 +87,17 @@ def test_what_was_not_sent_is_not_counted_as_a_request(kind):
     assert (play.batches, play.list_sizes) == (2, {1: 1, 2: 1})
     play >> failed(a, kind) << ["reject a b: " + ("BadRequest" if kind is UNSUPPORTED else "ConnectFailed")]
     assert (play.batches, play.list_sizes) == (1, {1: 1})
+    assert play.alone == {"no company": 1}
+
+
+@pytest.mark.parametrize("kind", [UNSUPPORTED, FailureKind.NOT_SENT])
+def test_a_lone_call_that_was_not_sent_is_not_counted_as_one(kind):
+    play = Playbook(limit=4)
+    (a,) = calls("a")
+    play.submit(a) >> Woke() << ["send a"]
+    assert play.alone == {"no company": 1}
+    play >> failed(a, kind)
+    assert (play.batches, play.list_sizes, play.alone) == (0, {}, {})
 
 
 def test_one_that_is_away_does_not_count():

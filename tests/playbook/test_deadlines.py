@@ -80,6 +80,22 @@ def test_a_deadline_is_kept_while_the_client_is_paused():
     play.submit(a)
     assert play.wakes_at == 2.0
     play.at(2.0) >> Woke() << [f"reject a: {TOO_LATE}"]
+    # More time would not have helped it.
+    assert (
+        play.errors["a"].message
+        == "the call's timeout_s passed in the queue, where pause() held it back: 2 s in the queue"
+    )
+
+
+def test_a_call_that_waits_outside_is_told_of_the_pause_too():
+    play = Playbook(max_queued=1)
+    (a, b) = calls("a b", deadline=2.0)
+    play >> Paused() << []
+    play.submit(a, b)
+    play.at(2.0) >> Woke()
+    assert play.errors["b"].message == (
+        "the call's timeout_s passed while waiting for a place in the queue, which pause() held back: 2 s in the queue"
+    )
 
 
 def test_a_deadline_is_kept_while_the_endpoint_asks_for_rest():

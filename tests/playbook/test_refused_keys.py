@@ -4,6 +4,7 @@ import pytest
 
 from batchclient._core.messages import FailureKind, Submitted, Woke
 from batchclient.errors import AuthenticationFailed
+from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 NO = FailureKind.REFUSED
@@ -45,10 +46,12 @@ def test_the_error_says_that_another_call_was_refused():
     a, b, c = calls("a b c")
     play.submit(a, b, c) >> Woke() << ["send a"]
     play >> refused(a) << ["reject a: AuthenticationFailed", "send b"]
-    play.scheduler.handle(refused(b), play.now)
-    ((_, error),) = play.scheduler.commands()[1].errors
+    reply = Reply({"error": {"message": "not for: b's prompt"}})
+    play >> refused(b, reply=reply) << ["reject b: AuthenticationFailed", "reject c: AuthenticationFailed"]
+    error = play.errors["c"]
     assert "no (said to another call for the same model" in str(error)
     assert (error.status, error.attempt) == (401, 0)
+    assert (play.errors["b"].reply, error.reply) == (reply, None), "it may speak of b's prompt"
 
 
 def test_a_refusal_that_the_next_call_does_not_meet_was_that_calls_alone():

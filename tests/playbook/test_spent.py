@@ -8,6 +8,8 @@ from batchclient._core.messages import (
     EndpointAdded,
     FailureKind,
     HealthChanged,
+    Paused,
+    Resumed,
     Submitted,
     Woke,
 )
@@ -15,7 +17,8 @@ from batchclient._core.limits import FixedLimit
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.single_flight import SingleFlight
-from batchclient.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, QueueFull
+from batchclient.errors import ConnectFailed, ConnectionLost, DeadlineExceeded, QueueFull, ServerFault
+from batchclient.types import Reply
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 GONE = FailureKind.NOT_SENT
@@ -215,3 +218,37 @@ def test_a_server_that_joins_ends_nobodys_outage_but_calls_go_on():
     story.at(11.0) >> EndpointAdded(1, FixedLimit(1), "http://two:8000/v1")
     assert len(story.warned) == 1
     assert second.state.value == "in flight"
+
+
+def test_a_reply_to_one_caller_is_put_behind_no_others_error():
+    story, reply = Story(outage_patience_s=0.4), Reply({"error": {"message": "cannot serve: their prompt"}})
+    first, theirs, second, impatient = (calls(name, shape())[0] for name in ("first", "theirs", "second", "impatient"))
+    (late,) = calls("late", shape(), deadline=10.3)
+    story.submit(first) >> Woke() >> answered(first)
+    story.at(9.0).submit(theirs) >> Woke()
+    story.at(10.0).submit(second) >> Woke() >> failed(second, GONE)
+    story.submit(late, impatient)
+    story.at(10.2) >> failed(theirs, LOST, error=ServerFault, status=500, reply=reply)
+    story.at(10.3) >> Woke()
+    story.at(10.4) >> Woke()
+    assert story.errors["theirs"].reply == reply
+    others = story.errors["late"].__cause__, story.errors["impatient"]
+    assert [(type(each), each.status, each.reply) for each in others] == [(ServerFault, 500, None)] * 2
+
+
+def test_pauses_that_follow_each_other_are_counted_once():
+    play = Playbook(limit=8, max_list=8)
+    a, b, c, d = calls("a b c d", deadline=33.0)
+    (play >> Paused()).submit(a, b, c, d)
+    play.at(20.0) >> Resumed() << ["send a b c d"]
+    play >> failed(a, LOST, error=ServerFault, status=500, delay=1.0) << []
+    play.at(21.0) >> Woke() << ["send a b c d"]
+    play >> failed(a, LOST, error=ServerFault, status=500, delay=1.0) << ["send a"]
+    # The others wait ten seconds for the end of that one, and then a second to be tried again.
+    play.at(31.0) >> failed(a, LOST, delay=1.0) << []
+    play.at(32.0) >> Woke() << ["send b c d a"]
+    play.at(33.0) >> Woke()
+    assert play.errors["b"].message.startswith(
+        "the call's timeout_s passed while the server worked on it:"
+        " 20 s in the queue, 1 s in 3 attempts, 12 s between attempts"
+    )

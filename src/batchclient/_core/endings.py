@@ -46,6 +46,8 @@ def too_late(
     }.get(request.state, "in the queue")
     if held_by and request.state is RequestState.QUEUED:
         where += f", where {held_by} held it back"
+    elif held_by and request.state is RequestState.WAITING:
+        where += f", which {held_by} held back"
     spent = time_spent(request, outages, now, since)
     way_out = "" if held_by else _way_out(request, outages, now)
     message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
@@ -121,13 +123,17 @@ class Endings:
         if request.deadline is not None:
             self._deadlines.ended(1)
 
-    def expire(self, requests: list[Request], now: float) -> None:
+    def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
         """End calls whose deadlines have passed."""
-        holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
-        held_by = " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
-        if None in holds:
-            held_by = ""
+        held_by = self.held_by(now, paused=paused)
         self.end(requests, lambda request: self.too_late(request, now, held_by))
+
+    def held_by(self, now: float, *, paused: bool) -> str:
+        """What holds queued calls back on all endpoints; empty: nothing does."""
+        if paused:
+            return "pause()"
+        holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
+        return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
 
     def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
         """As the function of this name; a call has waited for the outages that there were."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,11 @@ class Failure:
         if self.kind is FailureKind.UNSUPPORTED:
             return True
         return self.kind is FailureKind.REFUSED and not (self.status is not None and 400 <= self.status < 500)
+
+    @property
+    def of_the_server(self) -> Failure:
+        """The same as others may be told it, whose requests did not fail: a reply belongs to the callers that it was sent to."""
+        return self if self.reply is None else replace(self, reply=None)
 
     def to_error(self, attempt: int) -> BatchClientError:
         """Make one caller's error; callers never share an exception object."""

@@ -96,7 +96,7 @@ class Fleet:
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now, failure)
         elif endpoint.outage is not None and not endpoint.health.in_use and sign is not Sign.NOTHING:
-            endpoint.outage.failure = failure
+            endpoint.outage.failure = failure.of_the_server
 
     def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
         """An endpoint that was failing has answered."""
@@ -217,10 +217,11 @@ class Fleet:
         elif failure is None:
             return ""
         elif outage is not None and is_open:
-            outage.seen, outage.failure = health.reason, failure
+            outage.seen, outage.failure = health.reason, failure.of_the_server
             return ""
         else:
             server = endpoint.name or f"endpoint {endpoint.id}"
+            failure = failure.of_the_server
             endpoint.outage = outage = ServerOutage(server, health.reason, health.failing_since, failure)
         return outage.sentence(now)
 

@@ -380,10 +380,7 @@ class Granting:
         shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
-        alone = ""
-        if size == 1:
-            alone = self._rule.alone(shape, endpoint, now) or "no company"
-            self._counters.alone[alone] += 1
+        alone = (self._rule.alone(shape, endpoint, now) or "no company") if size == 1 else ""
         prompt_tokens, oldest_at = 0, requests[0].queued_at
         for request in requests:
             request.state = _IN_FLIGHT
@@ -439,7 +436,7 @@ class Granting:
         batch.tokens_at_risk = prompt_tokens + size * expected
         if not group.failures:
             endpoint.budget.sent(batch.tokens_at_risk, size)
-        self._counters.send(size)
+        self._counters.send(size, alone)
         return batch
 
     def _tokens(self, request: Request) -> int:

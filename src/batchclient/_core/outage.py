@@ -73,7 +73,7 @@ class Outage:
             self.began_at = self.due = None
         elif self.began_at is not None or self._endpoints.known:
             if failure is not None and failure.kind in (FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED):
-                self._failure = failure
+                self._failure = failure.of_the_server
             if self.began_at is None:
                 self.began_at = now
                 self._look_at(now + self._patience_s, now)

@@ -96,7 +96,7 @@ class Resending:
             self._endings.fail(alive, event)
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
-            failure = replace(event.failure, message=message)
+            failure = replace(event.failure.of_the_server, message=message)
             subject = subject_of(shape)
             waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
             self._endings.end(waiting, lambda request: failure.to_error(request.attempts))

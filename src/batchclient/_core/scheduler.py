@@ -236,7 +236,7 @@ class Scheduler:
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of one that waits for a request's answer since then and whose deadline has passed."""
-        return self._endings.too_late(request, self._now, since=since)
+        return self._endings.too_late(request, self._now, self._endings.held_by(self._now, paused=self._paused), since)
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class Scheduler:
         endpoint = self._by_id[batch.endpoint]
         weight = batch.shape.weight
         del self._batches[batch.id]
-        self._counters.batch_failed(len(batch.requests), was_sent=failure.was_sent)
+        self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=failure.was_sent)
         left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
         alive = []
         for request in left:
@@ -467,7 +467,7 @@ class Scheduler:
             for request in expired:
                 if request.batch is not None:
                     request.batch.expired = True
-            self._endings.expire(expired, now)
+            self._endings.expire(expired, now, paused=self._paused)
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)

@@ -81,13 +81,13 @@ class Endured:
 
     Args:
         in_attempts_s, in_pauses_s: so long.
-        ended_at: when its last attempt ended.
+        paused_since: when its last attempt ended, or the last pause that was counted.
         failure: the last one that is anything to its caller; ``None``: there is none.
     """
 
     in_attempts_s: float = 0.0
     in_pauses_s: float = 0.0
-    ended_at: float = 0.0
+    paused_since: float = 0.0
     failure: Failure | None = None
 
 
@@ -99,16 +99,18 @@ def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, no
         if endured is None:
             request.endured = endured = Endured()
         endured.in_attempts_s += now - batch.sent_at
-        endured.ended_at = now
+        endured.paused_since = now
         if is_told:
             endured.failure = failure
 
 
 def note_pause(requests: Iterable[Request], now: float) -> None:
-    """The pause after the last attempt at some calls is over."""
+    """A pause after the last attempt at some calls is over; another may follow at once."""
     for request in requests:
-        if request.endured is not None:
-            request.endured.in_pauses_s += now - request.endured.ended_at
+        endured = request.endured
+        if endured is not None:
+            endured.in_pauses_s += now - endured.paused_since
+            endured.paused_since = now
 
 
 def time_spent(request: Request, outages: Iterable[ServerOutage], now: float, since: float | None = None) -> str:
@@ -154,7 +156,7 @@ def _parts(request: Request, now: float, since: float) -> tuple[float, float, fl
     if endured is not None:
         attempts, pauses = endured.in_attempts_s, endured.in_pauses_s
         if request.state is RequestState.BACKING_OFF:
-            pauses += now - endured.ended_at
+            pauses += now - endured.paused_since
     if request.batch is not None:
         attempts += now - request.batch.sent_at
     # One that joined another's generation came after a part of it.

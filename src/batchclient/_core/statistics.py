@@ -196,16 +196,17 @@ class Counters:
     list_sizes: Counter[int] = field(default_factory=Counter)
     alone: Counter[str] = field(default_factory=Counter)
 
-    def send(self, size: int) -> None:
-        """Count a request with so many prompts."""
-        self.batches += 1
-        self.list_sizes[size] += 1
+    def send(self, size: int, alone: str, change: int = 1) -> None:
+        """Count a request with so many prompts; ``alone``: why it has one, if it has."""
+        self.batches += change
+        self.list_sizes[size] += change
+        if alone:
+            self.alone[alone] += change
 
-    def batch_failed(self, size: int, *, was_sent: bool) -> None:
+    def batch_failed(self, size: int, alone: str, *, was_sent: bool) -> None:
         """A batch that was counted has failed: take it back if it was not sent after all."""
         if not was_sent:
-            self.batches -= 1
-            self.list_sizes[size] -= 1
+            self.send(size, alone, -1)
 
     def snapshot(
         self,
@@ -234,7 +235,7 @@ class Counters:
             retries_delayed=self.retries_delayed,
             splits=self.splits,
             list_sizes=dict(sorted((+self.list_sizes).items())),
-            alone=dict(self.alone),
+            alone=dict(+self.alone),
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             endpoints=endpoints,
