@@ -22,7 +22,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +37,7 @@ _T = TypeVar("_T")
 
 _GATHER_S = 0.001
 """How long the first call of a queue waits for others: some threads' worth of waking up, and little beside any answer."""
+_CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
 """How long the interpreter waits at its end for connections to close."""
 
@@ -120,7 +121,7 @@ class Bridge:
         if thread is None or self._closed:
             with self._lock:
                 if self._closed:
-                    raise ClientClosed("the client is closed; make a new one")
+                    raise ClientClosed(_CLOSED)
                 thread = self._thread
                 if thread is None:
                     # Kept before it is started: Ctrl-C may come while it is.
@@ -130,6 +131,7 @@ class Bridge:
                     except RuntimeError:
                         self._thread = None
                         raise
+        thread.check()
         return thread
 
     def _forget_parent(self) -> None:
@@ -187,6 +189,17 @@ class _LoopThread:
 
     # For other threads ---------------------------------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Refuse a call that comes after the end.
+
+        Raises:
+            BaseException: what ended the loop, if no thread was told.
+            ClientClosed: the loop has ended.
+        """
+        if self._over:
+            why, self._ended_by = self._ended_by, None
+            raise why or ClientClosed(_CLOSED)
+
     def do(self, call: Crossing, *, at_once: bool = False) -> Any:
         """Have a call made, and wait for its end.
 
@@ -220,7 +233,7 @@ class _LoopThread:
                 self._due = True
                 self._loop.call_soon_threadsafe(self._on_first)
         if self._over:
-            self._refuse_queue()
+            self._refuse(self._queued())
 
     def end(self) -> None:
         """End the loop soon. This may run anywhere, as a finalizer does."""
@@ -255,15 +268,14 @@ class _LoopThread:
             except (KeyboardInterrupt, SystemExit) as error:
                 self._ended_by = error
                 # At once: not what their calls make of it, and not that the client closes.
-                self._refuse(list(self._tasks.values()))
+                self._refuse([*self._tasks.values(), *self._queued()])
                 self._ending.set()
 
     def _end_loop(self) -> None:
         # Look-ups of names may still run in threads of the loop's; nobody waits for them.
         self._loop.close()
         self._over = True
-        self._refuse(list(self._tasks.values()))
-        self._refuse_queue()
+        self._refuse([*self._tasks.values(), *self._queued()])
 
     async def _serve(self) -> None:
         await self._ending.wait()
@@ -334,17 +346,21 @@ class _LoopThread:
         # Its thread may have been interrupted between queueing it and telling the loop, as all others rely on.
         self._drain()
 
-    def _refuse_queue(self) -> None:
+    def _queued(self) -> Iterator[Crossing]:
+        """Take out what is in the queue."""
         with suppress(IndexError):
             while True:
-                self._refuse([self._queue.popleft()])
+                yield self._queue.popleft()
 
-    def _refuse(self, calls: list[Crossing]) -> None:
+    def _refuse(self, calls: Iterable[Crossing]) -> None:
         why = self._ended_by
         for call in calls:
-            call.refuse(why)
-        if calls:
-            self._ended_by = None
+            if call.plain:
+                # It is asked again where no loop runs.
+                call.refuse(None)
+            else:
+                call.refuse(why)
+                self._ended_by = None
 
 
 def _end_all() -> None:

@@ -15,8 +15,9 @@ import anyio
 import pytest
 import trio
 
-from batchclient import ClientClosed, ConfigError, _bridge, _crossing
+from batchclient import ClientClosed, ConfigError, _bridge
 from batchclient._bridge import Bridge
+from batchclient._crossing import Crossing
 from tests.shell.test_loops import in_python
 
 NEVER_S = 3600.0
@@ -544,7 +545,7 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
 def test_what_is_still_queued_at_the_end_is_refused():
     bridge = Bridge(nothing)
     bridge.call(double, 1)
-    call = _crossing.Crossing(double, (1,), {})
+    call = Crossing(double, (1,), {})
     bridge._thread._queue.append(call)
     bridge.close()
     assert call.done.acquire(blocking=False)
@@ -657,13 +658,31 @@ def test_calls_and_close_at_the_same_time_end_all():
 def test_a_call_that_meets_a_loop_that_has_just_ended_is_refused():
     bridge = Bridge(nothing)
     bridge.call(double, 1)
-    bridge._begin_to_close().join()
-    # As a thread sees it that looked before.
-    bridge._closed = False
-    with pytest.raises(ClientClosed):
-        bridge.call(double, 1)
-    with pytest.raises(ClientClosed):
-        bridge.call_now(double, 1)
+    # As a thread has it that looked before.
+    thread = bridge._running()
+    bridge.close()
+    for at_once in (False, True):
+        with pytest.raises(ClientClosed):
+            thread.do(Crossing(double, (1,), {}), at_once=at_once)
+
+
+def test_what_ends_the_loop_is_told_to_those_in_its_queue_too():
+    queued = Crossing(double, (1,), {})
+
+    def leave():
+        raise SystemExit(3)
+
+    async def wait():
+        bridge._thread._queue.append(queued)
+        asyncio.get_running_loop().call_soon(leave)
+        await asyncio.sleep(NEVER_S)
+
+    with closing(Bridge(nothing)) as bridge:
+        with pytest.raises(SystemExit):
+            bridge.call(wait)
+        queued.done.acquire()
+        with pytest.raises(SystemExit):
+            queued.outcome()
 
 
 def test_a_bridge_that_is_dropped_ends_its_thread():
