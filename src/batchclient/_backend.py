@@ -78,6 +78,10 @@ class Backend(Protocol):
         """Let the event loop raise it in its next turn, out of nobody's task."""
         ...
 
+    def note_work(self) -> None:
+        """Calls were made: an event loop that ``raise_soon`` has ended runs again."""
+        ...
+
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None] | None:
         """Call when the event loop ends, or when what is returned is dropped in it; ``None`` where neither can be seen."""
         ...
@@ -104,7 +108,9 @@ class AsyncioBackend:
         self.now = self.loop.time
         self.waiter = self.loop.create_future
         self._ends = False
-        """Whether the loop was told to end."""
+        """Whether the loop was told to end, and has had no work since."""
+        self._ended = False
+        """Whether it has done so."""
 
     @staticmethod
     def wait(waiter: asyncio.Future[Any]) -> asyncio.Future[Any]:
@@ -140,12 +146,23 @@ class AsyncioBackend:
 
     def raise_soon(self, error: BaseException) -> None:
         """Ctrl-C and ``SystemExit`` end the loop's run; anything else goes to its exception handler."""
+        raise_now = _raise
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             if self._ends:
                 # A second one would break into what ``asyncio.run`` tidies up after the first.
                 return
             self._ends = True
-        self.loop.call_soon(_raise, error, context=self._context)
+            raise_now = self._end
+        self.loop.call_soon(raise_now, error, context=self._context)
+
+    def _end(self, error: BaseException) -> None:
+        self._ended = True
+        raise error
+
+    def note_work(self) -> None:
+        """What a user's function raises now ends another run of the loop."""
+        if self._ended:
+            self._ends = self._ended = False
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
         """Call when ``asyncio.run`` ends, or when what is returned is dropped while the loop runs."""
@@ -240,6 +257,9 @@ class TrioBackend:
             raise error
 
         self._context.run(self._nursery.start_soon, run)
+
+    def note_work(self) -> None:
+        """The nursery ends once."""
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """``async with`` is the end."""

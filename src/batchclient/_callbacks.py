@@ -6,7 +6,7 @@ Rules:
 - A function called in its caller's own task (``call_back``) raises anything else there.
 - A function called within a step of the runner (``Callbacks.guard``) raises nothing but an ``Exception``. An attempt
   must end and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the program one turn
-  later: the event loop raises them itself, as from any callback of its own.
+  later: the event loop raises them itself, as from any callback of its own. On trio they come out of ``async with``.
 - A transport is awaited, within a task of ours. What it raises is the call's failure, unless it ends the task (``ends_task``).
 """
 
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import anyio
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from batchclient._backend import Backend
     from batchclient.retry import RetryPolicy
 
-__all__ = ["Callbacks", "call_back", "ends_task"]
+__all__ = ["Callbacks", "call_back", "ends_task", "ends_unwrapped"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,6 +50,22 @@ def ends_task(error: BaseException) -> bool:
         return isinstance(error, anyio.get_cancelled_exc_class())
     task = asyncio.current_task()
     return isinstance(error, CancelledError) and (task is None or task.cancelling() > 0)
+
+
+@contextmanager
+def ends_unwrapped() -> Iterator[None]:
+    """Raise Ctrl-C and ``SystemExit`` as they are where a nursery raises nothing else: in a group they are an error to Python."""
+    end: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ends, others = group.split((KeyboardInterrupt, SystemExit))
+        if ends is None or others is not None:
+            raise
+        end = ends.exceptions[0]
+    if end is not None:
+        # Without the group, which would be shown as its context.
+        raise end from end.__cause__
 
 
 class Callbacks:

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from batchclient.config import Settings
 
-__all__ = ["Connections", "secrets_of", "shown"]
+__all__ = ["Connections", "shown"]
 
 _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
@@ -52,7 +52,6 @@ class Connections:
     ) -> None:
         self._settings = settings
         self._headers = _with_key(settings.headers, api_key)
-        self.secrets = secrets_of(self._headers, settings.base_url)
         self._http_client = http_client
         self._own_transport = _check_transport(transport, http_client)
         given = "transport" if transport is not None else "http_client" if http_client is not None else None
@@ -60,10 +59,21 @@ class Connections:
         self.detects = _may_detect(settings, given, dialect)
         if transport is None:
             _check_http_library(http_client, settings.http_backend)
-        if settings.trust_env and transport is None and http_client is None:
+        self._heeds_proxies = settings.trust_env and given is None
+        self.secrets = _secrets_of(self._headers) + self.secrets_for(settings.base_url)
+
+    def secrets_for(self, base_urls: Sequence[str]) -> tuple[str, ...]:
+        """What is secret on the way to some servers: what their URLs have after the ``?``, and the passwords of their proxies.
+
+        Raises:
+            ConfigError: the environment names a proxy that cannot be used.
+        """
+        secrets = _secrets_in(base_urls)
+        if self._heeds_proxies:
             from batchclient.transport._proxies import proxy_secrets
 
-            self.secrets += proxy_secrets(settings.base_url, settings.http_backend)
+            secrets += proxy_secrets(base_urls, self._settings.http_backend)
+        return secrets
 
     def for_calls(self, base_url: str) -> Transport:
         """Return what a server's calls go over."""
@@ -101,11 +111,21 @@ def shown(base_url: str) -> str:
     return base_url.partition("?")[0]
 
 
-def secrets_of(headers: Mapping[str, str], base_urls: Sequence[str]) -> tuple[str, ...]:
-    """The keys among the headers, and what URLs have after their ``?``: what a server may say back to us and nobody may see."""
-    values = [value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS)]
+def _secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys among the headers: what a server may say back to us and nobody may see."""
+    return _with_last_words(value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS))
+
+
+def _secrets_in(base_urls: Sequence[str]) -> tuple[str, ...]:
+    """What URLs have after their ``?``, likewise."""
     queries = [url.partition("?")[2] for url in base_urls]
-    values += [form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))]
+    return _with_last_words(
+        form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))
+    )
+
+
+def _with_last_words(values: Iterable[str]) -> tuple[str, ...]:
+    # Of ``Bearer …`` the last alone is the key.
     return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
 
 

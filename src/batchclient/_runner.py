@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from batchclient._announcer import Announcer
 from batchclient._attempts import CANCELLED, Attempts
 from batchclient._backend import Backend, Cancellable
 from batchclient._core.health import HealthState
@@ -124,9 +125,8 @@ class Runner:
         self._tasks = Tasks(backend.spawn)
         exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell)
         self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
-        self._on_adjustment = on_adjustment
+        self._announcer = Announcer(on_adjustment)
         self._flush_due = False
-        self._said: set[str] = set()
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
         self._readers: dict[int, Callable[[], None]] = {}
@@ -134,7 +134,8 @@ class Runner:
         self.waited_for: list[object] = []
         """Maps that somebody waits for a row of: perhaps nothing else holds them, nor the tasks that wait."""
         self._drained = anyio.Event()
-        self._over = False
+        self.over = False
+        """Whether nothing is left of it."""
         self.watches_stalls = False
         """Whether a limit rests on how long answers take."""
         self._stalls = StallWatch(backend, self._on_stall)
@@ -182,6 +183,7 @@ class Runner:
             self._execute(commands)
         if not self._flush_due:
             self._flush_due = True
+            self.backend.note_work()
             self.backend.call_soon(self._flush)
 
     def leave(self, request: Request) -> None:
@@ -246,6 +248,10 @@ class Runner:
         """Cut these out of every server's messages, too."""
         self._servers.hide(secrets)
 
+    def has_endpoint(self, number: int) -> bool:
+        """Whether an endpoint is served, or leaves and is not yet closed."""
+        return number in self._transports
+
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:
         """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
 
@@ -273,8 +279,12 @@ class Runner:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every call, wait for the connections to close, stop. If it is cancelled, the next call goes on with it."""
-        if self._over:
+        """End every call, wait for the connections to close, stop. If it is cancelled, the next call goes on with it.
+
+        Raises:
+            Exception: a user's transport failed to close; everything else is closed.
+        """
+        if self.over:
             return
         if not self.ended:
             self.ended = True
@@ -290,17 +300,24 @@ class Runner:
             self._tasks.cancel_the_rest()
         with anyio.CancelScope(shield=True):
             await self._tasks.over()
-            # Whatever one of them raises, the others are closed.
-            async with AsyncExitStack() as closing:
-                # A task that was cancelled before its first step is over in the next turn.
-                closing.push_async_callback(anyio.lowlevel.checkpoint)
-                for transport in self._transports.values():
-                    closing.push_async_callback(transport.aclose)
-                if self._feedback is not None:
-                    closing.push_async_callback(self._feedback.aclose)
-                if self._detection is not None:
-                    closing.push_async_callback(self._detection.aclose)
-        self._over = True
+            try:
+                await self._close_connections()
+            except Exception:
+                # Each was closed, as far as it can be: there is nothing to go on with.
+                self.over = True
+                raise
+        self.over = True
+
+    async def _close_connections(self) -> None:
+        # Whatever one of them raises, the others are closed.
+        async with AsyncExitStack() as closing:
+            # A task that was cancelled before its first step is over in the next turn.
+            closing.push_async_callback(anyio.lowlevel.checkpoint)
+            holders: list[Transport | Feedback | Detection | None]
+            holders = [*self._transports.values(), self._feedback, self._detection]
+            for holder in holders:
+                if holder is not None:
+                    closing.push_async_callback(holder.aclose)
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
         """Start a task that reads a map's documents, or a server's page.
@@ -384,32 +401,13 @@ class Runner:
                 case Drained():
                     self._drained.set()
                 case Adjusted(adjustment):
-                    self._tell_adjustment(adjustment)
+                    self._announcer.adjusted(adjustment)
                 case EndpointGone(endpoint):
                     self._gone[endpoint].set()
-                case HealthChanged(endpoint, name, state, reason, outage):
-                    _log.info("endpoint %d (%s) is %s: %s", endpoint, name, state, reason)
-                    if outage:
-                        _log.warning("%s", outage)
-                    if state == HealthState.RECOVERING.value and self._detection is not None:
-                        self._detection.ask_again(endpoint)
-
-    def _tell_adjustment(self, adjustment: Adjustment) -> None:
-        _log.debug(
-            "endpoint %d: %s %d -> %d: %s",
-            adjustment.endpoint,
-            adjustment.setting,
-            adjustment.old,
-            adjustment.new,
-            adjustment.reason,
-        )
-        if self._on_adjustment is not None:
-            try:
-                self._on_adjustment(adjustment)
-            except Exception:  # the hook is the user's code
-                if "hook" not in self._said:
-                    self._said.add("hook")
-                    _log.exception("on_adjustment failed; this is said once")
+                case HealthChanged():
+                    self._announcer.health_changed(command)
+                    if command.state == HealthState.RECOVERING.value and self._detection is not None:
+                        self._detection.ask_again(command.endpoint)
 
     def _abort(self, batch: Batch) -> None:
         if self._tasks.cancel(batch.id):

@@ -8,12 +8,12 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchclient._callbacks import Callbacks
 from batchclient._calls import CallMaker
-from batchclient._connections import secrets_of, shown
+from batchclient._connections import shown
 from batchclient._control import make_limit
 from batchclient._core.limits import LimitControl, Turn
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
@@ -43,6 +43,7 @@ class SteeringMethods:
     _make_transport: Callable[[str], Transport]
     _make_metrics_transport: Callable[[str], Transport]
     _make_detection_transport: Callable[[str], Transport]
+    _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
     _asks_for_load: bool
     _detects: bool
     _closed: bool
@@ -106,7 +107,8 @@ class SteeringMethods:
             base_url: as for the client.
 
         Raises:
-            ConfigError: the URL is wrong, or one of the client's already; or another running event loop uses the client.
+            ConfigError: the URL is wrong, or one of the client's already; the environment's proxy for it cannot be used; or
+                another running event loop uses the client.
             ClientClosed: the client is closed.
         """
         if self._closed:
@@ -117,7 +119,7 @@ class SteeringMethods:
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
-        secrets = secrets_of({}, [url])
+        secrets = self._secrets_for([url])
         self._dialects.secrets += secrets
         number = 0
         if runner is not None:
@@ -166,9 +168,12 @@ class SteeringMethods:
                 served = ", ".join(shown(one) for one, _ in self._endpoints)
                 raise ConfigError(f"the URL is none of the client's servers, which are {served}", field="base_url")
         if runner is not None:
-            await runner.remove_endpoint(entry[1], drain=drain)
-            if entry in self._leaving:
-                self._leaving.remove(entry)
+            try:
+                await runner.remove_endpoint(entry[1], drain=drain)
+            finally:
+                # One whose connections failed to close has left, too; where this was cancelled, calls may be left there.
+                if entry in self._leaving and not runner.has_endpoint(entry[1]):
+                    self._leaving.remove(entry)
 
     def abort(self) -> None:
         """End every call now with ``CallAborted`` and close their connections; the client stays open."""

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from batchclient._backend import AsyncioBackend, Backend, TrioBackend
-from batchclient._callbacks import Callbacks
+from batchclient._callbacks import Callbacks, ends_unwrapped
 from batchclient._calls import CallMaker
 from batchclient._connections import Connections, shown
 from batchclient._core.limits import Turn
@@ -194,6 +194,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         self._make_detection_transport = connections.for_detection
         self._asks_for_load = connections.asks_for_load
         self._detects = connections.detects
+        self._secrets_for = connections.secrets_for
         self._dialects = DialectChoice(dialect, connections.secrets)
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
@@ -236,16 +237,20 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         runner = self._runner
         if runner is not None and runner.backend.is_current():
             runner.tell(Resumed())
-            await runner.drain()
-            await self._let_go()
+            try:
+                await runner.drain()
+            finally:
+                await self._let_go(runner)
 
     async def aclose(self) -> None:
         """End every call now with ``ClientClosed`` and close every connection of our own."""
         self._closed = True
         runner = self._runner
         if runner is not None and runner.backend.is_current():
-            await runner.aclose()
-            await self._let_go()
+            try:
+                await runner.aclose()
+            finally:
+                await self._let_go(runner)
 
     async def __aenter__(self) -> BatchClient:
         if self._closed:
@@ -274,7 +279,8 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         finally:
             nursery, self._nursery = self._nursery, None
             if nursery is not None:
-                await nursery.__aexit__(None, None, None)
+                with ends_unwrapped():
+                    await nursery.__aexit__(None, None, None)
 
     def __del__(self, _warn: Any = warnings.warn) -> None:
         runner = getattr(self, "_runner", None)
@@ -345,9 +351,10 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         core = Scheduler(settings, [self._make_limit() for _ in names], names)
         return SingleFlight(core) if self._settings.single_flight else core
 
-    async def _let_go(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
+    async def _let_go(self, runner: Runner) -> None:
+        # Where closing was cancelled, the end of the event loop goes on with it.
+        if runner.over and self._keeper is not None:
+            keeper, self._keeper = self._keeper, None
             await keeper.aclose()
 
     def _forget_parent(self) -> None:

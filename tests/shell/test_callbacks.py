@@ -1,6 +1,7 @@
 """The user's functions raise: every call ends, nothing hangs, and what ends a program reaches it."""
 
 import asyncio
+from contextlib import closing, suppress
 
 import anyio
 import pytest
@@ -8,8 +9,8 @@ import trio
 import trio.testing
 from pydantic import BaseModel, field_validator
 
-from batchclient import BatchClient, BatchClientError, ConnectFailed, ServerFault
-from tests.shell.clocks import run
+from batchclient import BatchClient, BatchClientError, ClientClosed, ConnectFailed, ServerFault
+from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
 
@@ -83,6 +84,20 @@ def test_what_ends_a_program_ends_it(name, error):
     assert caught.value is error
 
 
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+def test_it_ends_each_run_of_a_loop_that_goes_on(error):
+    async def call():
+        with suppress(BatchClientError):
+            await client.complete("p", max_tokens=1)
+
+    with closing(VirtualLoop()) as loop:
+        client = make("retry", Raising(error))
+        for _ in range(3):
+            with pytest.raises(type(error)):
+                loop.run_until_complete(call())
+        loop.run_until_complete(client.aclose())
+
+
 @pytest.mark.parametrize("name", IN_A_STEP)
 @pytest.mark.parametrize("raised", [asyncio.CancelledError(), Own()], ids=repr)
 def test_a_call_has_its_own_end_and_nobody_is_cancelled(name, raised, caplog):
@@ -122,7 +137,10 @@ def test_on_trio_it_comes_out_of_the_nursery(name, error):
 
     with pytest.raises(BaseException) as caught:  # noqa: PT011
         trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert error in leaves(caught.value)
+    if isinstance(error, Own):
+        assert error in leaves(caught.value)
+    else:
+        assert caught.value is error, "in a group it would be an error to Python"
 
 
 def leaves(error):
@@ -139,6 +157,16 @@ def test_it_reaches_the_thread_that_waits(name, raised):
             client.pin(3)
             client.complete("p", max_tokens=1)
         assert caught.value is raised
+
+
+def test_a_thread_that_calls_after_the_end_is_told_that_the_client_is_closed():
+    with make_sync(ScriptedTransport(busy()), retry=Raising(SystemExit(3))) as client:
+        with pytest.raises(SystemExit):
+            client.complete("p", max_tokens=1)
+        assert client.statistics().failed == 1, "it waits for the end"
+        for _ in range(2):
+            with pytest.raises(ClientClosed, match="the client is closed; make a new one"):
+                client.complete("p", max_tokens=1)
 
 
 def test_a_policy_that_exits_while_the_server_is_asked_for_its_model():
@@ -191,7 +219,8 @@ def test_a_prompt_function_that_raises_leaves_no_map_waiting(raised):
         assert [str(each) for each in run(main)] == ["prompt raised CancelledError"] * 3
 
 
-def test_a_transport_that_does_not_close_keeps_none_open():
+@pytest.mark.parametrize("end", ["aclose", "drain"])
+def test_a_transport_that_does_not_close_keeps_none_open(end):
     """Its error is the caller's to see; the others are closed all the same."""
     broken, good = ScriptedTransport(), ScriptedTransport()
     broken.aclose = Raising(OSError("busy"))
@@ -201,12 +230,13 @@ def test_a_transport_that_does_not_close_keeps_none_open():
         client._make_transport = {"http://a/v1": broken, "http://b/v1": good}.__getitem__
         await client.complete("p")
         with pytest.raises(OSError, match="busy"):
-            await client.aclose()
+            await getattr(client, end)()
         assert good.closed == 1
-        broken.aclose = good.aclose
         await client.aclose()
+        assert (broken.aclose.called, good.closed) == (1, 1), "nothing is left to be closed"
 
     run(main)
+    assert broken.aclose.called == 1, "by the loop's end either"
 
 
 @pytest.mark.parametrize("model", ["m", None])

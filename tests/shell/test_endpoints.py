@@ -281,6 +281,21 @@ async def test_a_server_can_be_removed_and_added_again():
     assert one.prompts == [["a"], ["b"]]
 
 
+async def test_a_removed_server_whose_connections_do_not_close_is_gone_all_the_same():
+    one = ScriptedTransport()
+
+    async def fail():
+        raise OSError("busy")
+
+    one.aclose = fail
+    async with make_scripted(one=one, two=ScriptedTransport()) as client:
+        await client.complete("a")
+        with pytest.raises(OSError, match="busy"):
+            await client.remove_endpoint("http://one/v1")
+        with pytest.raises(ConfigError, match="none of the client's servers"):
+            await client.remove_endpoint("http://one/v1")
+
+
 async def test_servers_may_come_and_go_before_the_first_call():
     one, two, three = ScriptedTransport(), ScriptedTransport(), ScriptedTransport()
     client = make_scripted(one=one, two=two, three=three)

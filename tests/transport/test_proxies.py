@@ -101,7 +101,7 @@ async def as_proxy(heard, reader, writer, server):
     ("no_proxy", "proxied"),
     [("", True), ("other,*", False), ("127.0.0.0/8", False), ("127.0.0.1:{port}", False), ("127.0.0.1:1", True)],
 )
-async def test_both_backends_obey(no_proxy, proxied, backend, environment):
+async def test_every_backend_obeys(no_proxy, proxied, backend, environment):
     async with RawServer(as_proxy) as proxy, RawServer() as server:
         environment(http_proxy=f"127.0.0.1:{proxy.port}", no_proxy=no_proxy.format(port=server.port))
         async with BatchClient(
@@ -139,6 +139,30 @@ async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(b
     assert said == {f"Basic {credentials}"}
     logged = "\n".join(one.getMessage() for one in caplog.records if one.name.startswith("batchclient"))
     assert not [secret for secret in ("canary", credentials) if secret in logged]
+
+
+async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment):
+    async def say_it_back(heard, reader, writer, server):
+        writer.write(response(SECRET.encode(), "400 no"))
+
+    async with RawServer(say_it_back) as proxy:
+        environment(http_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}", no_proxy="direct.test")
+        async with BatchClient(
+            "http://direct.test/v1", model="m", trust_env=True, detect=False, server_metrics=False
+        ) as client:
+            client.add_endpoint("http://server.test/v1")
+            await client.remove_endpoint("http://direct.test/v1")
+            with pytest.raises(BatchClientError, match=r"\[key\]") as caught:
+                await client.complete("p")
+    assert SECRET not in str(caught.value)
+
+
+def test_a_server_whose_proxy_cannot_be_used_is_not_added(environment):
+    client = BatchClient("https://direct.test/v1", model="m", trust_env=True)
+    environment(http_proxy=f"ftp://{SECRET}/")
+    with pytest.raises(ConfigError, match="HTTP_PROXY"):
+        client.add_endpoint("http://server.test/v1")
+    assert "server.test" not in repr(client)
 
 
 @pytest.mark.parametrize(
