@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["SLICE_S", "read_documents", "stop_reading"]
 
 SLICE_S = 0.004
-"""How long documents are read, or rows handed out, before the event loop has a turn."""
+"""How long documents are checked or read, or rows handed out, before the event loop has a turn."""
 
 
 async def read_documents(source: AsyncIterable[Any], owner: weakref.ref[Map], clock: Callable[[], float]) -> None:

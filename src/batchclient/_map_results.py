@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from batchclient._map_reader import SLICE_S
+from batchclient._unfrozen import now
 from batchclient._unsendable import lone_surrogate
 from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError
 from batchclient.templates import make_prompt
@@ -24,7 +26,6 @@ _SHOWN = 3
 """Failures that a message describes; the others are counted."""
 _LONGEST_SHOWN = 200
 """Characters of each."""
-_CHECKED_AT_ONCE = 256
 
 
 def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
@@ -35,9 +36,11 @@ def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
     """
     fill = make_prompt(template)
     faults = _Failures()
+    turn_ends = now() + SLICE_S
     for place, document in enumerate(documents):
-        if place % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
+        if now() >= turn_ends:
             yield
+            turn_ends = now() + SLICE_S
         fault = _fault(fill, document)
         if fault is not None:
             faults.add(place, fault)

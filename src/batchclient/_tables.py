@@ -25,7 +25,8 @@ def missing(value: Any) -> str | None:
     if called is not None:
         return called
     try:
-        if getattr(value, "is_valid", True) is False:  # a scalar of pyarrow's
+        # Of others' classes such an attribute may mean anything.
+        if type(value).__module__.partition(".")[0] == "pyarrow" and getattr(value, "is_valid", True) is False:
             return "null"
         if value == value:  # noqa: PLR0124  # NaN is not
             return None
