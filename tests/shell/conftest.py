@@ -16,7 +16,7 @@ import trio.testing
 from tests.shell.clocks import VirtualLoop
 
 LONGEST_COMPUTING_S = 30.0
-LONGEST_WAITING_S = 300.0
+LONGEST_WAITING_S = 90.0
 LONGEST_VIRTUAL_S = 1e6
 """What hangs in virtual time is there at once; this end also cancels what a client holds."""
 
