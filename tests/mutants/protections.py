@@ -450,6 +450,20 @@ PROTECTIONS = (
         "tests/unit/limits/test_search.py::test_nothing_is_tried_in_the_first_ten_seconds",
     ),
     Protection(
+        "where a stream sends an event per token lists that end together go plain",
+        "src/batchclient/_core/batching.py",
+        "            together = together or self._end_together(",
+        "            together = together and self._end_together(",
+        "tests/playbook/test_lists.py::test_where_a_stream_sends_an_event_per_token_lists_that_end_together_go_plain",
+    ),
+    Protection(
+        "a verdict beyond doubt waits for no calm",
+        "src/batchclient/_core/limits/search.py",
+        "(LOSS if window.shared > SHARED else _ERROR) and not clear",
+        "(LOSS if window.shared > SHARED else _ERROR)",
+        "tests/unit/limits/test_search.py::test_a_verdict_that_is_beyond_doubt_waits_for_no_calm",
+    ),
+    Protection(
         "of a limit that is not used nothing is learnt",
         "src/batchclient/_core/limits/search.py",
         "        if not used or (noisy and error > LOSS):\n",

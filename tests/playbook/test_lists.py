@@ -68,9 +68,9 @@ def test_a_batch_is_streamed_unless_its_members_finish_together():
     assert play.last.streamed
 
 
-def _two_lists(*, tokens, events, max_output_tokens=64):
+def _two_lists(*, tokens, events, max_output_tokens=64, **settings):
     """Two lists of two, of which the first is streamed and answered with so many tokens and events for each."""
-    play, of = Playbook(limit=64), shape(max_output_tokens=max_output_tokens)
+    play, of = Playbook(limit=64, **settings), shape(max_output_tokens=max_output_tokens)
     a, b, c, d = calls("a b c d", of)
     play.submit(a, b) >> Woke() << ["send a b"]
     assert play.last.streamed
@@ -90,6 +90,7 @@ def test_where_a_stream_sends_an_event_per_token_lists_that_end_together_go_plai
         ("two events", {"tokens": 64, "events": 2}),
         ("answers of other lengths", {"tokens": 20, "events": 20}),
         ("too short to tell", {"tokens": 7, "events": 7, "max_output_tokens": 8}),
+        ("an objective of first tokens", {"tokens": 64, "events": 64, "watches_first_tokens": True}),
         ("a long silence", {"tokens": 129, "events": 129, "max_output_tokens": 129}),
     ],
 )

@@ -137,7 +137,7 @@ class BatchingRule:
             return False
         most = shape.max_output_tokens
         together = most is not None and most <= self._settings.plain_up_to_tokens
-        if size > 1 and endpoint.can(shape.kind).event_per_token:
+        if size > 1 and endpoint.can(shape.kind).event_per_token and not self._settings.watches_first_tokens:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):
             # Its caller wants every piece; or: a plain list cannot both echo and count tokens (see the dialect).

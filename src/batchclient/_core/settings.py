@@ -24,6 +24,7 @@ class SchedulerSettings:
         raise_when_full: reject calls over ``max_queued`` instead.
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly.
+        watches_first_tokens: whether an objective needs the times of first tokens, which plain lists do not tell.
         plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; four times as much if
             their answers were seen to end together, at ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         requests_per_minute: per endpoint; ``None``: any number.
@@ -50,6 +51,7 @@ class SchedulerSettings:
     plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
     plain_lists_up_to_tokens: int = 32
+    watches_first_tokens: bool = False
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     length_reach: int | None = None
