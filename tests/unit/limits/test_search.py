@@ -191,6 +191,37 @@ def test_where_calls_share_prefixes_it_comes_down_to_what_the_cache_holds():
     assert loop.limit.limit >= 16
 
 
+def of_48_conversations(**about):
+    loop = Loop(Search(256, 256, 1024), lambda load: max(0.3, load / (100.0 if load <= 32 else 20.0)), **about)
+    loop.at_most = 48
+    return loop
+
+
+def test_a_limit_that_is_not_used_comes_down_where_conversations_do_not_fit_the_cache():
+    """48 are in flight all the time: no limit from 48 up shows that the cache holds 32."""
+    assert 16 <= of_48_conversations(shared=0.9).run(300.0) <= 32
+
+
+def test_a_limit_that_is_not_used_stays_where_calls_share_no_prefixes():
+    assert of_48_conversations(shared=0.1).run(300.0) == 256
+
+
+def test_a_limit_that_is_not_used_stays_where_few_are_in_flight():
+    loop = of_48_conversations(shared=0.9)
+    loop.at_most = 32
+    assert loop.run(300.0) == 256
+    assert not loop.changes
+
+
+def test_where_it_costs_throughput_fewer_conversations_are_not_kept():
+    loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9, at_most=48)
+    assert loop.run(600.0) == 256
+    lower = sum(
+        later - earlier for (earlier, limit, _), (later, _, _) in itertools.pairwise(loop.changes) if limit < 256
+    )
+    assert lower / 600.0 < 0.05
+
+
 def test_where_it_costs_throughput_sharing_prefixes_lowers_nothing():
     loop = Loop(Search(256, 256, 1024), full_at(256), shared=0.9)
     assert loop.run(600.0) >= 256

@@ -8,9 +8,10 @@ Rules (the design's, ``docs/explanation/limits.md`` has them for users):
   Half is tried where calls share prefixes (a cache that holds too few of them shows in no queue), and where more brought no more.
 - More is tried where nothing speaks for less: 1.4 times.
 - What did not pay is silent for a minute, then two, up to fifteen; until another server is there, or prompts or outputs are twice or half as long.
-- Nothing is tried in the first ten seconds of a job, nor where the limit is not used, nor where a window would have to be longer than a minute
-  (or a tenth of the job so far) to tell a tenth from noise. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back;
-  from the second such end in a row on its reason is silent, too. Where the wait itself is the harm, a lower limit needs no second look.
+- Nothing is tried in the first ten seconds of a job, nor where a window would have to be longer than a minute (or a tenth of the job so far) to
+  tell a tenth from noise; nor where the limit is not used, unless over 32 calls that share prefixes are in flight all the time: a cache may hold
+  fewer. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back; from the second such end in a row on its reason is
+  silent, too. Where the wait itself is the harm, a lower limit needs no second look.
 """
 
 from __future__ import annotations
@@ -232,7 +233,8 @@ class Search(Limit):
             return None
         self._window = Window(now)
         used = window.peak >= USED_RATIO * self.limit or window.peak + window.heaviest > self.limit
-        if not used or (noisy and error > LOSS):
+        steady = window.shared > SHARED and window.load > max((1 - LOSS) * window.peak, START // 2)
+        if not (used or steady) or (noisy and error > LOSS):
             return self._end_trial(now)
         return self._consider(window, now) if self._trial is None else self._judge(self._trial, window, now)
 
@@ -274,18 +276,17 @@ class Search(Limit):
     def _less(self, window: Window, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
         """The lowest limit that something speaks for, what that is, and in words."""
         said: list[tuple[float, str, str]] = []
-        waits = self._queue.ours(now)
-        if waits:
+        if waits := self._queue.ours(now):
             served = max(1.0, window.load - waits)
             said.append((served, "queue", f"{waits:.0f} calls waited in the server all the time"))
         waiting = window.waiting(self._least_first_s)
         if waiting > _WAITING_SHARE:
             served = max(1.0, window.load * (1 - waiting), 0.0 if trusted else window.load / 2)
-            why = f"calls spent {waiting:.0%} of their time waiting for a first token"
-            said.append((served, "wait", why))
+            said.append((served, "wait", f"calls spent {waiting:.0%} of their time waiting for a first token"))
         lower = [(math.ceil(load + max(1.0, _MARGIN * load)), reason, why) for load, reason, why in said]
         if self.limit > 1 and window.shared > SHARED:
-            lower.append((self.limit // 2, "half", "calls share prefixes: fewer may fit the server's cache"))
+            half = min(self.limit, window.peak) // 2
+            lower.append((half, "half", "calls share prefixes: fewer may fit the server's cache"))
         elif self.limit > 1 and self._flat:
             lower.append((self.limit // 2, "half", "more at once brought no more"))
         # A smaller step would be lost in the noise.
@@ -295,7 +296,7 @@ class Search(Limit):
         return min((one for one in lower if one[0] <= most and not self._silences[one[1]].lasts(now)), default=None)
 
     def _more(self, window: Window, now: float) -> tuple[int, str, str] | None:
-        if self.limit >= self._most or self._silences["more"].lasts(now):
+        if self.limit >= self._most or window.peak < USED_RATIO * self.limit or self._silences["more"].lasts(now):
             return None
         waits = window.waiting(self._least_first_s) > _WAITING_SHARE and not self._silences["wait"].lasts(now)
         if waits or (self._queue.ours(now) and not self._silences["queue"].lasts(now)):
@@ -309,8 +310,7 @@ class Search(Limit):
         if window.times_as_long(trial.before) > _ALIKE or not trial.shows(window):
             return self._end_trial(now)
         if trial.again:
-            holds = trial.confirms(window)
-            return self._conclude(trial, trial.kept if holds else trial.first, now)
+            return self._conclude(trial, trial.kept if trial.confirms(window) else trial.first, now)
         verdict = trial.judge(window)
         if verdict is Verdict.PERHAPS and trial.other // 2 >= window.heaviest:
             trial.other //= 2
