@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="a window")
     parser.add_argument("--warm-s", type=float, default=2.0, help="before a window")
     parser.add_argument(
-        "--search-s", type=float, default=20.0, help="the default client's search before its first window"
+        "--search-s", type=float, default=60.0, help="the default client's search before its first window"
     )
     parser.add_argument("--repetitions", type=int, default=5, help="windows of each arm")
     parser.add_argument(
