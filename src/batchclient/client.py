@@ -95,8 +95,6 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
         group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each other, so that the server's prefix
             cache serves them; with ``order="fcfs"``.
-        warm_prefixes: let one of those calls go ahead, and the others wait for its answer, a second at most: for bulk work on servers that
-            keep a prefix only once it has been computed. Of no use on vLLM.
         send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
         tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
         batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``;
@@ -159,7 +157,6 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,
-        warm_prefixes: bool | None = None,
         send_priority: bool | None = None,
         tenant_weights: Mapping[str, float] | None = None,
         batch_size: Callable[[int], int] | None = None,

@@ -95,7 +95,6 @@ class Settings(BaseModel):
     order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
     aging_s: PositiveSeconds = 300.0
     group_prefixes: Annotated[bool, Field(strict=True)] = True
-    warm_prefixes: Annotated[bool, Field(strict=True)] = False
     send_priority: Annotated[bool, Field(strict=True)] = False
     tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]] = Field(
         default_factory=dict
@@ -214,7 +213,6 @@ class Settings(BaseModel):
             order=self.order,
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,
-            warm_prefixes=self.warm_prefixes,
             tenant_weights=self.tenant_weights,
             length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if batch_size is None else BatchSize(batch_size),
@@ -331,13 +329,10 @@ def _in_agreement(settings: Settings, given: Mapping[str, Any]) -> Settings:
         else:
             message, name = f"at most max_limit, which is {settings.max_limit}; give a higher one, too", "initial_limit"
         raise ConfigError(f"{name}: {message}", field=name)
-    for name in ("group_prefixes", "warm_prefixes"):
-        if not given.get(name):
-            continue
+    if given.get("group_prefixes"):
+        name = "group_prefixes"
         if settings.order != "fcfs":
             raise ConfigError(f"{name}: it needs order='fcfs', and order is {settings.order!r}", field=name)
-        if not settings.group_prefixes:
-            raise ConfigError(f"{name}: it needs group_prefixes, and that is False", field=name)
         if settings.length_reach is not None:
             raise ConfigError(f"{name}: it needs lists of any lengths, and length_reach is given", field=name)
     return settings

@@ -347,7 +347,7 @@ class Granting:
 
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""
-        if not (requests and self._times.known):
+        if not self._times.known:
             return requests
         key = requests[0].shape.learnt_as
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)

@@ -33,7 +33,6 @@ class SchedulerSettings:
         order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
         aging_s: the head start of one priority class over the next.
         group_prefixes: let calls that share a long prefix go next to each other.
-        warm_prefixes: let one of them go ahead (see ``leads``).
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
         batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list``; where it answers ``None``, that holds.
         known_caps: prompts per request that a server takes before it is known which it is, by kind of call.
@@ -58,7 +57,6 @@ class SchedulerSettings:
     order: str = "fcfs"
     aging_s: float = 300.0
     group_prefixes: bool = True
-    warm_prefixes: bool = False
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     batch_size: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)
