@@ -86,10 +86,9 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         tokens_per_minute: prompt and output tokens per endpoint, by estimate until the server says; else the same.
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
-        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
-        chat_lists_up_to_tokens: chats expected to generate more tokens than this are sent by themselves, since a list of chats answers
-            everyone when its slowest ends; four times as many where answers were seen to end together, at ``max_tokens``. 0 sends every chat by
-            itself.
+        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves; 256 by default. A list that
+            cannot be streamed, as one of chats, answers everyone when its slowest ends. So its calls are sent by themselves above an
+            eighth of this (32), or above half of it (128) where answers were seen to end together, at ``max_tokens``.
         order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
             ``"deadline"`` (earliest ``timeout_s`` end).
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
@@ -153,7 +152,6 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
-        chat_lists_up_to_tokens: int | None = None,
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,

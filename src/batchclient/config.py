@@ -44,7 +44,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 CHANGEABLE = frozenset(
     (
         "limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
-        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "chat_lists_up_to_tokens", "batch_size", "length_reach",
+        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "batch_size", "length_reach",
     )
 )  # fmt: skip
 """What ``BatchClient.retune`` takes."""
@@ -91,7 +91,6 @@ class Settings(BaseModel):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
-    chat_lists_up_to_tokens: Annotated[int, Field(ge=0, strict=True)] = 32
     order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
     aging_s: PositiveSeconds = 300.0
     group_prefixes: Annotated[bool, Field(strict=True)] = True
@@ -208,7 +207,6 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
-            plain_lists_up_to_tokens=self.chat_lists_up_to_tokens,
             watches_first_tokens=self.time_to_first_token_s is not None,
             order=self.order,
             aging_s=self.aging_s,

@@ -250,6 +250,18 @@ def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, list
     assert (rule.alone(shape, endpoint, 0.0) is None) is listed
 
 
+@pytest.mark.parametrize(("tokens", "first", "together"), [(64, True, True), (65, False, True), (257, False, False)])
+def test_the_bounds_of_such_lists_follow_that_of_all(tokens, first, together):
+    """An eighth of it, or half where answers were seen to end together."""
+    lengths = OutputLengths()
+    rule = BatchingRule(SchedulerSettings(singles_above_tokens=512), lengths)
+    shape, endpoint = Shape(b"k", b"{}", max_output_tokens=tokens, lists_plain=True), Endpoint(0, FixedLimit(8), 64)
+    # What nobody has seen is expected to have 256 tokens at most.
+    assert (rule.alone(shape, endpoint, 0.0) is None) is first
+    lengths.learn(b"k", tokens)
+    assert (rule.alone(shape, endpoint, 0.0) is None) is together
+
+
 @pytest.mark.parametrize("most", [1, 4, 500, None])
 def test_a_caller_who_waits_for_every_piece_is_streamed_to(most):
     rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)

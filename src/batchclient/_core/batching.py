@@ -14,8 +14,10 @@ from batchclient._core.settings import SchedulerSettings
 __all__ = ["BatchingRule"]
 
 _ANY = 1 << 30
-_TOGETHER = 4
-"""How many times as long the answers of a list that cannot be streamed may be where all have been seen to end together."""
+_PLAIN_SHARE = 1 / 8
+"""How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``singles_above_tokens``."""
+_TOGETHER_SHARE = 1 / 2
+"""The same where all have been seen to end together."""
 
 
 class BatchingRule:
@@ -107,19 +109,18 @@ class BatchingRule:
             why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)
         ):
             return why
+        longest = self._settings.singles_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
-        if expected > self._settings.singles_above_tokens:
+        if expected > longest:
             return "long output expected"
-        short = self._settings.plain_lists_up_to_tokens
-        if shape.lists_plain and expected > short and not self._end_together(shape, expected):
+        if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
             return "long output expected, and the list cannot stream"
         return None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether it is no matter that all of a plain list comes when its last member ends."""
-        return expected <= _TOGETHER * self._settings.plain_lists_up_to_tokens and self._lengths.fills(
-            shape.learnt_as, shape.max_output_tokens
-        )
+        short = expected <= _TOGETHER_SHARE * self._settings.singles_above_tokens
+        return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
     def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream ``size`` of them."""

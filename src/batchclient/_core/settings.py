@@ -23,10 +23,10 @@ class SchedulerSettings:
         max_queued: calls in the queue, at most, per priority class and tenant; more of them wait outside, in order.
         raise_when_full: reject calls over ``max_queued`` instead.
         plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
-        singles_above_tokens: calls expected to generate more than this go singly.
+        singles_above_tokens: calls expected to generate more than this go singly. Where a list cannot be streamed, calls go singly that
+            are expected to generate more than an eighth of it, or than half of it if their answers were seen to end together, at
+            ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         watches_first_tokens: whether an objective needs the times of first tokens, which plain lists do not tell.
-        plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; four times as much if
-            their answers were seen to end together, at ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         requests_per_minute: per endpoint; ``None``: any number.
         tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
@@ -49,7 +49,6 @@ class SchedulerSettings:
     raise_when_full: bool = False
     plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
-    plain_lists_up_to_tokens: int = 32
     watches_first_tokens: bool = False
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
