@@ -174,8 +174,8 @@ class World:
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
-    def make_report(self, endpoint, running, waiting, kv_tokens, made):
-        return LoadReported(endpoint, ServerLoad(running, waiting, None, kv_tokens, None, made))
+    def make_report(self, endpoint, running, waiting, made):
+        return LoadReported(endpoint, ServerLoad(running, waiting, generation_tokens=made))
 
     def make_add(self, limit):
         self.endpoints.append(self.endpoints_made)
@@ -614,14 +614,13 @@ class AnyOrder(Machine):
         endpoint=st.sampled_from([0, 0, 1]),
         running=st.sampled_from([None, 0, 4, 8]),
         waiting=st.sampled_from([None, 0, 3, 8, 8]),
-        kv_tokens=st.sampled_from([None, 5, 20, 1000]),
         made=st.sampled_from([None, 1, 1, 2]),
         times=st.sampled_from([1, 1, 7]),
     )
-    def report(self, endpoint, running, waiting, kv_tokens, made, times):
+    def report(self, endpoint, running, waiting, made, times):
         if endpoint < len(self.world.core._endpoints):
             for _ in range(times):
-                self.tell("report", endpoint, running, waiting, kv_tokens, made)
+                self.tell("report", endpoint, running, waiting, made)
                 if times > 1:
                     self.advance_by(0.5)
 

@@ -14,6 +14,8 @@ from batchclient._core.settings import SchedulerSettings
 __all__ = ["BatchingRule"]
 
 _ANY = 1 << 30
+_ENDS_AT_ONCE_TOKENS = 4
+"""Answers of at most so many tokens end together in any case: their batches go plain."""
 _PLAIN_SHARE = 1 / 8
 """How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``singles_above_tokens``."""
 _TOGETHER_SHARE = 1 / 2
@@ -137,7 +139,7 @@ class BatchingRule:
         if shape.lists_plain and size > 1:
             return False
         most = shape.max_output_tokens
-        together = most is not None and most <= self._settings.plain_up_to_tokens
+        together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
         if size > 1 and endpoint.can(shape.kind).event_per_token and not self._settings.watches_first_tokens:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):

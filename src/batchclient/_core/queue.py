@@ -41,7 +41,6 @@ class Queue:
         "_order",
         "_ranked",
         "_shortest",
-        "_sweep_at",
         "_ticket",
         "lanes",
         "size",
@@ -63,7 +62,6 @@ class Queue:
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
         self._ticket = 0
-        self._sweep_at = _SMALLEST_SWEEP
         self.size = 0
 
     @classmethod

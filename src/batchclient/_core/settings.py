@@ -22,7 +22,6 @@ class SchedulerSettings:
         max_list: prompts per request, at most.
         max_queued: calls in the queue, at most, per priority class and tenant; more of them wait outside, in order.
         raise_when_full: reject calls over ``max_queued`` instead.
-        plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
         singles_above_tokens: calls expected to generate more than this go singly. Where a list cannot be streamed, calls go singly that
             are expected to generate more than an eighth of it, or than half of it if their answers were seen to end together, at
             ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
@@ -47,7 +46,6 @@ class SchedulerSettings:
     max_list: int = 64
     max_queued: int = 16_384
     raise_when_full: bool = False
-    plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
     watches_first_tokens: bool = False
     requests_per_minute: float | None = None

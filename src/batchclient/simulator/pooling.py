@@ -103,16 +103,16 @@ def _check_model(fields: dict[str, Any], limits: Limits) -> None:
         raise HttpError(404, error_body(f"The model `{model}` does not exist.", "NotFoundError", 404))
 
 
-def check_inputs(fields: dict[str, Any], name: str = "input") -> list[Prompt]:
-    """Read a field that holds a text, token ids, or a list of either.
+def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
+    """Read the field ``input``, which holds a text, token ids, or a list of either.
 
     Raises:
         HttpError: it holds something else.
     """
-    where = f"body.{name}"
-    if name not in fields:
+    where = "body.input"
+    if "input" not in fields:
         raise invalid([problem("missing", where, "Field required", fields)])
-    given = fields[name]
+    given = fields["input"]
     if isinstance(given, str):
         return [given]
     if not isinstance(given, list):
