@@ -124,10 +124,6 @@ class BatchingRule:
         short = expected <= _TOGETHER_SHARE * self._settings.singles_above_tokens
         return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
-    def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
-        """Whether to stream ``size`` of them."""
-        return self.wants_stream(shape, size, endpoint, now) and endpoint.can(shape.kind).stream_form.allows(now)
-
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream them where nothing but such calls' failures is against it.
 
