@@ -323,12 +323,9 @@ class FamilyGroup(_AgedGroup):
         while self._warm:
             # The last come first: its family was answered last, and is the most likely to be in the server's cache still.
             request = self._warm.pop()
-            if self._is_warm(request, now):
+            if request.group is self and self._warmth.is_warm(request.family, now):
                 return request
         return None
-
-    def _is_warm(self, request: Request, now: float) -> bool:
-        return request.group is self and self._warmth.is_warm(request.family, now)
 
     def _sweep(self) -> None:
         super()._sweep()
