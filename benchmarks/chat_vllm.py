@@ -37,7 +37,7 @@ END_OF_TEXT = "2"
 BIAS = 4.5
 """Of the toy model's end-of-text token: answers had a mean of 41 tokens with 3.5, and of 10 with 5.5."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "lists": {"chat_lists_up_to_tokens": 10**6, "singles_above_tokens": 10**6},
+    "lists": {"singles_above_tokens": 10**7},
     "singles": {"max_list": 1},
     "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}assistant:"},
     "default": {},

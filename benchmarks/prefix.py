@@ -4,7 +4,7 @@
 
 - 64 groups of 8 prompts; a group shares its first 100 tokens or so, each prompt ends with 15 of its own; ``max_tokens=1``. The KV cache holds
   3,072 tokens: about 26 such prompts.
-- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; that with ``warm_prefixes``, too; shuffled, with both off.
+- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled, with both off.
 - Arms are interleaved, in a new order each time, with fresh prompts, so that no run finds another's prefixes. Ratios to the hand-grouped
   arm are taken within a repetition. The hit rate is the server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
 """
@@ -66,12 +66,11 @@ WORDS = [
 ]
 GROUPS, MEMBERS, PREFIX_TOKENS, OWN_TOKENS = 64, 8, 100, 15
 ARMS = {
-    "grouped by hand": (False, False, False),
-    "shuffled, grouped by prefix": (True, True, False),
-    "shuffled, grouped by prefix, one of each ahead": (True, True, True),
-    "shuffled": (True, False, False),
+    "grouped by hand": (False, False),
+    "shuffled, grouped by prefix": (True, True),
+    "shuffled": (True, False),
 }
-"""Whether the input is shuffled, ``group_prefixes`` and ``warm_prefixes``."""
+"""Whether the input is shuffled, and ``group_prefixes``."""
 
 
 @contextmanager
@@ -108,12 +107,12 @@ async def words_per_token(base_url: str, model: str) -> float:
 
 
 async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int, max_list: int) -> dict[str, Any]:
-    shuffled, grouping, warming = ARMS[arm]
+    shuffled, grouping = ARMS[arm]
     prompts = [prompt for group in make_prompts(ratio) for prompt in group]
     if shuffled:
         random.shuffle(prompts)
     hits, queries = (counter(base_url, f"prefix_cache_{name}") for name in ("hits", "queries"))
-    chosen = {"limit": limit, "max_list": max_list, "group_prefixes": grouping, "warm_prefixes": warming}
+    chosen = {"limit": limit, "max_list": max_list, "group_prefixes": grouping}
     async with BatchClient(base_url, model=model, **chosen) as client:
         started = time.perf_counter()
         answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)

@@ -174,8 +174,8 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     client = one.clients[0]
     made = make_settings("balanced", {"base_url": "http://lab/v1", **strategy.settings})
     rule = made.scheduler(VllmDialect())
-    if strategy.plain:
-        rule = replace(rule, plain_up_to_tokens=MANY)
+    for workload in client.workloads:
+        workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
     client.core.handle(Retuned(replace(rule, singles_above_tokens=MANY)), 0.0)
     trace, workload = one.run()[0], client.workloads[0]

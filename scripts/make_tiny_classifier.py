@@ -8,15 +8,14 @@ One class by default, so that /score, /rerank and /classify are all served; with
 
 import argparse
 import hashlib
-import shutil
-import tempfile
 from pathlib import Path
+
+from _made import make_folder
 
 HIDDEN = 128
 LAYERS = 2
 LONGEST_TOKENS = 512
 SEED = 20251121
-STAMP = "made-from.txt"
 WEIGHT_SPREAD = 0.3  # BERT's own 0.02 gives every text nearly the same score
 
 
@@ -77,27 +76,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--classes", type=int, default=1)
     arguments = parser.parse_args()
-    out: Path = arguments.out
-    digest = recipe_digest(arguments.model / "tokenizer.json", arguments.classes)
-    stamp = out / STAMP
-    if stamp.is_file() and stamp.read_text("utf-8") == digest:
-        print(f"{out}: already made")
-        return
-    if out.exists() and any(out.iterdir()) and not stamp.is_file():
-        raise SystemExit(f"{out} is not empty and was not made by this script: name another folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside OUT and renamed, so that an interrupted run never leaves a folder that looks complete.
-    work = Path(tempfile.mkdtemp(prefix=out.name + ".", dir=out.parent))
-    try:
-        work.chmod(0o755)  # mkdtemp makes it private
-        parameters = write_weights(work, write_tokenizer(arguments.model, work), arguments.classes)
-        (work / STAMP).write_text(digest, "utf-8")
-        if out.exists():
-            shutil.rmtree(out)
-        work.rename(out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    print(f"{out}: made, {parameters} parameters")
+
+    def fill(folder: Path) -> int:
+        return write_weights(folder, write_tokenizer(arguments.model, folder), arguments.classes)
+
+    make_folder(arguments.out, recipe_digest(arguments.model / "tokenizer.json", arguments.classes), fill)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ are filler words that decode to text and that no prompt contains.
 import argparse
 import hashlib
 import json
-import shutil
 import sys
 import sysconfig
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+
+from _made import make_folder
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ SHAPES = {
 TRAINED_TOKENS = 8192  # at most; what 150 files of Python are good for
 CORPUS_FILES = 150
 SEED = 20251121
-STAMP = "made-from.txt"
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"  # ids 0, 1 and 2, in this order
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: "
@@ -142,27 +141,11 @@ def main() -> None:
     shape = replace(shape, **{name: options[name] for name in asdict(shape) if options[name] is not None})
     if shape.hidden % shape.heads or shape.heads % shape.kv_heads:
         raise SystemExit("--hidden is a multiple of --heads, and --heads of --kv-heads")
-    out: Path = options["out"]
-    digest = recipe_digest(shape)
-    stamp = out / STAMP
-    if stamp.is_file() and stamp.read_text("utf-8") == digest:
-        print(f"{out}: already made")
-        return
-    if out.exists() and any(out.iterdir()) and not stamp.is_file():
-        raise SystemExit(f"{out} is not empty and was not made by this script: name another folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside OUT and renamed, so that an interrupted run never leaves a folder that looks complete.
-    work = Path(tempfile.mkdtemp(prefix=out.name + ".", dir=out.parent))
-    try:
-        work.chmod(0o755)  # mkdtemp makes it private
-        parameters = write_weights(work, shape, write_tokenizer(work, shape))
-        (work / STAMP).write_text(digest, "utf-8")
-        if out.exists():
-            shutil.rmtree(out)
-        work.rename(out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    print(f"{out}: made, {parameters} parameters")
+
+    def fill(folder: Path) -> int:
+        return write_weights(folder, shape, write_tokenizer(folder, shape))
+
+    make_folder(options["out"], recipe_digest(shape), fill)
 
 
 if __name__ == "__main__":

@@ -261,7 +261,6 @@ class ContinuousServer(LabServer):
             engine.running,
             engine.waiting,
             engine.kv_usage_ratio,
-            self.profile.kv_tokens,
             engine.preemptions,
             engine.generation_tokens,
             hits,

@@ -17,8 +17,8 @@ class Person(BaseModel):
 
 
 async def main(base_url: str, model: str) -> None:
-    # Answers of more than 32 tokens share only if told.
-    transport = BatchTransport(preset="throughput", chat_lists_up_to_tokens=64)
+    # Chats share up to an eighth of this many expected tokens.
+    transport = BatchTransport(preset="throughput", singles_above_tokens=512)
     async with httpx2.AsyncClient(transport=transport, timeout=600) as http:
         openai = AsyncOpenAI(base_url=base_url, api_key="none", http_client=http)
         client = instructor.from_openai(openai, mode=instructor.Mode.JSON_SCHEMA)

@@ -289,10 +289,7 @@ class Runner:
         if not self.ended:
             self.ended = True
             self.tell(CloseRequested())
-            if self._feedback is not None:
-                self._feedback.sleep()
-            if self._detection is not None:
-                self._detection.sleep()
+            self._watch_no_more()
             for number, on_stop in list(self._readers.items()):
                 self._stop_reader(number)
                 on_stop()
@@ -367,13 +364,10 @@ class Runner:
             self._watch_no_more()
 
     def _watch_no_more(self) -> None:
-        """Nothing is queued or in flight: no timer is left."""
-        if self._feedback is not None and self._feedback.awake:
-            self._feedback.sleep()
-        if self._detection is not None and self._detection.awake:
-            self._detection.sleep()
-        if self._stalls.awake:
-            self._stalls.sleep()
+        """Nothing is queued or in flight, or the runner closes: no timer is left."""
+        for watcher in (self._feedback, self._detection, self._stalls):
+            if watcher is not None and watcher.awake:
+                watcher.sleep()
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:

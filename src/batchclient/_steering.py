@@ -54,7 +54,7 @@ class SteeringMethods:
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
         ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``chat_lists_up_to_tokens``, ``batch_size``, ``length_reach``.
+        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
 
         Calls under way go on. A limit given anew starts its search anew.
 

@@ -86,17 +86,14 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         tokens_per_minute: prompt and output tokens per endpoint, by estimate until the server says; else the same.
         max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
         when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
-        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves.
-        chat_lists_up_to_tokens: chats expected to generate more tokens than this are sent by themselves, since a list of chats answers
-            everyone when its slowest ends; four times as many where answers were seen to end together, at ``max_tokens``. 0 sends every chat by
-            itself.
+        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves; 256 by default. A list that
+            cannot be streamed, as one of chats, answers everyone when its slowest ends. So its calls are sent by themselves above an
+            eighth of this (32), or above half of it (128) where answers were seen to end together, at ``max_tokens``.
         order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
             ``"deadline"`` (earliest ``timeout_s`` end).
         aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
         group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each other, so that the server's prefix
             cache serves them; with ``order="fcfs"``.
-        warm_prefixes: let one of those calls go ahead, and the others wait for its answer, a second at most: for bulk work on servers that
-            keep a prefix only once it has been computed. Of no use on vLLM.
         send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
         tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
         batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``;
@@ -155,11 +152,9 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         max_queued: int | None = None,
         when_full: str | None = None,
         singles_above_tokens: int | None = None,
-        chat_lists_up_to_tokens: int | None = None,
         order: str | None = None,
         aging_s: float | None = None,
         group_prefixes: bool | None = None,
-        warm_prefixes: bool | None = None,
         send_priority: bool | None = None,
         tenant_weights: Mapping[str, float] | None = None,
         batch_size: Callable[[int], int] | None = None,

@@ -44,7 +44,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 CHANGEABLE = frozenset(
     (
         "limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s", "max_list", "linger_s",
-        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "chat_lists_up_to_tokens", "batch_size", "length_reach",
+        "refill_s", "refill_ratio", "starvation_s", "max_queued", "singles_above_tokens", "batch_size", "length_reach",
     )
 )  # fmt: skip
 """What ``BatchClient.retune`` takes."""
@@ -91,11 +91,9 @@ class Settings(BaseModel):
     max_queued: Count = 16_384
     when_full: Literal["wait", "raise"] = "wait"
     singles_above_tokens: Count = 256
-    chat_lists_up_to_tokens: Annotated[int, Field(ge=0, strict=True)] = 32
     order: Literal["fcfs", "shortest_first", "deadline"] = "fcfs"
     aging_s: PositiveSeconds = 300.0
     group_prefixes: Annotated[bool, Field(strict=True)] = True
-    warm_prefixes: Annotated[bool, Field(strict=True)] = False
     send_priority: Annotated[bool, Field(strict=True)] = False
     tenant_weights: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]] = Field(
         default_factory=dict
@@ -209,12 +207,10 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
-            plain_lists_up_to_tokens=self.chat_lists_up_to_tokens,
             watches_first_tokens=self.time_to_first_token_s is not None,
             order=self.order,
             aging_s=self.aging_s,
             group_prefixes=self.group_prefixes,
-            warm_prefixes=self.warm_prefixes,
             tenant_weights=self.tenant_weights,
             length_reach=dialect.length_reach if self.length_reach is None else self.length_reach,
             batch_size=None if batch_size is None else BatchSize(batch_size),
@@ -331,13 +327,10 @@ def _in_agreement(settings: Settings, given: Mapping[str, Any]) -> Settings:
         else:
             message, name = f"at most max_limit, which is {settings.max_limit}; give a higher one, too", "initial_limit"
         raise ConfigError(f"{name}: {message}", field=name)
-    for name in ("group_prefixes", "warm_prefixes"):
-        if not given.get(name):
-            continue
+    if given.get("group_prefixes"):
+        name = "group_prefixes"
         if settings.order != "fcfs":
             raise ConfigError(f"{name}: it needs order='fcfs', and order is {settings.order!r}", field=name)
-        if not settings.group_prefixes:
-            raise ConfigError(f"{name}: it needs group_prefixes, and that is False", field=name)
         if settings.length_reach is not None:
             raise ConfigError(f"{name}: it needs lists of any lengths, and length_reach is given", field=name)
     return settings

@@ -40,7 +40,7 @@ def extraction(client, i, model=Person, **arguments):
 def test_extractions_share_requests(counted, run):
     async def main():
         # Answers of more than 32 tokens go alone unless told.
-        transport = BatchTransport(chat_lists_up_to_tokens=64)
+        transport = BatchTransport(singles_above_tokens=512)
         http, client = client_over(transport, counted)
         async with http:
             people = await asyncio.gather(*[extraction(client, i) for i in range(COUNT)])

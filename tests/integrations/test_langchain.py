@@ -123,7 +123,7 @@ class Definition(BaseModel):
 def test_structured_output(counted, run):
     async def main():
         # Answers of more than 32 tokens go alone unless told.
-        async with Models(counted, chat_lists_up_to_tokens=64) as models:
+        async with Models(counted, singles_above_tokens=512) as models:
             llm = models.make(ChatOpenAI, max_tokens=60, temperature=0).with_structured_output(Definition)
             return await llm.abatch([f"word {i}" for i in range(COUNT)])
 

@@ -913,27 +913,6 @@ PROTECTIONS = (
         "tests/playbook/test_refusals.py::test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch",
     ),
     Protection(
-        "one call of a new prefix goes ahead of the others",
-        "src/batchclient/_core/leads.py",
-        "            return now < until\n",
-        "            return False\n",
-        "tests/playbook/test_prefixes.py::test_one_call_of_a_family_goes_ahead_and_the_others_wait_for_its_answer",
-    ),
-    Protection(
-        "nobody waits for ever for one that went ahead",
-        "src/batchclient/_core/leads.py",
-        "while (until := self.until) is not None and until <= now:\n",
-        "while False:\n",
-        "tests/playbook/test_prefixes.py::test_nobody_waits_longer_than_a_second",
-    ),
-    Protection(
-        "who waited for one that went ahead ends once",
-        "src/batchclient/_core/groups.py",
-        "iter(dict.fromkeys(request for request in self._arrivals if request.group is self))",
-        "(request for request in self._arrivals if request.group is self)",
-        "tests/playbook/test_prefixes.py::test_who_came_back_is_there_once",
-    ),
-    Protection(
         "a dead server is asked three times more for a list, not for ever",
         "src/batchclient/_core/member_first.py",
         "_MOST_TRIALS = 3\n",

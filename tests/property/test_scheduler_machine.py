@@ -23,7 +23,6 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from batchclient._core.health import HealthState
-from batchclient._core.leads import LONGEST_LEAD_S
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -175,8 +174,8 @@ class World:
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
-    def make_report(self, endpoint, running, waiting, kv_tokens, made):
-        return LoadReported(endpoint, ServerLoad(running, waiting, None, kv_tokens, None, made))
+    def make_report(self, endpoint, running, waiting, made):
+        return LoadReported(endpoint, ServerLoad(running, waiting, generation_tokens=made))
 
     def make_add(self, limit):
         self.endpoints.append(self.endpoints_made)
@@ -334,7 +333,6 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.log = []
         self.waiting_since = {}
-        self.held_since = {}
 
     def open_world(self, limits, found, **numbers):
         self.beginning = (SchedulerSettings(**numbers), limits, found)
@@ -476,12 +474,6 @@ class Machine(RuleBasedStateMachine):
         """Note since when each call has waited though permits for it are free."""
         world, setting = self.world, self.world.setting
         queued = [request for request in world.calls if request.state is RequestState.QUEUED]
-        aside = {group for groups in world.core._queue._held.values() for group in groups.values()}
-        held = [request for request in queued if request.group in aside]
-        self.held_since = {request.waiter: self.held_since.get(request.waiter, world.now) for request in held}
-        for name, since in self.held_since.items():
-            assert world.now < since + LONGEST_LEAD_S + 1e-9, f"call {name} waits too long for one that went ahead"
-        queued = [request for request in queued if request.group not in aside]
         if world.core._fresh_calls or setting.requests_per_minute or setting.tokens_per_minute:
             return
         if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
@@ -557,7 +549,6 @@ class AnyOrder(Machine):
         limits=st.sampled_from([[8], [4], [1], [6, 3], [4, 4]]),
         found=st.sampled_from(sorted(LIMITS)),
         order=st.sampled_from(["fcfs", "fcfs", "shortest_first", "deadline"]),
-        warm_prefixes=st.booleans(),
         aging_s=st.sampled_from([300.0, 5.0]),
         requests_per_minute=st.sampled_from([None, None, None, 6.0, 300.0]),
         tokens_per_minute=st.sampled_from([None, None, None, 20_000.0]),
@@ -623,14 +614,13 @@ class AnyOrder(Machine):
         endpoint=st.sampled_from([0, 0, 1]),
         running=st.sampled_from([None, 0, 4, 8]),
         waiting=st.sampled_from([None, 0, 3, 8, 8]),
-        kv_tokens=st.sampled_from([None, 5, 20, 1000]),
         made=st.sampled_from([None, 1, 1, 2]),
         times=st.sampled_from([1, 1, 7]),
     )
-    def report(self, endpoint, running, waiting, kv_tokens, made, times):
+    def report(self, endpoint, running, waiting, made, times):
         if endpoint < len(self.world.core._endpoints):
             for _ in range(times):
-                self.tell("report", endpoint, running, waiting, kv_tokens, made)
+                self.tell("report", endpoint, running, waiting, made)
                 if times > 1:
                     self.advance_by(0.5)
 

@@ -98,7 +98,7 @@ async def test_chats_of_long_answers_go_by_themselves():
         assert client.statistics().alone == {"long output expected, and the list cannot stream": 6}
         # They were seen to end together.
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
-        client.retune(chat_lists_up_to_tokens=0)
+        client.retune(singles_above_tokens=64)
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
     assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] + ["/chat/completions"] * 6
 

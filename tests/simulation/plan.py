@@ -124,7 +124,6 @@ def _settings(rng: Random) -> dict[str, Any]:
         "max_queued": rng.choice([1, 3, 10, 1000, 1000]),
         "when_full": rng.choice(["wait", "wait", "wait", "raise"]),
         "order": rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
-        "warm_prefixes": rng.choice([False, True]),
         "requests_per_minute": rng.choice([None, None, None, None, 600.0]),
         "read_timeout_s": READ_TIMEOUT_S,
         "server_metrics": False,
@@ -132,8 +131,6 @@ def _settings(rng: Random) -> dict[str, Any]:
     # What would do nothing beside others is refused.
     if settings["limit"] != "auto":
         del settings["initial_limit"], settings["max_limit"]
-    if settings["order"] != "fcfs":
-        settings["warm_prefixes"] = False
     return settings
 
 

@@ -148,21 +148,21 @@ def test_outputs_above_256_tokens_go_singly(tokens, reason):
 @pytest.mark.parametrize(("most", "streamed"), [(0, False), (1, False), (4, False), (5, True), (None, True)])
 def test_short_outputs_are_sent_plain(most, streamed):
     rule, endpoint = rule_and_endpoint()
-    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most), 2, endpoint, 0.0) is streamed
+    assert rule.wants_stream(Shape(b"k", b"{}", max_output_tokens=most), 2, endpoint, 0.0) is streamed
 
 
 def test_what_cannot_be_streamed_is_not():
     rule, endpoint = rule_and_endpoint()
-    assert not rule.streamed(Shape(b"k", b"{}", plain_only=True), 2, endpoint, 0.0)
+    assert not rule.wants_stream(Shape(b"k", b"{}", plain_only=True), 2, endpoint, 0.0)
     endpoint.can().streaming.refuse(0.0)
-    assert not rule.streamed(PLAIN, 2, endpoint, 0.0)
-    assert rule.streamed(PLAIN, 2, endpoint, 300.0)
+    assert not rule.wants_stream(PLAIN, 2, endpoint, 0.0)
+    assert rule.wants_stream(PLAIN, 2, endpoint, 300.0)
 
 
 @pytest.mark.parametrize(("most", "streamed"), [(1, True), (4, True), (16, True), (0, False)])
 def test_calls_that_echo_are_streamed_even_where_they_are_short(most, streamed):
     rule, endpoint = rule_and_endpoint()
-    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, echo=True), 2, endpoint, 0.0) is streamed
+    assert rule.wants_stream(Shape(b"k", b"{}", max_output_tokens=most, echo=True), 2, endpoint, 0.0) is streamed
 
 
 # How long a list is, and who says otherwise ------------------------------------------------------------------------
@@ -250,9 +250,21 @@ def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, list
     assert (rule.alone(shape, endpoint, 0.0) is None) is listed
 
 
+@pytest.mark.parametrize(("tokens", "first", "together"), [(64, True, True), (65, False, True), (257, False, False)])
+def test_the_bounds_of_such_lists_follow_that_of_all(tokens, first, together):
+    """An eighth of it, or half where answers were seen to end together."""
+    lengths = OutputLengths()
+    rule = BatchingRule(SchedulerSettings(singles_above_tokens=512), lengths)
+    shape, endpoint = Shape(b"k", b"{}", max_output_tokens=tokens, lists_plain=True), Endpoint(0, FixedLimit(8), 64)
+    # What nobody has seen is expected to have 256 tokens at most.
+    assert (rule.alone(shape, endpoint, 0.0) is None) is first
+    lengths.learn(b"k", tokens)
+    assert (rule.alone(shape, endpoint, 0.0) is None) is together
+
+
 @pytest.mark.parametrize("most", [1, 4, 500, None])
 def test_a_caller_who_waits_for_every_piece_is_streamed_to(most):
     rule, endpoint = BatchingRule(SchedulerSettings(), OutputLengths()), Endpoint(0, FixedLimit(8), 64)
-    assert rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)
+    assert rule.wants_stream(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)
     endpoint.can().streaming.refuse(0.0)
-    assert not rule.streamed(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)
+    assert not rule.wants_stream(Shape(b"k", b"{}", max_output_tokens=most, to_caller=True), 1, endpoint, 0.0)

@@ -66,7 +66,7 @@ def test_they_are_no_fields_of_the_body(name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("order", "lifo"), ("aging_s", 0), ("aging_s", float("inf")), ("group_prefixes", "yes"), ("warm_prefixes", 1), ("send_priority", 1),
+        ("order", "lifo"), ("aging_s", 0), ("aging_s", float("inf")), ("group_prefixes", "yes"), ("send_priority", 1),
         ("tenant_weights", {"a": 0}), ("tenant_weights", {"a": float("nan")}), ("tenant_weights", 3),
     ],
 )  # fmt: skip

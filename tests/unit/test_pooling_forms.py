@@ -65,9 +65,7 @@ def test_pairs_are_two_lists_and_a_query_they_share_is_written_once():
 
 
 def test_a_rerank_has_one_query():
-    wire = RerankScores("/rerank", from_root=True, documents="texts").encode(
-        batch_of(Kind.RERANK, ["q", "a"], ["q", "b"])
-    )
+    wire = RerankScores(from_root=True, documents="texts").encode(batch_of(Kind.RERANK, ["q", "a"], ["q", "b"]))
     assert (wire.path, wire.from_root) == ("/rerank", True)
     assert body(wire) == {"query": "q", "texts": ["a", "b"], "model": "m"}
     refused = RerankScores().encode(batch_of(Kind.SCORE, ["q", "a"], ["r", "b"]))

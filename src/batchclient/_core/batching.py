@@ -14,8 +14,12 @@ from batchclient._core.settings import SchedulerSettings
 __all__ = ["BatchingRule"]
 
 _ANY = 1 << 30
-_TOGETHER = 4
-"""How many times as long the answers of a list that cannot be streamed may be where all have been seen to end together."""
+_ENDS_AT_ONCE_TOKENS = 4
+"""Answers of at most so many tokens end together in any case: their batches go plain."""
+_PLAIN_SHARE = 1 / 8
+"""How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``singles_above_tokens``."""
+_TOGETHER_SHARE = 1 / 2
+"""The same where all have been seen to end together."""
 
 
 class BatchingRule:
@@ -107,23 +111,18 @@ class BatchingRule:
             why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)
         ):
             return why
+        longest = self._settings.singles_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
-        if expected > self._settings.singles_above_tokens:
+        if expected > longest:
             return "long output expected"
-        short = self._settings.plain_lists_up_to_tokens
-        if shape.lists_plain and expected > short and not self._end_together(shape, expected):
+        if shape.lists_plain and expected > _PLAIN_SHARE * longest and not self._end_together(shape, expected):
             return "long output expected, and the list cannot stream"
         return None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether it is no matter that all of a plain list comes when its last member ends."""
-        return expected <= _TOGETHER * self._settings.plain_lists_up_to_tokens and self._lengths.fills(
-            shape.learnt_as, shape.max_output_tokens
-        )
-
-    def streamed(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
-        """Whether to stream ``size`` of them."""
-        return self.wants_stream(shape, size, endpoint, now) and endpoint.can(shape.kind).stream_form.allows(now)
+        short = expected <= _TOGETHER_SHARE * self._settings.singles_above_tokens
+        return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
         """Whether to stream them where nothing but such calls' failures is against it.
@@ -136,7 +135,7 @@ class BatchingRule:
         if shape.lists_plain and size > 1:
             return False
         most = shape.max_output_tokens
-        together = most is not None and most <= self._settings.plain_up_to_tokens
+        together = most is not None and most <= _ENDS_AT_ONCE_TOKENS
         if size > 1 and endpoint.can(shape.kind).event_per_token and not self._settings.watches_first_tokens:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):

@@ -347,20 +347,13 @@ class Granting:
 
     def _sort_out(self, requests: list[Request], now: float) -> list[Request]:
         """Take out the calls that cannot be served before their deadlines; return the others."""
-        if not (requests and self._times.known):
+        if not self._times.known:
             return requests
         key = requests[0].shape.learnt_as
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
-        if not likely_s:
-            return requests
-        # As a rule all calls have time enough, as the earliest deadline of any shows; else at least these, as one pass shows.
-        enough_until, earliest = now + max(likely_s, shortest_s), self._deadlines.next()
-        if earliest is None or earliest >= enough_until:
-            return requests
-        if (
-            min((request.deadline for request in requests if request.deadline is not None), default=math.inf)
-            >= enough_until
-        ):
+        # As a rule all calls have time enough, as the earliest deadline of any shows.
+        earliest = self._deadlines.next()
+        if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
             return requests
         crowded = self._queue.size > 0
         late, in_time = [], []

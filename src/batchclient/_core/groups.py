@@ -6,8 +6,6 @@ Rules:
 - ``RankedGroup``: by rank, for orders other than ``fcfs``.
 - ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``families``); before it the calls of
   families that are warm (see ``warmth``).
-- Where a call of such a family goes ahead (see ``leads``), those that are held for it are ``held``: whoever takes from the group puts them aside,
-  and brings them back.
 - A *sealed* group holds requests that failed together: they never mix with fresh ones. A *whole* group is one half of
   a list under isolation and is not cut further than permits force.
 - A request that was cancelled or taken stays where it lies until it reaches the front: both are O(1). When more than half of
@@ -20,7 +18,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from batchclient._core.families import PrefixTree, path_of
+from batchclient._core.families import PrefixTree
 from batchclient._core.lanes import Lane
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
 from batchclient._core.order import Order
@@ -222,8 +220,7 @@ class _AgedGroup(Group):
 
     def __iter__(self) -> Iterator[Request]:
         """The live requests, oldest first."""
-        # Whoever was put aside and brought back may be there twice.
-        return iter(dict.fromkeys(request for request in self._arrivals if request.group is self))
+        return (request for request in self._arrivals if request.group is self)
 
     def _sweep(self) -> None:
         if len(self._arrivals) > 2 * self.size + _SMALLEST_SWEEP:
@@ -293,7 +290,7 @@ class FamilyGroup(_AgedGroup):
         warmth: which families go first, and for how long.
     """
 
-    __slots__ = ("_tree", "_warm", "_warmth", "held")
+    __slots__ = ("_tree", "_warm", "_warmth")
 
     def __init__(self, shape: Shape, order: Order, warmth: Warmth) -> None:
         super().__init__(shape, order)
@@ -301,8 +298,6 @@ class FamilyGroup(_AgedGroup):
         self._tree = PrefixTree(warmth.longest_run_s)
         self._warm: list[Request] = []
         """Calls whose families were warm when they came; all of them are in the tree, too."""
-        self.held: list[Request] = []
-        """Calls that ``take`` passed over since another goes ahead for them: no longer in the group, and to be put aside."""
 
     def add(self, request: Request, path: Sequence[int] = ()) -> None:
         """Put a request among its family; ``path`` is its rungs, none for a short prompt."""
@@ -314,46 +309,23 @@ class FamilyGroup(_AgedGroup):
         self.size += 1
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
-        """Remove and return up to ``count`` requests: warm ones, then those that share most with the one before; none that is ``held``."""
+        """Remove and return up to ``count`` requests: warm ones, then those that share most with the one before."""
         taken: list[Request] = []
-        leads = self._warmth.leads
         while len(taken) < count and (oldest := self.oldest()) is not None:
             request = self._next_warm(now) or self._tree.next(oldest, now)
             request.group = None
             self.size -= 1
-            if leads is not None and leads.holds(request, now):
-                self.held.append(request)
-            else:
-                taken.append(request)
+            taken.append(request)
         self._sweep()
         return taken
-
-    def bring_back(self, requests: list[Request]) -> None:
-        """Requests that were put aside are free to go, oldest first; their families are warm.
-
-        They come back to the places of their age: who is older than they stays the oldest, and is not kept waiting for longer than a run.
-        """
-        for request in requests:
-            request.group = self
-            self._tree.add(request, path_of(request))
-        arrivals, youngest = self._arrivals, requests[-1].seq
-        older: list[Request] = []
-        while arrivals and arrivals[0].seq < youngest:
-            older.append(arrivals.popleft())
-        arrivals.extendleft(sorted((*older, *requests), key=lambda request: request.seq, reverse=True))
-        self._warm.extend(reversed(requests))
-        self.size += len(requests)
 
     def _next_warm(self, now: float) -> Request | None:
         while self._warm:
             # The last come first: its family was answered last, and is the most likely to be in the server's cache still.
             request = self._warm.pop()
-            if self._is_warm(request, now):
+            if request.group is self and self._warmth.is_warm(request.family, now):
                 return request
         return None
-
-    def _is_warm(self, request: Request, now: float) -> bool:
-        return request.group is self and self._warmth.is_warm(request.family, now)
 
     def _sweep(self) -> None:
         super()._sweep()

@@ -3,7 +3,6 @@
 Rules:
 - A request waits in the group of its shape, or of its mixed one if it has one; ``groups`` says in which order there.
 - Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes`` says which lane is next.
-- A request that waits for another to go ahead (see ``leads``) is in a group of its own, which is in no order until it is let go.
 - The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log groups) or amortised O(1);
   nothing grows with the number of requests queued.
 """
@@ -16,7 +15,6 @@ from itertools import chain
 from batchclient._core.families import SHORTEST_PREFIX, Families
 from batchclient._core.groups import FamilyGroup, Group, RankedGroup
 from batchclient._core.lanes import Lane, Lanes
-from batchclient._core.leads import Leads
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.order import Order
 from batchclient._core.settings import SchedulerSettings
@@ -35,17 +33,14 @@ class Queue:
         order: ranks requests.
         lanes: whom calls are for.
         longest_run_s: how long a prefix family may go before older calls, seconds; ``None``: prefixes are not looked at.
-        warm_prefixes: let one call of a new family go ahead.
     """
 
     __slots__ = (
         "_families",
         "_fresh",
-        "_held",
         "_order",
         "_ranked",
         "_shortest",
-        "_sweep_at",
         "_ticket",
         "lanes",
         "size",
@@ -57,37 +52,23 @@ class Queue:
         order: Order | None = None,
         lanes: Lanes | None = None,
         longest_run_s: float | None = None,
-        *,
-        warm_prefixes: bool = False,
     ) -> None:
         self.lanes = lanes or Lanes()
         self._order = order or Order()
         self._ranked = not self._order.is_arrival
         self._families = Families()
-        leads = Leads() if warm_prefixes else None
-        self.warmth = None if longest_run_s is None else Warmth(longest_run_s, leads)
+        self.warmth = None if longest_run_s is None else Warmth(longest_run_s)
         # One comparison is all that a short prompt pays.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
-        self._held: dict[int, dict[bytes, Group]] = {}
-        """Who waits for another to go ahead, by family and shape."""
         self._ticket = 0
-        self._sweep_at = _SMALLEST_SWEEP
         self.size = 0
 
     @classmethod
     def made_for(cls, settings: SchedulerSettings, order: Order, lanes: Lanes) -> Queue:
         """As the settings have it."""
         families = settings.group_prefixes and settings.length_reach is None
-        longest_run_s = settings.starvation_s if families else None
-        return cls(order, lanes, longest_run_s, warm_prefixes=settings.warm_prefixes)
-
-    @property
-    def held_until(self) -> float | None:
-        """When the next of those who wait for another to go ahead are let go at the latest; ``None``: nobody waits so."""
-        if not (self._held and self.size) or self.warmth is None or self.warmth.leads is None:
-            return None
-        return self.warmth.leads.until
+        return cls(order, lanes, settings.starvation_s if families else None)
 
     def lane_of(self, shape: Shape) -> Lane:
         """The lane in which calls of this shape wait."""
@@ -183,30 +164,12 @@ class Queue:
         assert lane is not None
         lane.size -= len(requests)
         self.size -= len(requests)
-        if type(group) is FamilyGroup and group.held:
-            self._put_aside(group)
         return requests
-
-    def let_go(self, now: float) -> None:
-        """Bring back whoever need not wait any longer for another to go ahead."""
-        if self.warmth is None or self.warmth.leads is None:
-            return
-        for family in self.warmth.leads.due(now):
-            self.warmth.let_go(family, now)
-            for group in self._held.pop(family, {}).values():
-                if group.size:
-                    self._bring_back(group)
-
-    def failed(self, requests: list[Request]) -> None:
-        """Calls with long prompts were sent and have failed: nobody waits for them."""
-        if self.warmth is not None and self.warmth.leads is not None:
-            self.warmth.leads.ended(requests)
 
     def requests(self) -> list[Request]:
         """Every queued request, oldest first."""
         entries = chain.from_iterable(lane.heap for lane in self.lanes.ready)
         groups = {id(group): group for _, _, _, group in entries}
-        groups |= {id(group): group for held in self._held.values() for group in held.values()}
         return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
 
     def _open(self, request: Request) -> Group:
@@ -244,29 +207,6 @@ class Queue:
         else:
             group.add(request)
         return group
-
-    def _put_aside(self, group: FamilyGroup) -> None:
-        """Some requests of a group are held: they stay in the queue and in their lane, but nobody looks at them."""
-        for request in group.held:
-            held = self._held.setdefault(request.family, {})
-            aside = held.get(group.shape.key)
-            if aside is None:
-                held[group.shape.key] = aside = Group(group.shape, self._order)
-                aside.lane = group.lane
-            request.group = aside
-            aside.add(request)
-        group.held.clear()
-
-    def _bring_back(self, aside: Group) -> None:
-        requests = aside.give_up()
-        group = self._fresh.get(aside.shape.key)
-        if group is None:
-            group = self._open(requests[0])
-        elif not isinstance(group, FamilyGroup):
-            group = self._regroup(group)
-        assert isinstance(group, FamilyGroup), "a long prompt's group is kept by families, where they are looked at"
-        group.bring_back(requests)
-        self._push(group)
 
     def _regroup(self, old: Group) -> Group:
         """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""

@@ -21,7 +21,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
-11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families``, ``leads`` and ``granting``.
+11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families`` and ``granting``.
 12. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
     connection is closed when the last caller of a batch has gone.
 """
@@ -198,9 +198,8 @@ class Scheduler:
         if self._fresh_calls and not self._paused:
             return self._now
         patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
-        due, held_until = self._recovery.next_due(), self._queue.held_until
-        parked_until = self._recovery.parked_until(self._endpoints)
-        times = (self._deadlines.next(), self._granting.wake_at, due, held_until, patience_ends, parked_until)
+        due, parked_until = self._recovery.next_due(), self._recovery.parked_until(self._endpoints)
+        times = (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until)
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -371,8 +370,6 @@ class Scheduler:
         self._lanes.give_back(batch.lane, len(left) * weight)
         if batch.expected_tokens:
             self._lanes.refund(batch, left)
-        if batch.has_families:
-            self._queue.failed(left)
         dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
         if dropped and failure.retry_after_s is not None:
             endpoint.block(failure.retry_after_s, self._now)
@@ -471,7 +468,6 @@ class Scheduler:
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)
-        self._queue.let_go(now)
         if self._outage.began_at is not None:
             impatient = self._outage.impatient(self._endings.waiting, now)
             self._endings.end(impatient, lambda request: self._outage.error(request, now))

@@ -22,18 +22,16 @@ class SchedulerSettings:
         max_list: prompts per request, at most.
         max_queued: calls in the queue, at most, per priority class and tenant; more of them wait outside, in order.
         raise_when_full: reject calls over ``max_queued`` instead.
-        plain_up_to_tokens: a batch whose calls generate at most this many tokens is sent plain.
-        singles_above_tokens: calls expected to generate more than this go singly.
+        singles_above_tokens: calls expected to generate more than this go singly. Where a list cannot be streamed, calls go singly that
+            are expected to generate more than an eighth of it, or than half of it if their answers were seen to end together, at
+            ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         watches_first_tokens: whether an objective needs the times of first tokens, which plain lists do not tell.
-        plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; four times as much if
-            their answers were seen to end together, at ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         requests_per_minute: per endpoint; ``None``: any number.
         tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
         order: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"`` (see ``order``).
         aging_s: the head start of one priority class over the next.
         group_prefixes: let calls that share a long prefix go next to each other.
-        warm_prefixes: let one of them go ahead (see ``leads``).
         tenant_weights: of tenants that are to get more or less than others; 1 for the rest.
         batch_size: prompts per request for so many queued calls of one shape, instead of ``max_list``; where it answers ``None``, that holds.
         known_caps: prompts per request that a server takes before it is known which it is, by kind of call.
@@ -48,9 +46,7 @@ class SchedulerSettings:
     max_list: int = 64
     max_queued: int = 16_384
     raise_when_full: bool = False
-    plain_up_to_tokens: int = 4
     singles_above_tokens: int = 256
-    plain_lists_up_to_tokens: int = 32
     watches_first_tokens: bool = False
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
@@ -58,7 +54,6 @@ class SchedulerSettings:
     order: str = "fcfs"
     aging_s: float = 300.0
     group_prefixes: bool = True
-    warm_prefixes: bool = False
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     batch_size: Callable[[int], int | None] | None = None
     known_caps: Mapping[Kind, int] = field(default_factory=dict)

@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from batchclient._core.families import length_of
-from batchclient._core.leads import Leads
 from batchclient._core.messages import Request
 
 __all__ = ["Warmth"]
@@ -53,14 +52,12 @@ class Warmth:
 
     Args:
         longest_run_s: how long a family may go before others, seconds.
-        leads: which of a family's calls goes ahead; ``None``: they go together.
     """
 
-    __slots__ = ("_awaited", "_gap_s", "_returns", "_served", "_service_s", "leads", "longest_run_s")
+    __slots__ = ("_awaited", "_gap_s", "_returns", "_served", "_service_s", "longest_run_s")
 
-    def __init__(self, longest_run_s: float, leads: Leads | None = None) -> None:
+    def __init__(self, longest_run_s: float) -> None:
         self.longest_run_s = longest_run_s
-        self.leads = leads
         self._served: OrderedDict[int, _Served] = OrderedDict()
         self._awaited: OrderedDict[int, _Served] = OrderedDict()
         self._returns = 0.0
@@ -76,12 +73,6 @@ class Warmth:
         """Whether calls of this family go before others."""
         served = self._served.get(family)
         return served is not None and now < served.warm_until
-
-    def let_go(self, family: int, now: float) -> None:
-        """Somebody went ahead for this family: its other calls go next, as long as those of one that was granted."""
-        served = self._served.setdefault(family, _Served(now))
-        if served.warm_until <= now:
-            served.warm_until = now + self.longest_run_s
 
     def came(self, request: Request, now: float) -> None:
         """A call with a family was queued."""
@@ -122,8 +113,6 @@ class Warmth:
 
     def answered(self, requests: Collection[Request], endpoint: int, sent_at: float, now: float) -> None:
         """Some calls of a batch with long prompts were answered."""
-        if self.leads is not None:
-            self.leads.ended(requests)
         wait_s = min(_GAPS_WAITED * self._gap_s, _LONGEST_WAIT_S)
         worth = self._returns > _LIKELY and self._gap_s <= _SOON_RATIO * self._service_s
         for request in requests:

@@ -15,17 +15,17 @@ from pathlib import Path
 
 __all__ = ["docstrings"]
 
-_SHORTEST = 20
+_SHORTEST, _LONGEST = 20, 400
 # Other people's packages, and code that is broken on purpose.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "lib2to3", "__pycache__"})
 
 
-def docstrings(count: int, longest: int = 400) -> list[str]:
-    """Return up to ``count`` different docstrings, each at most ``longest`` characters long."""
+def docstrings(count: int) -> list[str]:
+    """Return up to ``count`` different docstrings, each at most 400 characters long."""
     seen: dict[str, None] = {}
     for source in _sources(sysconfig.get_path("stdlib")):
         for text in _docstrings_in(source):
-            seen.setdefault(text[:longest].rstrip())
+            seen.setdefault(text[:_LONGEST].rstrip())
             if len(seen) == count:
                 return list(seen)
     return list(seen)

@@ -90,7 +90,7 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
 
     try:
         with listener:
-            serve(server, listener=listener, announce=announce)
+            serve(server, listener, announce)
     except (ImportError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None

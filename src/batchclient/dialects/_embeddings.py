@@ -30,16 +30,7 @@ _PACKED = b'"encoding_format":"base64",'
 
 
 class Embeddings:
-    """The form of embeddings.
-
-    Args:
-        path: where they are asked for.
-        from_root: whether that is at the server's root.
-    """
-
-    def __init__(self, path: str = "/embeddings", *, from_root: bool = False) -> None:
-        self._path = path
-        self._from_root = from_root
+    """The form of embeddings."""
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request."""
@@ -47,7 +38,7 @@ class Embeddings:
         if batch.packed:
             parts.append(_PACKED)
         parts.append(batch.shape.body[1:])
-        return WireRequest("POST", self._path, b"".join(parts), from_root=self._from_root)
+        return WireRequest("POST", "/embeddings", b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _Vectors:
         """Return a fresh decoder for the batch's reply."""

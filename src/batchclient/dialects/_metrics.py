@@ -38,7 +38,6 @@ _SUMMED = {
         b"tgi_queue_size",
         b"llamacpp:requests_deferred",
     ),
-    "kv_capacity_tokens": (b"sglang:max_total_num_tokens",),
     "preemptions": (b"vllm:num_preemptions_total", b"sglang:num_retracted_requests_total"),
     "generation_tokens": (
         b"vllm:generation_tokens_total",
@@ -64,11 +63,10 @@ _KV_USAGE = (
     b"sglang:token_usage",
     b"llamacpp:kv_cache_usage_ratio",
 )
-_CACHE_CONFIG = b"vllm:cache_config_info"
 _GAUGES_OF_LOAD = ("running", "waiting", "kv_usage_ratio")
 """A page with none of these says nothing of the load, whatever else is on it."""
 
-_NAMES = sorted((name for names in (*_SUMMED.values(), _KV_USAGE, (_CACHE_CONFIG,)) for name in names), reverse=True)
+_NAMES = sorted((name for names in (*_SUMMED.values(), _KV_USAGE) for name in names), reverse=True)
 # The newline in front makes the search jump from line to line. The bound on labels is several times that of a real page.
 _SAMPLE = re.compile(
     rb"\n("
@@ -76,9 +74,7 @@ _SAMPLE = re.compile(
     + rb")(?:\{([^\n]{0,8192})\})?[ \t]{1,8}([0-9.eE+-]{1,32})(?=\s|\Z)"
 )
 # A quotation mark within a value is escaped, so that no value can look like a label.
-_LABEL = re.compile(
-    rb'(?:^|,)[ \t]{0,8}(model_name|tp_rank|pp_rank|kv_cache_size_tokens|num_gpu_blocks|block_size)="((?:[^"\\]|\\.)*)"'
-)
+_LABEL = re.compile(rb'(?:^|,)[ \t]{0,8}(model_name|tp_rank|pp_rank)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(rb"\\(.)")
 
 
@@ -102,8 +98,6 @@ def parse_metrics(page: bytes, model: str | None = None) -> ServerLoad | None:
     fields: dict[str, float | None] = {field: _total(_chosen(found, names, wanted)) for field, names in _SUMMED.items()}
     usages = [value for _, value in _chosen(found, _KV_USAGE, wanted) if value <= 1]
     fields["kv_usage_ratio"] = sum(usages) / len(usages) if usages else None
-    if fields["kv_capacity_tokens"] is None:
-        fields["kv_capacity_tokens"] = _capacity(_chosen(found, (_CACHE_CONFIG,), wanted))
     if all(fields[name] is None for name in _GAUGES_OF_LOAD):
         return None
     return ServerLoad(**fields)
@@ -130,23 +124,3 @@ def _chosen(
 def _total(samples: list[tuple[dict[bytes, bytes], float]]) -> float | None:
     total = sum(value for _, value in samples)
     return total if samples and math.isfinite(total) else None
-
-
-def _capacity(samples: list[tuple[dict[bytes, bytes], float]]) -> float | None:
-    """The tokens that vLLM's caches hold together, from the labels of its configuration."""
-    total = 0.0
-    for labels, _ in samples:
-        # Where layers differ in kind, blocks times their size is not what the cache holds; newer versions say what is.
-        tokens = _whole(labels.get(b"kv_cache_size_tokens"))
-        if tokens is None:
-            blocks, size = _whole(labels.get(b"num_gpu_blocks")), _whole(labels.get(b"block_size"))
-            if blocks is None or size is None:
-                return None
-            tokens = blocks * size
-        total += tokens
-    return total or None
-
-
-def _whole(text: bytes | None) -> float | None:
-    # A number of more digits than any cache has tokens is none.
-    return float(text) if text is not None and re.fullmatch(rb"[0-9]{1,15}", text) else None

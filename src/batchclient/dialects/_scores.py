@@ -27,16 +27,9 @@ __all__ = ["Classes", "PairScores", "RerankScores"]
 
 
 class PairScores:
-    """The form of servers that score as many pairs as they are given.
-
-    Args:
-        path: where, from the server's root.
-    """
+    """The form of servers that score as many pairs as they are given, at their root."""
 
     mixes_queries = True
-
-    def __init__(self, path: str = "/score") -> None:
-        self._path = path
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request: the query once if all pairs share it."""
@@ -46,7 +39,7 @@ class PairScores:
         first: Any = queries[0] if queries.count(queries[0]) == len(queries) else queries
         solo = _solo(batch)
         body = b'{"text_1":%b,"text_2":%b,%b' % (to_json(first), to_json(documents), solo) + batch.shape.body[1:]
-        return WireRequest("POST", self._path, body, from_root=True)
+        return WireRequest("POST", "/score", body, from_root=True)
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _Scores:
         """Return a fresh decoder for the batch's reply."""
@@ -57,15 +50,13 @@ class RerankScores:
     """The form of servers that only rank documents for one query.
 
     Args:
-        path: where they do.
-        from_root: whether that is at the server's root.
+        from_root: whether they do it at the server's root.
         documents: the field that takes them (``texts`` on TEI).
     """
 
     mixes_queries = False
 
-    def __init__(self, path: str = "/rerank", *, from_root: bool = False, documents: str = "documents") -> None:
-        self._path = path
+    def __init__(self, *, from_root: bool = False, documents: str = "documents") -> None:
         self._from_root = from_root
         self._documents = documents.encode()
 
@@ -78,7 +69,7 @@ class RerankScores:
             return Failure(FailureKind.LIST_REFUSED, BadRequest, message)
         documents = to_json([document for _, document in pairs])
         start = b'{"query":%b,"%b":%b,%b' % (to_json(query), self._documents, documents, _solo(batch))
-        return WireRequest("POST", self._path, start + batch.shape.body[1:], from_root=self._from_root)
+        return WireRequest("POST", "/rerank", start + batch.shape.body[1:], from_root=self._from_root)
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _Scores:
         """Return a fresh decoder for the batch's reply."""

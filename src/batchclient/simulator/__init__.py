@@ -5,7 +5,7 @@ bodies), ``faults``, ``exchange`` (one request), ``server`` (all of it, without 
 ``asgi`` with ``app`` (real sockets) and ``transport`` (in process).
 """
 
-from batchclient.simulator.app import EmbeddedServer, serve
+from batchclient.simulator.app import EmbeddedServer
 from batchclient.simulator.faults import Fault
 from batchclient.simulator.profiles import PROFILES, Profile
 from batchclient.simulator.server import SimulatedServer
@@ -21,5 +21,4 @@ __all__ = [
     "SimulatorTransport",
     "expected_text",
     "prompt_digest",
-    "serve",
 ]

@@ -36,32 +36,23 @@ __all__ = ["EmbeddedServer", "listen", "run_child", "serve"]
 # vLLM's VLLM_HTTP_TIMEOUT_KEEP_ALIVE.
 _KEEP_ALIVE_S = 5
 _BACKLOG = 2048
-_START_TIMEOUT_S = 20.0
 _HTTP_TIMEOUT_S = 10.0
 # asyncio takes three turns from a socket accepted to a connection uvicorn knows, and one to close it.
 _TURNS_OF_AN_ACCEPT = 5
 
 
-def serve(
-    server: SimulatedServer,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    listener: socket.socket | None = None,
-    announce: Callable[[], None] = lambda: None,
-) -> None:
+def serve(server: SimulatedServer, listener: socket.socket, announce: Callable[[], None]) -> None:
     """Run a server in the foreground until it is interrupted.
 
     Args:
-        listener: a socket that listens already, instead of ``host`` and ``port``.
-        announce: called when it listens.
+        server: what answers.
+        listener: a socket that listens (``listen``).
+        announce: called before the first request is served.
 
     Raises:
-        OSError: the port is taken.
         ImportError: uvicorn is missing; it comes with the extra ``cli``.
     """
     runner = _uvicorn(server)
-    listener = listener or listen(host, port)
     announce()
     runner.run(sockets=[listener])
 

@@ -32,7 +32,15 @@ from batchclient.simulator.validation import (
 )
 from batchclient.simulator.wire import FINGERPRINT
 
-__all__ = ["ChatBatchWriter", "ChatCall", "ChatWriter", "parse_chat", "parse_chat_batch", "render_messages"]
+__all__ = [
+    "ChatBatchWriter",
+    "ChatCall",
+    "ChatWriter",
+    "check_named_model",
+    "parse_chat",
+    "parse_chat_batch",
+    "render_messages",
+]
 
 _LOGPROB = -0.5
 _ROLE_KINDS = (
@@ -107,7 +115,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
     if problems:
         raise invalid(problems)
     _check_chat_fields(fields)
-    _check_model(fields, limits)
+    check_named_model(fields, limits)
     if fields.get("tools"):
         # A server started without --enable-auto-tool-choice.
         raise bad_request('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
@@ -147,7 +155,7 @@ def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
             " (parameter=use_beam_search)"
         )
         raise bad_request(message, "use_beam_search")
-    _check_model(fields, limits)
+    check_named_model(fields, limits)
     call = ChatCall(fields, conversations)
     call.is_last_token_only, call.stream = call.stream, False
     return _checked(call, limits)
@@ -166,7 +174,12 @@ def _parts(call: ChatCall) -> list[object]:
     return [part for content in contents if isinstance(content, list) for part in content]
 
 
-def _check_model(fields: dict[str, Any], limits: Limits) -> None:
+def check_named_model(fields: dict[str, Any], limits: Limits) -> None:
+    """Refuse another model than the server's, by name.
+
+    Raises:
+        HttpError: another is asked for.
+    """
     model = fields.get("model")
     if model and model != limits.model:
         message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."

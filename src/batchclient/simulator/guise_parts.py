@@ -67,9 +67,9 @@ def to_json(value: object) -> str:
 # Pages -------------------------------------------------------------------------------------------------------------
 
 
-def json_page(make: Callable[[SimulatedServer], object], status: int = 200) -> Page:
+def json_page(make: Callable[[SimulatedServer], object]) -> Page:
     """A page of JSON made of the server."""
-    return lambda server, _body: (status, JSON_HEADERS, pydantic_core.to_json(make(server)))
+    return lambda server, _body: (200, JSON_HEADERS, pydantic_core.to_json(make(server)))
 
 
 def metrics_page(samples: Callable[[SimulatedServer], Mapping[str, float]]) -> Page:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
+from batchclient.simulator.chat import check_named_model
+from batchclient.simulator.text import Generation, Prompt, pieces, token_id
 from batchclient.simulator.validation import (
-    VOCABULARY,
     CompletionCall,
     HttpError,
     Limits,
     bad_request,
+    checked_tokens,
     error_body,
     invalid,
     is_ids,
@@ -75,26 +76,10 @@ class PoolingCall(CompletionCall):
         super().__init__({"temperature": 0}, prompts)
         self.body = body
         self.pairs = pairs or []
-        self.prompt_tokens = [_checked_tokens(prompt, limits) for prompt in prompts]
+        # A prompt may fill the whole context: nothing is generated after it.
+        most = limits.max_model_len_tokens
+        self.prompt_tokens = [checked_tokens(prompt, limits, most) for prompt in prompts]
         self.max_tokens = [1] * len(prompts)
-
-
-def _checked_tokens(prompt: Prompt, limits: Limits) -> int:
-    tokens = count_tokens(prompt)
-    if not tokens:
-        raise bad_request("The decoder prompt cannot be empty")
-    if isinstance(prompt, list) and max(prompt) >= VOCABULARY:
-        raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
-    longest = limits.max_model_len_tokens
-    # A prompt may fill the whole context: nothing is generated after it.
-    if tokens > longest:
-        raise bad_request(
-            f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
-            f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
-            f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
-            "input_tokens",
-        )
-    return tokens
 
 
 def _check_model(fields: dict[str, Any], limits: Limits) -> None:
@@ -103,16 +88,16 @@ def _check_model(fields: dict[str, Any], limits: Limits) -> None:
         raise HttpError(404, error_body(f"The model `{model}` does not exist.", "NotFoundError", 404))
 
 
-def check_inputs(fields: dict[str, Any], name: str = "input") -> list[Prompt]:
-    """Read a field that holds a text, token ids, or a list of either.
+def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
+    """Read the field ``input``, which holds a text, token ids, or a list of either.
 
     Raises:
         HttpError: it holds something else.
     """
-    where = f"body.{name}"
-    if name not in fields:
+    where = "body.input"
+    if "input" not in fields:
         raise invalid([problem("missing", where, "Field required", fields)])
-    given = fields[name]
+    given = fields["input"]
     if isinstance(given, str):
         return [given]
     if not isinstance(given, list):
@@ -349,7 +334,7 @@ def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tupl
         raise invalid([problem("missing", "body.prompt", "Field required", fields)])
     if not isinstance(prompt, str):
         raise invalid([problem("string_type", "body.prompt", "Input should be a valid string", prompt)])
-    _check_named_model(fields, server.limits)
+    check_named_model(fields, server.limits)
     strings = pieces(prompt)
     ids = [token_id(each) for each in strings]
     server.pieces_by_id.update(zip(ids, strings, strict=True))
@@ -371,18 +356,11 @@ def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tu
         raise invalid([problem("missing", "body.tokens", "Field required", fields)])
     if not is_ids(tokens):
         raise invalid([problem("list_type", "body.tokens", "Input should be a valid list", tokens)])
-    _check_named_model(fields, server.limits)
+    check_named_model(fields, server.limits)
     assert isinstance(tokens, list)
     known = server.pieces_by_id
     text = "".join([known.get(each, f" {each}") for each in tokens])
     return 200, _JSON, pydantic_core.to_json({"prompt": text})
-
-
-def _check_named_model(fields: dict[str, Any], limits: Limits) -> None:
-    model = fields.get("model")
-    if model and model != limits.model:
-        message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
-        raise HttpError(404, error_body(message, "NotFoundError", 404, "model"))
 
 
 def _json(value: object) -> str:

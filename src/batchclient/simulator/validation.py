@@ -17,7 +17,6 @@ import pydantic_core
 from batchclient.simulator.text import Prompt, count_tokens
 
 __all__ = [
-    "VOCABULARY",
     "CompletionCall",
     "HttpError",
     "Limits",
@@ -25,6 +24,7 @@ __all__ = [
     "check_fields",
     "check_lengths",
     "check_sampling",
+    "checked_tokens",
     "error_body",
     "invalid",
     "is_ids",
@@ -39,7 +39,7 @@ _MAX_PROBLEMS = 10
 # VLLM_MAX_N_SEQUENCES.
 _MAX_CHOICES = 16_384
 # More than any open model's vocabulary.
-VOCABULARY = 300_000
+_VOCABULARY = 300_000
 
 
 class HttpError(Exception):
@@ -367,19 +367,30 @@ def check_lengths(call: CompletionCall, limits: Limits, asked: int | None) -> No
             "max_tokens",
         )
     for prompt in call.prompts:
-        tokens = count_tokens(prompt)
-        if not tokens:
-            raise bad_request("The decoder prompt cannot be empty")
-        if isinstance(prompt, list) and max(prompt) >= VOCABULARY:
-            raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
-        if tokens >= longest:
-            raise bad_request(
-                f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
-                f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
-                f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
-                "input_tokens",
-            )
+        tokens = checked_tokens(prompt, limits, longest - 1)
         call.prompt_tokens.append(tokens)
         # vLLM cuts silently what the context does not leave.
         # ``max_tokens=0`` (with ``echo``) still makes a token, which the reply counts and does not show.
         call.max_tokens.append(max(1, longest - tokens if asked is None else min(asked, longest - tokens)))
+
+
+def checked_tokens(prompt: Prompt, limits: Limits, most: int) -> int:
+    """The length of a prompt.
+
+    Raises:
+        HttpError: it is empty, has more than ``most`` tokens, or one that no model has.
+    """
+    tokens = count_tokens(prompt)
+    if not tokens:
+        raise bad_request("The decoder prompt cannot be empty")
+    if isinstance(prompt, list) and max(prompt) >= _VOCABULARY:
+        raise bad_request(f"Token id {max(prompt)} is out of vocabulary")
+    if tokens > most:
+        longest = limits.max_model_len_tokens
+        raise bad_request(
+            f"This model's maximum context length is {longest} tokens. However, your prompt contains at least "
+            f"{longest + 1} input tokens, which exceeds this limit even without any output tokens. Please reduce "
+            f"the length of the input prompt. (parameter=input_tokens, value={longest + 1})",
+            "input_tokens",
+        )
+    return tokens

@@ -16,9 +16,8 @@ import pydantic_core
 from batchclient.simulator.text import Generation, Prompt, pieces, token_id
 from batchclient.simulator.validation import CompletionCall
 
-__all__ = ["DONE", "FINGERPRINT", "ReplyWriter", "error_event"]
+__all__ = ["FINGERPRINT", "ReplyWriter", "error_event"]
 
-DONE = b"data: [DONE]\n\n"
 FINGERPRINT = "vllm-0.32.0-simulated"
 _LOGPROB = -0.5
 

@@ -165,12 +165,12 @@ def test_a_pin_holds_whatever_is_said():
     objective = Asked(3.0, "low")
     control = LimitControl(Found(40), [objective])
     change = control.pin(64, 1.0)
-    assert (change.limit, change.reason, control.pinned) == (64, "pinned", True)
+    assert (change.limit, change.reason) == (64, "pinned")
     assert control.on_sample(sample(2.0)) is None
     assert control.on_sample(sample(2.5, load=64.0, outcome=Outcome.DROPPED)) is None
     assert control.on_known(8, 3.0, engine=False) is None
     control.pin(None, 4.0)
-    assert (control.limit, control.pinned) == (3, False)
+    assert control.limit == 3
 
 
 def test_a_pin_that_is_let_go_says_so():

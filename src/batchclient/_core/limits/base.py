@@ -84,7 +84,6 @@ class ServerLoad:
         running: sequences it works on.
         waiting: sequences in its queue.
         kv_usage_ratio: how much of its KV cache is in use, 0 to 1.
-        kv_capacity_tokens: what the KV cache holds.
         preemptions: sequences thrown out of it so far.
         generation_tokens: generated so far.
         prefix_hit_tokens: prompt tokens found in the prefix cache so far.
@@ -94,7 +93,6 @@ class ServerLoad:
     running: float | None = None
     waiting: float | None = None
     kv_usage_ratio: float | None = None
-    kv_capacity_tokens: float | None = None
     preemptions: float | None = None
     generation_tokens: float | None = None
     prefix_hit_tokens: float | None = None

@@ -37,11 +37,6 @@ class LimitControl(Limit):
         self._pinned: int | None = None
 
     @property
-    def pinned(self) -> bool:
-        """Whether a pin holds it."""
-        return self._pinned is not None
-
-    @property
     def opening(self) -> bool:
         return self._number.opening
 
