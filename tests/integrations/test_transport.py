@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from batchclient import Backoff, ConfigError
-from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 
 LIBRARIES = ("httpx", "httpx2")
+MOST_CLIENTS = 32
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -307,25 +307,25 @@ def test_clients_are_few_and_nothing_is_lost(over, handler):
     async def main():
         transport, client = over()
         async with client:
-            for i in range(_MOST_CLIENTS + 8):
+            for i in range(MOST_CLIENTS + 8):
                 response = await client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)})
                 assert response.json()["choices"][0]["text"] == f"P{i}"
-            assert len(transport.clients) == _MOST_CLIENTS
+            assert len(transport.clients) == MOST_CLIENTS
             assert transport.passed_on == 0
             # All are busy: the next goes around them.
             handler.go_on = asyncio.Event()
-            numbers = range(100, 100 + _MOST_CLIENTS + 8)
+            numbers = range(100, 100 + MOST_CLIENTS + 8)
             tasks = [
                 asyncio.ensure_future(client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)}))
                 for i in numbers
             ]
-            while len(handler.requests) < _MOST_CLIENTS + 8 + len(numbers):
+            while len(handler.requests) < MOST_CLIENTS + 8 + len(numbers):
                 await asyncio.sleep(0)
             handler.go_on.set()
             responses = await asyncio.gather(*tasks)
             assert transport.passed_on == 8
             assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{i}" for i in numbers]
-            assert len(transport.clients) == _MOST_CLIENTS
+            assert len(transport.clients) == MOST_CLIENTS
 
     run(main)
 

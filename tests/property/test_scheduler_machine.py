@@ -9,7 +9,7 @@ Checked after every event:
 - a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
 - an ejected endpoint is left alone for its pause and then gets one call; one that recovers starts with one sequence, gets
-  one more for each answer, and twice as many every 5 s; where none is in use, one that had server errors is probed at once;
+  one more for each answer, and twice as many every 5 s;
 - counts by class and by tenant are those of the calls;
 - endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
 - no more requests go to an endpoint in any span than its rate and its burst allow;
@@ -300,7 +300,9 @@ class World:
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= self.setting.max_list
         if len(requests) > endpoint.list_cap:
-            assert self.long_lists.get(batch.endpoint) not in self.open, "while one list tries what was refused, none may"
+            assert self.long_lists.get(batch.endpoint) not in self.open, (
+                "while one list tries what was refused, none may"
+            )
             self.long_lists[batch.endpoint] = batch.id
         assert len(requests) == 1 or batch.shape.alone_reason is None
         assert not (batch.streamed and (batch.shape.plain_only or batch.shape.max_output_tokens <= 4))
@@ -466,7 +468,6 @@ class Machine(RuleBasedStateMachine):
         assert statistics.backing_off == states[RequestState.BACKING_OFF]
         assert statistics.submitted == len(world.calls)
         self.check_lanes(statistics)
-        self.check_panic(statistics)
         ended = statistics.succeeded + statistics.failed + statistics.cancelled
         assert ended == world.ends.total() == sum(request.state not in OPEN for request in world.calls)
         assert core.idle == (not world.open and not any(states[state] for state in OPEN))
@@ -485,17 +486,6 @@ class Machine(RuleBasedStateMachine):
         assert sum(lane.waiting for lane in statistics.priorities.values()) == statistics.waiting
         for tenant, lane in statistics.tenants.items():
             assert lane.waiting == waiting[tenant]
-
-    def check_panic(self, statistics):
-        """Where no endpoint is in use, one that had server errors gets a waiting call at once: it may be back."""
-        world, rates = self.world, (self.world.setting.requests_per_minute, self.world.setting.tokens_per_minute)
-        in_use = any(endpoint.state in ("healthy", "recovering") for endpoint in world.serving)
-        if in_use or world.paused or not statistics.queued or any(rates) or world.core.next_deadline() == world.now:
-            return
-        for endpoint in world.serving:
-            spared = endpoint.in_flight or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
-            faulty = endpoint.state == "ejected" and endpoint.reason.endswith("a server error")
-            assert spared or not faulty, "the panic rule"
 
     def check_deadline(self, deadline):
         world = self.world
