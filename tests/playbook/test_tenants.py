@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from batchclient._core.lanes import Account, Lanes
+from batchclient._core.lane import Account
+from batchclient._core.lanes import Lanes
 from batchclient._core.messages import FailureKind, Woke
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, counted, failed, shape

@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failure, Shape
-from batchclient._core.rates import RateWindow
+from batchclient._core.messages import Batch, Failure, RateWindow, Shape
 from batchclient.errors import ConfigError
 from batchclient.transport import WireRequest
 from batchclient.types import Completion
