@@ -12,10 +12,11 @@ Rules:
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pydantic_core
 
+from batchclient.simulator.guise import Served
 from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
 from batchclient.simulator.validation import (
     VOCABULARY,
@@ -30,9 +31,6 @@ from batchclient.simulator.validation import (
     problem,
 )
 from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
-
-if TYPE_CHECKING:
-    from batchclient.simulator.server import SimulatedServer
 
 __all__ = [
     "ClassWriter",
@@ -337,7 +335,7 @@ class RankWriter(_Writer):
 # Tokens --------------------------------------------------------------------------------------------------------------
 
 
-def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     """``/tokenize``: one text.
 
     Raises:
@@ -359,7 +357,7 @@ def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tupl
     return 200, _JSON, pydantic_core.to_json(reply)
 
 
-def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def detokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     """``/detokenize``: what was tokenized here before, and other ids as the model reads them, as numbers.
 
     Raises:
