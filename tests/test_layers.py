@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+
+from scripts import import_graph
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "batchclient"
@@ -104,6 +107,25 @@ def imported_at_run_time(path):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
+
+
+def test_no_module_is_part_of_a_circle_of_imports():
+    graph = dict(import_graph.imports_of(import_graph.modules_of(), typed=True))
+    # Registries load these by name, which no import statement shows.
+    for registry, kind in (("dialects", "dialects.*"), ("simulator.guises", "simulator.guise_*")):
+        loaded = {name for name in graph if fnmatch(name, f"batchclient.{kind}")}
+        graph[f"batchclient.{registry}"] |= loaded
+    assert import_graph.circles(graph) == []
+
+
+def test_a_circle_is_found_also_where_types_alone_close_it():
+    one = ast.parse("from package.two import f")
+    two = ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from package import three")
+    three = ast.parse("def g():\n    import package.one")
+    modules = {"package": ast.parse(""), "package.one": one, "package.two": two, "package.three": three}
+    assert import_graph.circles(import_graph.imports_of(modules, typed=False)) == []
+    circle = ["package.one", "package.three", "package.two"]
+    assert import_graph.circles(import_graph.imports_of(modules, typed=True)) == [circle]
 
 
 @pytest.mark.parametrize("path", named(CORE))

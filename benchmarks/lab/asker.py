@@ -116,7 +116,6 @@ class Client:
         self._setup = setup
         limit = setup.make_limit()
         self.core = Scheduler(setup.settings, [limit])
-        self.endpoint = next(iter(self.core._endpoints))
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
@@ -198,8 +197,9 @@ class Client:
 
     def _obey(self, now: float) -> None:
         core, trace = self.core, self.trace
+        commands = core.commands()
         while True:
-            for command in core.commands():
+            for command in commands:
                 kind = type(command)
                 if kind is Resolve:
                     for request, completion in command.answers:
@@ -222,8 +222,13 @@ class Client:
                     core.handle(Failed(command.batch, command.batch.verdict or _CLOSED, None), now)
             for workload in self.workloads:
                 workload.look(core, now)
-            if not core._commands:
+            commands = core.commands()
+            if not commands:
                 return
+
+    @property
+    def _in_flight(self) -> int:
+        return self.core.statistics().in_flight
 
     # Calls ---------------------------------------------------------------------------------------------------------
 
@@ -235,7 +240,7 @@ class Client:
         self.core.handle(Submitted(request), now)
 
     def _send(self, batch: Batch, now: float) -> None:
-        trace, in_flight = self.trace, self.endpoint.in_flight
+        trace, in_flight = self.trace, self._in_flight
         trace.requests += 1
         # A call heavier than the limit may run alone.
         trace.over_limit += in_flight > max(batch.admitted_at, len(batch.requests) * batch.shape.weight)
@@ -272,7 +277,7 @@ class Client:
 
     def sample(self, now: float, *, alone: bool) -> None:
         """Note what is in flight and what was useful so far; ``alone``: there is no other client."""
-        self.trace.in_flight.append(self.endpoint.in_flight)
+        self.trace.in_flight.append(self._in_flight)
         underway = self._run.server.underway_tokens(now, None if alone else self)
         self.trace.useful.append(self.delivered + underway)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.lab.workloads import Call
 
-from batchclient.simulator.engine import _DECODE, Engine, Sequence
+from batchclient.simulator.engine import Engine, Sequence
 from batchclient.simulator.profiles import Profile
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class CachingEngine(Engine):
         self._kept_tokens -= self._kept.pop(_conversation(sequence), 0)
 
     def _leave(self, sequence: Sequence) -> None:
-        kv = sequence.kv + (self._begun - sequence.joined_step if sequence.state == _DECODE else 0)
+        kv = sequence.kv + (self._begun - sequence.joined_step if sequence.decodes else 0)
         super()._leave(sequence)
         conversation = _conversation(sequence)
         if conversation >= 0:

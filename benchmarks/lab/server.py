@@ -23,7 +23,7 @@ from benchmarks.lab.workloads import Call, Lengths
 from batchclient._core.limits import ServerLoad
 from batchclient._core.messages import Batch, RequestState
 from batchclient.dialects._status import failure_of
-from batchclient.simulator.engine import _DECODE, Engine, Progress, Sequence
+from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.types import Choice, Completion, Usage
 
 if TYPE_CHECKING:
@@ -272,21 +272,18 @@ class ContinuousServer(LabServer):
         return self.engine.generation_tokens
 
     def _speaks(self, exchange: Exchange) -> bool:
-        running = map(self.engine._all.get, exchange.sequences)
-        return any(sequence is not None and sequence.state == _DECODE for sequence in running)
+        running = map(self.engine.sequences.get, exchange.sequences)
+        return any(sequence is not None and sequence.decodes for sequence in running)
 
     def _running_tokens(self, now: float, client: Client | None) -> float:
-        ended = self.engine._ended
         tokens = 0
-        for sequence in self.engine._all.values():
+        for sequence in self.engine.sequences.values():
             if sequence.owner is None:
                 continue
             exchange, position = sequence.owner
             request = exchange.batch.requests[position]
             if request.state is _IN_FLIGHT and (client is None or request.waiter.client is client):
-                tokens += sequence.generated
-                if sequence.state == _DECODE:
-                    tokens += ended - sequence.joined_step
+                tokens += self.engine.generated(sequence)
         return tokens
 
     def _engine_at(self) -> float:

@@ -156,7 +156,7 @@ class _Closed(Running):
         self._depth = data.depth
 
     def look(self, core: Scheduler, now: float) -> None:
-        queued = core._queue.size
+        queued = core.statistics().queued
         if 2 * queued < self._depth:
             for _ in range(self._depth - queued):
                 self.ask(now)

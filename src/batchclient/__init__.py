@@ -14,7 +14,8 @@ if sys.argv[:1] == ["-m"]:
     if batchclient_script.is_program(__name__):
         batchclient_script.quit_on_interrupt()
 
-from batchclient._core.statistics import Adjustment, EndpointStatistics, LaneStatistics, Statistics
+from batchclient._core.messages import Adjustment
+from batchclient._core.statistics import EndpointStatistics, LaneStatistics, Statistics
 from batchclient.client import BatchClient
 from batchclient.errors import (
     AnswerInvalid,

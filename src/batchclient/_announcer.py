@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from batchclient._core.messages import HealthChanged
-from batchclient._core.statistics import Adjustment
+from batchclient._core.messages import Adjustment, HealthChanged
 
 __all__ = ["Announcer"]
 

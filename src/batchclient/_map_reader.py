@@ -7,17 +7,13 @@ Rules:
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
 
 from batchclient.errors import ClientClosed
-
-if TYPE_CHECKING:
-    from batchclient.maps import Map
 
 __all__ = ["SLICE_S", "read_documents", "stop_reading"]
 
@@ -25,7 +21,24 @@ SLICE_S = 0.004
 """How long documents are checked or read, or rows handed out, before the event loop has a turn."""
 
 
-async def read_documents(source: AsyncIterable[Any], owner: weakref.ref[Map], clock: Callable[[], float]) -> None:
+class Reading(Protocol):
+    """A map, as its reader sees it."""
+
+    _exhausted: bool
+    """Whether no more documents will come."""
+
+    def _open(self, document: Any) -> None: ...
+
+    def _wait_for_room(self) -> anyio.Event | None: ...
+
+    def _on_exhausted(self, error: Exception | None) -> None: ...
+
+
+Owner = Callable[[], Reading | None]
+"""A weak reference to the map."""
+
+
+async def read_documents(source: AsyncIterable[Any], owner: Owner, clock: Callable[[], float]) -> None:
     """Read an async iterable for as long as its map is there.
 
     Args:
@@ -76,7 +89,7 @@ async def read_documents(source: AsyncIterable[Any], owner: weakref.ref[Map], cl
         rows._on_exhausted(failure)
 
 
-def stop_reading(owner: weakref.ref[Map]) -> None:
+def stop_reading(owner: Owner) -> None:
     """The client is closed: no more documents are read."""
     rows = owner()
     if rows is not None:

@@ -28,6 +28,7 @@ from batchclient._core.limits import Limit, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
+    Adjustment,
     Batch,
     Cancelled,
     CloseRequested,
@@ -51,7 +52,6 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
-from batchclient._core.statistics import Adjustment
 from batchclient._dialect_choice import DialectChoice
 from batchclient._exchange import Exchanges
 from batchclient._feedback import Feedback

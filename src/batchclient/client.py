@@ -26,10 +26,10 @@ from batchclient._callbacks import Callbacks, ends_unwrapped
 from batchclient._calls import CallMaker
 from batchclient._connections import Connections, shown
 from batchclient._core.limits import Turn
-from batchclient._core.messages import Paused, Resumed
+from batchclient._core.messages import Adjustment, Paused, Resumed
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
-from batchclient._core.statistics import Adjustment, Statistics
+from batchclient._core.statistics import Statistics
 from batchclient._dialect_choice import DialectChoice
 from batchclient._map_methods import MapMethods
 from batchclient._pooling import PoolingMethods

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from batchclient._batch_size import BatchSize
+from batchclient._core.messages import Adjustment
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment
 from batchclient.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from batchclient import Backoff, ConfigError
-from batchclient.integrations._batcher import _MOST_CLIENTS
+from batchclient.dialects._server import ServerDialect
 from batchclient.simulator import EmbeddedServer, expected_text
 
 LIBRARIES = ("httpx", "httpx2")
+MOST_CLIENTS = 32
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -307,25 +308,25 @@ def test_clients_are_few_and_nothing_is_lost(over, handler):
     async def main():
         transport, client = over()
         async with client:
-            for i in range(_MOST_CLIENTS + 8):
+            for i in range(MOST_CLIENTS + 8):
                 response = await client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)})
                 assert response.json()["choices"][0]["text"] == f"P{i}"
-            assert len(transport.clients) == _MOST_CLIENTS
+            assert len(transport.clients) == MOST_CLIENTS
             assert transport.passed_on == 0
             # All are busy: the next goes around them.
             handler.go_on = asyncio.Event()
-            numbers = range(100, 100 + _MOST_CLIENTS + 8)
+            numbers = range(100, 100 + MOST_CLIENTS + 8)
             tasks = [
                 asyncio.ensure_future(client.post("completions", json=body(f"p{i}"), headers={"x-who": str(i)}))
                 for i in numbers
             ]
-            while len(handler.requests) < _MOST_CLIENTS + 8 + len(numbers):
+            while len(handler.requests) < MOST_CLIENTS + 8 + len(numbers):
                 await asyncio.sleep(0)
             handler.go_on.set()
             responses = await asyncio.gather(*tasks)
             assert transport.passed_on == 8
             assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{i}" for i in numbers]
-            assert len(transport.clients) == _MOST_CLIENTS
+            assert len(transport.clients) == MOST_CLIENTS
 
     run(main)
 
@@ -530,15 +531,15 @@ def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, c
     assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{n}" for n in range(count)]
 
 
-def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler):
+def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("a fault of ours")
 
     async def main():
-        transport, client = over()
+        _, client = over()
         async with client:
             await client.post("completions", json=body("p"))
-            transport.clients[0]._runner._dialects[0].decoder = fail
+            monkeypatch.setattr(ServerDialect, "decoder", fail)
             return await client.post("completions", json=body("p"))
 
     response = run(main)

@@ -64,6 +64,19 @@ def test_a_smaller_wish_does_not_shorten_a_longer_one():
     assert play.wakes_at == 31.0
 
 
+def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_before_its_pause_is_over():
+    play = Playbook(limit=[5, 1], max_list=1)
+    a, b, c, d, e, f = calls("a b c d e f")
+    play.submit(a, b, c, d, e) >> Woke() << ["send a @0", "send b @0", "send c @0", "send d @0", "send e @0"]
+    for call in (a, b, c, d, e):
+        play >> failed(call, FailureKind.MAYBE_PROCESSED, delay=60.0, status=500) << []
+    assert play.endpoints[0].state == "ejected"
+    play.at(0.1).submit(f) >> Woke() << ["send f @1"]
+    assert play.wakes_at == 60.0
+    play.at(0.2) >> failed(f, FailureKind.NOT_SENT) << ["send f @0"]
+    assert [endpoint.state for endpoint in play.endpoints] == ["probing", "ejected"]
+
+
 def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
     play = Playbook(limit=[4, 1], max_list=1)
     a, b, c, d, e, f = calls("a b c d e f")

@@ -1,6 +1,7 @@
 """A full queue makes calls wait outside, in order, or refuses them."""
 
-from batchclient._core.messages import AbortRequested, Cancelled, Submitted, Woke
+from batchclient._core.messages import AbortRequested, Cancelled, Request, Submitted, Woke
+from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls
 
 
@@ -74,7 +75,7 @@ def test_calls_that_gave_up_outside_do_not_pile_up_while_the_queue_stands_still(
     for call in calls(10_000):
         play.scheduler.handle(Submitted(call), 0.0)
         play.scheduler.handle(Cancelled(call), 0.0)
-    assert play.scheduler._outside.held < 1100
+    assert held(play.scheduler, Request) < 1100
     assert play.waiting == 1
     play >> answered(a) << ["resolve a", "send b"]
     play >> Woke() << []

@@ -4,7 +4,7 @@ import pytest
 
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import EndpointAdded, FailureKind, RatesReported, Retuned, Woke
-from batchclient._core.rates import RateWindow
+from batchclient._core.messages import RateWindow
 from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 

@@ -2,29 +2,36 @@
 
 import pytest
 
-from batchclient._core.messages import Cancelled, FailureKind, Woke
-from tests.playbook.playbook import Playbook, answered, calls, failed
+from batchclient._core.messages import AbortRequested, Cancelled, FailureKind, Woke
+from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 LOST = FailureKind.MAYBE_PROCESSED
 SIZE = 128
-TOKENS = 17.0
-"""Of one call: one of prompt, 16 of output."""
+ALONE = shape(alone_reason="so that it is no part of a list")
 
 
-def budget_of(play, number=0):
-    return play.scheduler._endpoints.by_id[number].budget
+def in_debt(*others):
+    """A server of which a list of 64 was asked for twice again: of a budget of a hundred calls it owes 28, which is 2.8 s."""
+    play = Playbook(limit=64 + len(others), max_list=64)
+    crowd = calls(64)
+    play.submit(*crowd, *others) >> Woke()
+    for _ in range(2):
+        play >> failed(crowd[0], FailureKind.REJECTED, delay=0.0, status=429)
+        assert play.last.requests == crowd
+    return play
 
 
 def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
     play = Playbook(limit=SIZE, max_list=1)
     everyone = calls(SIZE)
     play.submit(*everyone) >> Woke()
-    budget_of(play).charge(28 * TOKENS, SIZE, 1.0)
+    for call in everyone[:38]:
+        play >> failed(call, FailureKind.REJECTED, delay=0.0, status=429) << [f"send {call.waiter}"]
     for call in everyone:
         play.at(1.0) >> failed(call, LOST, delay=1.0) << []
     play.at(2.0) >> Woke()
-    # 128 - 28 + 10; the last retry may leave a debt.
-    went = len(play.sent) - SIZE
+    # 128 - 38 + 20; the last retry may leave a debt.
+    went = len(play.sent) - SIZE - 38
     assert went == 111
     assert (play.backing_off, play.failed) == (SIZE - went, 0)
     assert play.endpoints[0].retry_budget_tokens <= 0
@@ -41,51 +48,60 @@ def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
 
 def test_fresh_calls_that_flow_pay_for_retries_at_once():
     play = Playbook(limit=8, max_list=8)
-    play.submit(*calls(8)) >> Woke()
-    budget_of(play).charge(100 * TOKENS + 10 * TOKENS, 8, 0.0)
-    first = play.last.requests
-    play >> failed(first[0], LOST, delay=0.0) << []
-    fresh = calls(" ".join(f"x{i}" for i in range(48)))
-    play.submit(*fresh) >> Woke()
-    for _ in range(5):
+    first = calls(8)
+    play.submit(*first) >> Woke()
+    # Of a hundred calls' worth a list of eight takes 104.
+    for _ in range(13):
+        play >> failed(first[0], FailureKind.REJECTED, delay=0.0, status=429)
+        assert play.last.requests == first
+    play >> failed(first[0], FailureKind.REJECTED, delay=0.0, status=429) << []
+    play.submit(*calls(" ".join(f"x{i}" for i in range(16)))) >> Woke()
+    for _ in range(2):
         assert play.backing_off == 8
         play >> answered(*play.last.requests, tokens=16)
-    # 48 fresh calls bring 9.6 calls' worth; a tenth of a debt is a hundredth of a second.
-    play >> answered(*play.last.requests, tokens=16)
-    play.at(0.2) >> Woke() << ["send " + " ".join(call.waiter for call in first)]
+    # 16 fresh calls bring 3.2 calls' worth; what is left of the debt is less than a tenth of a second.
+    assert play.backing_off == 8
+    play.at(0.1) >> Woke() << ["send " + " ".join(call.waiter for call in first)]
 
 
 def test_a_call_that_waits_for_the_budget_ends_at_its_deadline_and_may_be_cancelled():
-    play = Playbook(limit=4, max_list=1)
-    late, gone, kept = calls("late gone kept")
-    late.deadline = 3.0
-    play.submit(late, gone, kept) >> Woke()
-    budget_of(play).charge(100 * TOKENS + 100 * TOKENS, 4, 0.0)
+    late, gone, kept = calls("late gone kept", ALONE)
+    late.deadline = 1.0
+    play = in_debt(late, gone, kept)
     for call in (late, gone, kept):
         play >> failed(call, LOST, delay=0.0) << []
     play >> Cancelled(gone) << []
-    play.at(3.0) >> Woke() << ["reject late: DeadlineExceeded"]
+    play.at(1.0) >> Woke() << ["reject late: DeadlineExceeded"]
     assert (play.backing_off, play.failed) == (1, 1)
     play.at(play.wakes_at) >> Woke() << ["send kept"]
-    assert play.now == pytest.approx(10.0)
+    assert play.now == pytest.approx(2.8)
 
 
 def test_every_call_that_waits_for_the_budget_is_found_when_all_end():
-    play = Playbook(limit=4, max_list=1)
-    a, b = calls("a b")
-    play.submit(a, b) >> Woke()
-    budget_of(play).charge(1e6, 4, 0.0)
+    a, b = calls("a b", ALONE)
+    play = in_debt(a, b)
     for call in (a, b):
         play >> failed(call, LOST, delay=0.0) << []
-    assert sorted(request.waiter for request in play.scheduler._recovery.requests()) == ["a", "b"]
+    play >> AbortRequested()
+    assert (play.ends["a"], play.ends["b"], play.backing_off) == (1, 1, 0)
 
 
 def test_what_was_not_sent_and_what_is_sent_in_another_form_is_free():
-    play = Playbook(limit=[4, 4])
-    a, b = calls("a b")
-    play.submit(a, b) >> Woke() << ["send a b @0"]
-    for number in (0, 1):
-        budget_of(play, number).charge(1e6, 4, 0.0)
-    play >> failed(a, FailureKind.NOT_SENT) << ["send a b @1"]
-    play >> failed(a, FailureKind.BAD_CALL) << ["send a @1", "send b @1"]
-    assert play.endpoints[1].retry_budget_tokens == pytest.approx(-1e6 + 100, abs=100)
+    play = Playbook(limit=[16, 16])
+    a, b = calls("a b", shape())
+    play.submit(*calls(16)) >> Woke()
+    crowd, others = (batch.requests for batch in play.sent)
+    # A list of eight that is refused by one server goes to the other. Both have paid for it 13 times, of a hundred calls' worth.
+    for _ in range(26):
+        play >> failed(crowd[0], FailureKind.REJECTED, delay=0.0, status=429)
+        assert play.last.requests == crowd
+    play >> answered(*crowd)
+    play >> answered(*others)
+    owed = [endpoint.retry_budget_tokens for endpoint in play.endpoints]
+    assert max(owed) < 0
+    play.submit(a, b) >> Woke()
+    play >> failed(a, FailureKind.NOT_SENT)
+    play >> failed(a, FailureKind.BAD_CALL)
+    assert [len(batch.requests) for batch in play.sent[-4:]] == [2, 2, 1, 1]
+    # First sendings flow in, and nothing flows out.
+    assert all(now >= before for now, before in zip([e.retry_budget_tokens for e in play.endpoints], owed, strict=True))

@@ -1,14 +1,15 @@
 """The scheduler against a model of plain dictionaries, under any order of events.
 
-What is checked, after every event:
+The model sees what a caller sees: commands, ``next_deadline()``, ``statistics()`` and the states of its requests.
+
+Checked after every event:
 - every call ends exactly once, with its own answer, an error, or its cancelling;
 - permits: no grant takes more than the limit or one call's weight, what is in flight is what the open batches hold, and
   nothing is left after a drain;
 - a batch holds one shape and one cohort (fresh calls, or calls that failed together), and is no longer than allowed;
 - no call waits past ``linger_s + refill_s`` while permits for it are free;
-- an ejected endpoint is left alone for its pause and then gets one call; one that recovers, no more than it is allowed; and
-  one is in use, unless all refuse connections or may be probed now;
-- the lowest priority class in use leaves the others' reserve alone ("free" above means free to the call's class);
+- an ejected endpoint is left alone for its pause and then gets one call; one that recovers starts with one sequence, gets
+  one more for each answer, and twice as many every 5 s;
 - counts by class and by tenant are those of the calls;
 - endpoints come and go: one that is removed gets nothing more and is gone once its last batch is over, exactly once;
 - no more requests go to an endpoint in any span than its rate and its burst allow;
@@ -22,7 +23,6 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from batchclient._core.health import HealthState
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Outcome, Search, ServerLoad
 from batchclient._core.messages import (
     AbortBatch,
@@ -73,6 +73,10 @@ SHAPES = [
 PREFIXES = [b"", b"x" * 300, b"x" * 600, b"x" * 300 + b"y" * 300, b"z" * 300]
 OPEN = (RequestState.WAITING, RequestState.QUEUED, RequestState.BACKING_OFF, RequestState.IN_FLIGHT)
 NEVER_STARVES = 1e9
+DOUBLES_AFTER_S = 5.0
+"""Slow start: how long until an endpoint that recovers is given twice as much, though nothing is answered."""
+REFUSALS_OF_A_STRANGER = 3
+"""A lone endpoint that never answered anything is not waited for after so many refused connections."""
 
 
 class SeeSaw(Limit):
@@ -121,13 +125,43 @@ class World:
         self.paused = False
         self.blocked_until = {}
         self.not_before = {}
+        self.states = {}
+        """By endpoint, what the core said of it after the last event (``EndpointStatistics``)."""
+        self.probes = {}
+        """The last batch that probed an endpoint."""
+        self.long_lists = {}
+        """The last list that was longer than its endpoint's cap."""
+        self.growth = {}
+        """Of endpoints that recover: since when, and sequences that were answered since."""
+        self.answered = set()
+        self.refused = Counter()
+        """Refused connections of endpoints, by id."""
+        self.lacking = set()
+        """(endpoint, shape) that a call was refused for."""
 
     def tell(self, name, *arguments):
-        before = {endpoint.id: endpoint.in_flight for endpoint in self.core._endpoints}
         event = getattr(self, f"make_{name}")(*arguments)
         self.core.handle(event, self.now)
-        for command in self.core.commands():
-            self.obey(command, before)
+        commands = self.core.commands()
+        self.look()
+        for command in commands:
+            self.obey(command)
+
+    def look(self):
+        """Note what the core says of its endpoints."""
+        self.states = {endpoint.id: endpoint for endpoint in self.core.statistics().endpoints}
+        recovering = {number for number, endpoint in self.states.items() if endpoint.state == "recovering"}
+        self.growth = {number: self.growth.get(number, (self.now, 0)) for number in recovering}
+
+    @property
+    def serving(self):
+        """What the core said of the endpoints that it may send to."""
+        return [endpoint for endpoint in self.states.values() if endpoint.state != "leaving"]
+
+    def is_wrong_address(self, number):
+        """Whether an endpoint is the only one, refused every connection, and never answered: its calls find out at once."""
+        lone = len(self.serving) == 1 and number not in self.answered
+        return lone and self.refused[number] >= REFUSALS_OF_A_STRANGER
 
     def make_submit(self, shape, tokens, patience, may_wait, prefix=0):
         deadline = None if patience is None else self.now + patience
@@ -149,6 +183,10 @@ class World:
         if positions:
             # It answers again.
             self.blocked_until.pop(batch.endpoint, None)
+            self.answered.add(batch.endpoint)
+            if batch.endpoint in self.growth:
+                since, sequences = self.growth[batch.endpoint]
+                self.growth[batch.endpoint] = (since, sequences + len(positions) * batch.shape.weight)
         answers = []
         for position in positions:
             unanswered.remove(position)
@@ -171,6 +209,9 @@ class World:
             self.blocked_until[batch.endpoint] = max(until, self.blocked_until.get(batch.endpoint, 0.0))
         if kind in ("NOT_SENT", "UNSUPPORTED") and self.setting.requests_per_minute is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
+        self.refused[batch.endpoint] += kind == "NOT_SENT"
+        if kind == "UNSUPPORTED":
+            self.lacking.add((batch.endpoint, batch.shape.answer_key))
         failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
@@ -201,7 +242,7 @@ class World:
             self.ends[request.waiter] += 1
             assert self.ends[request.waiter] == 1, f"{request!r} ended twice, now {how}"
 
-    def obey(self, command, before):
+    def obey(self, command):
         match command:
             case SendBatch(batch):
                 self.transcript.append(("send", batch.id, batch.endpoint, batch.streamed, names(batch.requests)))
@@ -245,11 +286,10 @@ class World:
                 self.drained += 1
 
     def check_grant(self, batch):
-        endpoint = self.core._by_id[batch.endpoint]
+        endpoint = self.states[batch.endpoint]
         requests, weight = batch.requests, batch.shape.weight
         assert not self.paused, "a paused client sends nothing"
         assert batch.endpoint in self.endpoints, "a removed endpoint gets nothing more"
-        assert batch.endpoint == endpoint.id
         assert self.now >= self.blocked_until.get(batch.endpoint, 0.0), "the endpoint asked for rest"
         assert all(self.now >= self.not_before.get(name, 0.0) for name in names(requests)), "it backs off still"
         shapes = {request.shape for request in requests}
@@ -257,51 +297,33 @@ class World:
         mixed = len(shapes) > 1 and {shape.mixed for shape in shapes} == {batch.shape}
         assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
-        # While one list tries again what was refused, no other may.
-        tries = endpoint.can().lists._trial == batch.id
-        assert len(requests) <= (endpoint.max_list if tries else endpoint.list_cap(self.now)), (
-            "longer than the endpoint takes"
-        )
+        assert len(requests) <= self.setting.max_list
+        if len(requests) > endpoint.list_cap:
+            assert self.long_lists.get(batch.endpoint) not in self.open, (
+                "while one list tries what was refused, none may"
+            )
+            self.long_lists[batch.endpoint] = batch.id
         assert len(requests) == 1 or batch.shape.alone_reason is None
         assert not (batch.streamed and (batch.shape.plain_only or batch.shape.max_output_tokens <= 4))
         # Grants of one step come one after the other: what is in flight now is the most of this step.
-        held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
-        limit = endpoint.limit.limit
-        assert held + len(requests) * weight <= max(limit, weight), "more in flight than the limit"
-        assert len(requests) * weight <= limit or held == 0, "a heavy call runs alone"
-        if held and (reserve := self.reserve(endpoint)) is not None and batch.shape.priority <= reserve.lowest:
-            # ``reserve`` is as it was after the step: what higher classes got in it, they got before or after this batch.
-            used = sum(
-                len(left) * other.shape.weight
-                for other, left in self.open.values()
-                if other.shape.priority > reserve.lowest
-            )
-            kept = max(0, reserve.permits - used // len(self.core._endpoints.serving))
-            assert held + len(requests) * weight <= max(limit - kept, 1), "the reserve is for others"
-
-    def reserve(self, endpoint):
-        most = endpoint.in_flight + endpoint.free
-        return self.core._lanes.reserve(most, len(self.core._endpoints.serving), self.now)
-
-    def room(self, endpoint, priority):
-        """Permits free to a class."""
-        reserve = self.reserve(endpoint)
-        return endpoint.free - (reserve.unused if reserve is not None and priority <= reserve.lowest else 0)
+        held = self.held_on(batch.endpoint)
+        assert held + len(requests) * weight <= max(endpoint.limit, weight), "more in flight than the limit"
+        assert len(requests) * weight <= endpoint.limit or held == 0, "a heavy call runs alone"
 
     def check_health(self, batch):
-        endpoint = self.core._by_id[batch.endpoint]
-        health = endpoint.health
-        if len(self.core._endpoints.serving) == 1 and health.is_wrong_address:
+        state = self.states[batch.endpoint].state
+        if self.is_wrong_address(batch.endpoint):
             return
-        assert health.state is not HealthState.EJECTED, "an ejected endpoint gets a probe, nothing else"
-        if health.state is HealthState.PROBING:
+        assert state != "ejected", "an ejected endpoint gets a probe, nothing else"
+        if state == "probing":
             assert len(batch.requests) == 1, "a probe is one call"
-            assert health.probe == batch.id, "one probe at a time"
-            assert health.closed_until is None
-        if health.allowed is not None:
-            held = sum(len(left) * open_batch.shape.weight for open_batch, left in self.open_on(batch.endpoint))
-            weight = batch.shape.weight
-            assert held + len(batch.requests) * weight <= max(health.allowed, weight), "slow start"
+            assert self.probes.get(batch.endpoint) not in self.open, "one probe at a time"
+            self.probes[batch.endpoint] = batch.id
+        if state == "recovering":
+            since, answered = self.growth[batch.endpoint]
+            allowed = (1 + answered) * 2 ** int((self.now - since) / DOUBLES_AFTER_S + 1e-9)
+            asked, weight = len(batch.requests) * batch.shape.weight, batch.shape.weight
+            assert self.held_on(batch.endpoint) + asked <= max(allowed, weight), "slow start"
 
     def check_rate(self, batch):
         per_minute = self.setting.requests_per_minute
@@ -315,6 +337,17 @@ class World:
 
     def open_on(self, index):
         return [(batch, left) for batch, left in self.open.values() if batch.endpoint == index]
+
+    def held_on(self, index):
+        """Sequences in flight on an endpoint."""
+        return sum(len(left) * batch.shape.weight for batch, left in self.open_on(index))
+
+    def free_on(self, endpoint):
+        """Permits that are free on an endpoint, at least."""
+        allowed = endpoint.limit
+        if endpoint.id in self.growth:
+            allowed = min(allowed, 1 + self.growth[endpoint.id][1])
+        return allowed - endpoint.in_flight
 
 
 def names(requests):
@@ -408,8 +441,8 @@ class Machine(RuleBasedStateMachine):
     def check(self):
         world = self.world
         core, statistics = world.core, world.core.statistics()
-        for endpoint in core._endpoints:
-            assert endpoint.health.probe is None or endpoint.health.probe in world.open
+        for endpoint in statistics.endpoints:
+            assert endpoint.state != "probing" or world.probes[endpoint.id] in world.open, "its probe is over"
         for endpoint in world.leaving:
             assert world.open_on(endpoint), "nothing is left there, and it is not gone"
         assert {endpoint.id for endpoint in statistics.endpoints} == {*world.endpoints, *world.leaving}
@@ -424,11 +457,6 @@ class Machine(RuleBasedStateMachine):
                 if batch.requests[position].state is RequestState.ABANDONED
             )
             assert endpoint.abandoned == gone
-        healths = [endpoint.health for endpoint in core._endpoints.serving]
-        in_use = any(health.in_use for health in healths)
-        assert in_use or all(health.vanished or health.refuses or health.closed_until is None for health in healths), (
-            "the panic rule"
-        )
         for number, (batch, left) in world.open.items():
             states = {batch.requests[position].state for position in left}
             assert number in world.aborted or states != {RequestState.ABANDONED}, "nobody waits for it any more"
@@ -474,30 +502,32 @@ class Machine(RuleBasedStateMachine):
         """Note since when each call has waited though permits for it are free."""
         world, setting = self.world, self.world.setting
         queued = [request for request in world.calls if request.state is RequestState.QUEUED]
-        if world.core._fresh_calls or setting.requests_per_minute or setting.tokens_per_minute:
+        if world.core.next_deadline() == world.now or setting.requests_per_minute or setting.tokens_per_minute:
             return
         if any(world.now >= request.queued_at + setting.starvation_s for request in queued):
             self.waiting_since.clear()
             return
         still = {}
-        for endpoint in world.core._endpoints.serving:
+        cohorts = Counter(world.cohorts[request.waiter] for request in queued)
+        for endpoint in world.serving:
             if (
                 world.paused
-                or not endpoint.health.in_use
+                or endpoint.state not in ("healthy", "recovering")
                 or (endpoint.blocked_until is not None and world.now < endpoint.blocked_until)
             ):
                 continue
             for request in queued:
-                together = min(request.group.size, endpoint.list_cap(world.now)) if request.group.whole else 1
-                room = world.room(endpoint, request.shape.priority)
-                if world.core._endpoints.leaves(request.shape, endpoint, world.now):
+                if (endpoint.id, request.shape.answer_key) in world.lacking:
                     continue
-                if room >= together * request.shape.weight or not endpoint.in_flight:
+                # What failed together may be half of a list that goes whole.
+                failed = request.attempts > 0
+                together = min(cohorts[world.cohorts[request.waiter]], endpoint.list_cap) if failed else 1
+                if world.free_on(endpoint) >= together * request.shape.weight or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
                     # Settings that hold on an idle endpoint would show here at once.
                     # Of several, a slow one may leave calls to a fast one that holds them for a moment.
-                    assert endpoint.in_flight or len(world.core._endpoints.serving) > 1, "an idle endpoint sends"
+                    assert endpoint.in_flight or len(world.serving) > 1, "an idle endpoint sends"
                     assert world.now < since + setting.linger_s + setting.refill_s + 1e-9, f"{request!r} waits too long"
         self.waiting_since = still
 
@@ -618,7 +648,7 @@ class AnyOrder(Machine):
         times=st.sampled_from([1, 1, 7]),
     )
     def report(self, endpoint, running, waiting, made, times):
-        if endpoint < len(self.world.core._endpoints):
+        if endpoint < len(self.world.states):
             for _ in range(times):
                 self.tell("report", endpoint, running, waiting, made)
                 if times > 1:

@@ -16,7 +16,7 @@ from traceback import extract_tb
 from batchclient import Backoff
 from batchclient._core.messages import RequestState
 from batchclient.client import BatchClient
-from tests.shell.clocks import VirtualLoop
+from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import answer_to
 from tests.simulation.ends import check_call, check_nothing_is_left
 from tests.simulation.pairs import Fault
@@ -91,11 +91,18 @@ class World:
         self.by_prompt = {call.plan.prompt: call for call in self.calls}
         self.by_seq = {}
         self.servers = {}
+        """By base URL."""
+        self.served = []
+        """Base URLs that the client was given and not told to remove."""
+        self.leaving = []
+        """Those that it was told to remove."""
         self.watch = None
         self.client = None
         self.loop = None
         self.began_at = 0.0
         self.aborts = 0
+        self.closed = False
+        self.pinned = False
         self.side_tasks = []
 
     @property
@@ -139,9 +146,7 @@ class World:
             assert len(batches) == 1, "the calls of a request are of one batch"
             (batch,) = batches.values()
             assert [call.request for call in calls] == batch.requests, "the prompts are those of the batch"
-            assert self.client._runner._transports[batch.endpoint] is server, (
-                "it went to the endpoint it was granted on"
-            )
+            assert self.server_of(batch.endpoint) is server, "it went to the endpoint it was granted on"
             assert sent.streamed == batch.streamed
             for call in calls:
                 asked = {name: call.plan.params.get(name) for name in ("max_tokens", "n")}
@@ -167,8 +172,10 @@ class World:
             self.met[fault, state] += 1
 
     def sequences_at(self, endpoint):
-        server = self.client._runner._transports.get(endpoint)
-        return 0 if server is None else server.sequences
+        return self.server_of(endpoint).sequences
+
+    def server_of(self, endpoint):
+        return self.servers[self.watch.endpoints[endpoint].base_url]
 
     def check_answer(self, request, completion):
         """An answer must be the call's own, and all of it."""
@@ -185,9 +192,13 @@ class World:
         for number, server_plan in enumerate(plan.servers):
             self.add_server(number, server_plan)
         client = BatchClient(
-            [*self.servers], model="m", retry=_Policy(plan.max_attempts, Random(plan.seed)), **plan.settings
+            [*self.servers],
+            model="m",
+            retry=_Policy(plan.max_attempts, Random(plan.seed)),
+            transport=lambda url, headers: self.servers[url],
+            **plan.settings,
         )
-        client._make_transport = self.servers.__getitem__
+        # The one seam that is no argument: nobody else stands between the shell and the core.
         make_core = client._make_core
 
         def make_watched_core():
@@ -200,21 +211,21 @@ class World:
     def add_server(self, number, server_plan):
         url = f"http://server-{number}/v1"
         self.servers[url] = Server(self, url, server_plan)
+        self.served.append(url)
         return url
 
     async def run(self):
         self.loop = asyncio.get_running_loop()
         self.began_at = self.loop.time()
-        self.client = client = self.make_client()
-        client._start()
-        for call in self.calls:
-            call.task = asyncio.create_task(self.one_call(call))
-        meddling = asyncio.create_task(self.meddle())
-        await self.end()
-        await asyncio.gather(meddling, *(call.task for call in self.calls))
-        while self.side_tasks:
-            await self.side_tasks.pop()
-        await client.aclose()
+        self.client = self.make_client()
+        async with self.client:
+            for call in self.calls:
+                call.task = asyncio.create_task(self.one_call(call))
+            meddling = asyncio.create_task(self.meddle())
+            await self.end()
+            await asyncio.gather(meddling, *(call.task for call in self.calls))
+            while self.side_tasks:
+                await self.side_tasks.pop()
         await asyncio.sleep(0)
         check_nothing_is_left(self)
         for call in self.calls:
@@ -245,11 +256,19 @@ class World:
             if plan.ending == "drain":
                 if self.rng.random() < 0.3:
                     self.client.pause()
-                draining = [asyncio.create_task(self.client.drain()) for _ in range(self.rng.choice([1, 2]))]
+                draining = [asyncio.create_task(self.drain()) for _ in range(self.rng.choice([1, 2]))]
                 if self.rng.random() < 0.5:
                     await asyncio.sleep(self.rng.choice([0.0, 0.1, 1.0, 3.0]))
-                    await self.client.aclose()
+                    await self.aclose()
                 await asyncio.gather(*draining)
+        await self.aclose()
+
+    async def drain(self):
+        self.closed = True
+        await self.client.drain()
+
+    async def aclose(self):
+        self.closed = True
         await self.client.aclose()
 
     # The user --------------------------------------------------------------------------------------------------
@@ -288,12 +307,13 @@ class World:
                 change = rng.choice([{"limit": rng.choice([1, 4, 32])}, {"max_list": rng.choice([1, 4, 32])}])
                 client.retune(**change, linger_s=rng.choice([0.0, 0.1]), max_queued=rng.choice([1, 5, 1000]))
             case "pin":
-                if client._pinned is None:
-                    client.pin(rng.choice([1, 3, 20]))
-                else:
+                if self.pinned:
                     client.unpin()
+                else:
+                    client.pin(rng.choice([1, 3, 20]))
+                self.pinned = not self.pinned
             case "add":
-                if not client._closed and len(client._endpoints) < 4:
+                if not self.closed and len(self.served) < 4:
                     url = self.add_server(len(self.servers), make_server_plan(rng, self.plan.heal_at_s))
                     client.add_endpoint(url)
             case _:
@@ -313,22 +333,27 @@ class World:
 
     def remove_one(self, *, drain):
         """Remove a server, one in a rare state if there is one, or one that is leaving already; perhaps end it all while it leaves."""
-        client, rng = self.client, self.rng
-        if len(client._endpoints) < 2:
+        rng, watch = self.rng, self.watch
+        if len(self.served) < 2:
             return
+        present = {endpoint.base_url: endpoint for endpoint in watch.endpoints.values()}
+        leaving = [url for url in self.leaving if url in present and present[url].state == "leaving"]
         by_state = {}
-        for url, number in client._endpoints + client._leaving:
-            endpoint = self.watch.core._by_id.get(number)
-            if endpoint is not None:
-                by_state.setdefault((self.watch.state_of(endpoint).value, endpoint.in_flight > 0), []).append(url)
-        if not by_state:
-            return
+        for url in self.served + leaving:
+            state = (watch.state_of(present[url]).value, present[url].in_flight > 0)
+            by_state.setdefault(state, []).append(url)
         # One that has nothing to do is gone at once.
         busy = [state for state in by_state if state[1]]
         url = rng.choice(by_state[rng.choice(sorted(busy if busy and rng.random() < 0.8 else by_state))])
-        self.side_tasks.append(asyncio.create_task(client.remove_endpoint(url, drain=drain)))
+        self.side_tasks.append(asyncio.create_task(self.remove(url, drain=drain)))
         if drain and rng.random() < 0.5:
             self.meddle_soon(0.05)
+
+    async def remove(self, url, *, drain):
+        if url in self.served and len(self.served) > 1:
+            self.served.remove(url)
+            self.leaving.append(url)
+        await self.client.remove_endpoint(url, drain=drain)
 
 
 class _Errors(logging.Handler):
@@ -349,7 +374,7 @@ def run_seed(seed):
     log, errors = logging.getLogger("batchclient"), _Errors(world)
     log.addHandler(errors)
     try:
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
             runner.get_loop().set_exception_handler(
                 lambda loop, context: world.wrong.append(f"unseen: {context.get('exception') or context['message']!r}")
             )

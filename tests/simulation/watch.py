@@ -1,4 +1,4 @@
-"""What must hold at every step of the core, checked from outside: its events and commands, and a book kept of them.
+"""What must hold at every step of the core, checked from outside: its events, commands and statistics, and a book kept of them.
 
 - Every batch that is sent ends once. Every call ends once: with its own answer, with an error, or by its caller's leaving.
 - A grant takes in flight to the larger of the limit and one call's weight at most, goes to an endpoint in use, never while
@@ -11,7 +11,6 @@
 import math
 from collections import Counter
 
-from batchclient._core.health import HealthState
 from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
@@ -23,6 +22,7 @@ from batchclient._core.messages import (
     EndpointGone,
     EndpointRemoved,
     Failed,
+    FailureKind,
     Paused,
     Reject,
     RequestState,
@@ -45,12 +45,15 @@ _OPEN = {
     RequestState.BACKING_OFF: State.BACKING_OFF,
     RequestState.IN_FLIGHT: State.IN_FLIGHT,
 }
-_HEALTH = {
-    HealthState.HEALTHY: State.HEALTHY,
-    HealthState.EJECTED: State.EJECTED,
-    HealthState.PROBING: State.PROBING,
-    HealthState.RECOVERING: State.RECOVERING,
+_STATES = {
+    "healthy": State.HEALTHY,
+    "ejected": State.EJECTED,
+    "probing": State.PROBING,
+    "recovering": State.RECOVERING,
+    "leaving": State.LEAVING,
 }
+_REFUSALS_OF_A_STRANGER = 3
+"""A lone endpoint that never answered anything is not waited for after so many refused connections."""
 _OF_THE_CLIENT = {
     Paused: Fault.PAUSE,
     Resumed: Fault.RESUME,
@@ -82,12 +85,28 @@ class WatchedCore:
         self.ended = Counter()
         self.aborted = set()
         self.not_before = {}
-        """When a call may be sent again at the earliest, by its number."""
+        """By a call's number: the batch it failed in, and when it may be sent again in that form at the earliest."""
         self.paused = False
+        self.draining = False
+        self.statistics_now = core.statistics()
+        self.endpoints = {endpoint.id: endpoint for endpoint in self.statistics_now.endpoints}
+        """By id, what the core says of the endpoints that it has."""
+        self.leaving = []
+        """Ids of endpoints that were removed, in that order."""
+        self.probes = {}
+        """By endpoint, the last batch that probed it."""
+        self.answered = set()
+        self.refused = Counter()
+        """Refused connections of endpoints, by id."""
         self.transcript = []
 
     def __getattr__(self, name):
         return getattr(self.core, name)
+
+    @property
+    def serving(self):
+        """What the core says of the endpoints that it may send to."""
+        return [endpoint for endpoint in self.endpoints.values() if endpoint.state != "leaving"]
 
     # The contract ----------------------------------------------------------------------------------------------
 
@@ -98,7 +117,8 @@ class WatchedCore:
             self.now = max(self.now, now)
             self.note(event)
             self.core.handle(event, now)
-            assert self.core._now == self.now, "the core's time goes back"
+            self.statistics_now = self.core.statistics()
+            self.endpoints = {endpoint.id: endpoint for endpoint in self.statistics_now.endpoints}
             self.look_back(event)
 
     def commands(self):
@@ -131,24 +151,29 @@ class WatchedCore:
                 left = self.open[batch.id][1]
                 for position, _ in answers:
                     left.remove(position)
+                if answers:
+                    self.answered.add(batch.endpoint)
                 if ended:
                     del self.open[batch.id]
                 self.say("answered", batch.id, [position for position, _ in answers], ended)
             case Failed(batch, failure, delay_s):
                 self.say("failed", batch.id, failure.kind.value, failure.status, delay_s)
                 _, left = self.open.pop(batch.id)
+                self.refused[batch.endpoint] += failure.kind is FailureKind.NOT_SENT
                 self.forget_failed(batch, [batch.requests[position] for position in left], failure, delay_s)
             case EndpointRemoved(number, drain):
-                endpoint = self.core._by_id[number]
+                endpoint = self.endpoints[number]
+                self.leaving.append(number)
                 states = {self.state_of(endpoint)}
                 states.update(state for request in self.live.values() for state in self.states_of(request, endpoint))
                 self.hit(Fault.REMOVE if drain else Fault.REMOVE_NOW, states)
                 self.say("removed", number, drain)
             case _ if type(event) in _OF_THE_CLIENT:
-                states = {self.state_of(endpoint) for endpoint in self.core._endpoints}
+                states = {self.state_of(endpoint) for endpoint in self.endpoints.values()}
                 states.update(state for request in self.live.values() for state in self.states_of(request))
                 self.hit(_OF_THE_CLIENT[type(event)], states)
                 self.paused = {Paused: True, Resumed: False}.get(type(event), self.paused)
+                self.draining = self.draining or type(event) in (DrainRequested, CloseRequested)
                 self.say(type(event).__name__)
 
     def forget_failed(self, batch, requests, failure, delay_s):
@@ -160,13 +185,9 @@ class WatchedCore:
     def look_back(self, event):
         """After the core has heard of it."""
         if type(event) is Failed and event.retry_delay_s is not None:
-            # Lists that wait for one member's answer go in another form when it has come, which is no retry.
-            parked = {
-                each.seq for lists in self.core._recovery._parked.values() for one in lists for each in one.requests
-            }
             for request in event.batch.requests:
-                if request.state is RequestState.BACKING_OFF and request.batch is None and request.seq not in parked:
-                    self.not_before.setdefault(request.seq, self.now + event.retry_delay_s)
+                if request.state is RequestState.BACKING_OFF and request.batch is None:
+                    self.not_before.setdefault(request.seq, (event.batch, self.now + event.retry_delay_s))
 
     # Commands --------------------------------------------------------------------------------------------------
 
@@ -208,12 +229,11 @@ class WatchedCore:
         del self.live[request.seq]
 
     def check_grant(self, batch):
-        core = self.core
-        endpoint = core._by_id[batch.endpoint]
+        endpoint = self.endpoints[batch.endpoint]
         weight = batch.shape.weight
         assert batch.id not in self.open, "a batch is sent once"
         assert not self.paused, "a paused client sends nothing"
-        assert not endpoint.leaving, "a removed endpoint gets nothing more"
+        assert endpoint.state != "leaving", "a removed endpoint gets nothing more"
         assert endpoint.blocked_until is None or self.now >= endpoint.blocked_until, "the endpoint asked for rest"
         assert len({id(request.shape) for request in batch.requests}) == 1, "one shape per batch"
         in_flight = {
@@ -221,25 +241,37 @@ class WatchedCore:
         }
         for request in batch.requests:
             assert request.deadline is None or request.deadline > self.now, "nothing starts after its deadline"
-            assert self.now >= self.not_before.pop(request.seq, 0.0), "it backs off still"
+            self.check_pause(request, batch)
             assert request.seq not in in_flight, "a call is in one request at a time"
             assert not self.ended[request.seq], "it has ended already"
         held = sum(
             len(left) * other.shape.weight for other, left in self.open.values() if other.endpoint == endpoint.id
         )
-        asked, limit = len(batch.requests) * weight, endpoint.limit.limit
+        asked, limit = len(batch.requests) * weight, endpoint.limit
         assert held + asked <= max(limit, weight), f"{held + asked} in flight, more than the limit of {limit}"
-        health = endpoint.health
         # A lone endpoint that never answered is not waited for: its calls find out at once.
-        stranger = len(core._endpoints.serving) == 1 and health.is_wrong_address
-        if health.state is HealthState.PROBING and not stranger:
-            assert len(batch.requests) == 1 and health.probe == batch.id, "a probe is one call"
-        assert health.state is not HealthState.EJECTED or stranger, "an ejected endpoint gets a probe, nothing else"
+        unknown = len(self.serving) == 1 and endpoint.id not in self.answered
+        stranger = unknown and self.refused[endpoint.id] >= _REFUSALS_OF_A_STRANGER
+        assert endpoint.state != "ejected" or stranger, "an ejected endpoint gets a probe, nothing else"
+        if endpoint.state == "probing":
+            if not stranger:
+                assert len(batch.requests) == 1, "a probe is one call"
+                assert self.probes.get(endpoint.id) not in self.open, "one probe at a time"
+            self.probes[endpoint.id] = batch.id
+
+    def check_pause(self, request, batch):
+        """A call that backs off is not sent too early, unless in another form or since its endpoint has gone."""
+        failed, not_before = self.not_before.pop(request.seq, (None, 0.0))
+        if self.now >= not_before:
+            return
+        # A list of which one member went first goes on bare or in parts as soon as that member was answered.
+        other_form = len(batch.requests) < len(failed.requests) or (batch.bare and not failed.bare)
+        assert other_form or failed.endpoint in self.leaving, "it backs off still"
 
     # After every step ------------------------------------------------------------------------------------------
 
     def check(self):
-        core, world = self.core, self.world
+        world, statistics = self.world, self.statistics_now
         held, gone = Counter(), Counter()
         for batch, left in self.open.values():
             weight, requests = batch.shape.weight, batch.requests
@@ -250,7 +282,7 @@ class WatchedCore:
             held[batch.endpoint] += len(left) * weight
             gone[batch.endpoint] += abandoned * weight
             assert abandoned < len(left) or not left or batch.id in self.aborted, "nobody waits for it any more"
-        for endpoint in core._endpoints:
+        for endpoint in statistics.endpoints:
             assert endpoint.in_flight == held[endpoint.id], "permits are not what is in flight"
             assert endpoint.abandoned == gone[endpoint.id], "what is abandoned is not what nobody waits for"
             working = world.sequences_at(endpoint.id)
@@ -272,12 +304,12 @@ class WatchedCore:
                 backing_off += 1
             if request.deadline is not None and request.deadline < earliest:
                 earliest = request.deadline
-        counted = (core._outside.size, core._queue.size, core._recovery.backing_off)
+        counted = (statistics.waiting, statistics.queued, statistics.backing_off)
         assert counted == (waiting, queued, backing_off), "the counts are not those of the calls"
         assert len(self.live) == waiting + queued + backing_off + in_flight, "a call that has not ended is somewhere"
-        assert core.idle == (not self.open and not self.live)
+        assert self.core.idle == (not self.open and not self.live)
         if earliest < math.inf:
-            wake_at = core.next_deadline()
+            wake_at = self.core.next_deadline()
             assert wake_at is not None and wake_at <= earliest, "a deadline would be missed"
 
     # States ----------------------------------------------------------------------------------------------------
@@ -295,7 +327,7 @@ class WatchedCore:
         return states
 
     def states_of_batch(self, batch):
-        endpoint = self.core._by_id.get(batch.endpoint)
+        endpoint = self.endpoints.get(batch.endpoint)
         if endpoint is None:
             # All was answered before the reply had ended, and then the endpoint was removed.
             return set()
@@ -311,18 +343,15 @@ class WatchedCore:
             states.add(State.MATE_GONE)
         return states
 
-    @staticmethod
-    def state_of(endpoint, batch=None):
+    def state_of(self, endpoint, batch=None):
         """An endpoint's state; to a batch that is not the probe, an endpoint that is probed is an ejected one."""
-        health = endpoint.health
-        if endpoint.leaving:
-            return State.LEAVING
-        if health.state is HealthState.PROBING and batch is not None and health.probe != batch.id:
+        state = _STATES[endpoint.state]
+        if state is State.PROBING and batch is not None and self.probes.get(endpoint.id) != batch.id:
             return State.EJECTED
-        return _HEALTH[health.state]
+        return state
 
     def states_of_client(self):
-        return ({State.PAUSED} if self.paused else set()) | ({State.DRAINING} if self.core._draining else set())
+        return ({State.PAUSED} if self.paused else set()) | ({State.DRAINING} if self.draining else set())
 
     def hit(self, fault, states):
         self.world.count(fault, states | self.states_of_client())

@@ -191,5 +191,5 @@ def test_every_kind_leaves_the_engine_empty_and_can_be_disconnected(kind, stream
     server, _ = play([kind + value], **stream)
     server.disconnect(1, 0.5)
     server.poll(9.0)
-    assert (server.engine.running, server.engine.waiting, server._outstanding) == (0, 0, 0)
+    assert (server.engine.running, server.engine.waiting) == (0, 0)
     assert server.statistics()["open_requests"] == 0

@@ -2,17 +2,18 @@
 
 import pytest
 
-from batchclient._core.choice import Pace, choose, expected_waits, work
+from batchclient._core.choice import choose, expected_waits
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.health import Sign
 from batchclient._core.limits import FixedLimit
+from batchclient._core.speed import Speed, work
 
 
-def endpoint(number, limit=10, in_flight=0, pace=None, measured_at=0.0):
+def endpoint(number, limit=10, in_flight=0, speed=None, measured_at=0.0):
     one = Endpoint(number, FixedLimit(limit), 64)
     one.take(in_flight, 0.0)
-    if pace is not None:
-        one.pace.measure(pace, 1, 0.0, 1, measured_at)
+    if speed is not None:
+        one.speed.measure(speed, 1, 0.0, 1, measured_at)
     return one
 
 
@@ -21,40 +22,40 @@ def chosen(*endpoints, family=0, failed_on=-1, now=0.0):
 
 
 def test_a_pace_is_that_of_an_idle_server():
-    pace = Pace()
-    assert not pace.is_known
-    pace.measure(3.0, work(14), 0.5, 1, 7.0)
-    assert pace.seconds(7.0, idle=False) == pytest.approx(3.0 / 30 / 1.5)
-    assert pace.is_known
+    speed = Speed()
+    assert not speed.is_known
+    speed.measure(3.0, work(14), 0.5, 1, 7.0)
+    assert speed.seconds(7.0, idle=False) == pytest.approx(3.0 / 30 / 1.5)
+    assert speed.is_known
 
 
 def test_a_pace_follows_what_is_seen_by_at_most_a_half_at_once():
-    pace = Pace()
-    pace.measure(1.0, 1, 0.0, 1, 0.0)
-    pace.measure(3.0, 1, 0.0, 1, 0.0)
-    assert pace.seconds(0.0, idle=False) == pytest.approx(1.2)
-    pace.measure(3.2, 1, 0.0, 64, 0.0)
-    assert pace.seconds(0.0, idle=False) == pytest.approx(2.2)
+    speed = Speed()
+    speed.measure(1.0, 1, 0.0, 1, 0.0)
+    speed.measure(3.0, 1, 0.0, 1, 0.0)
+    assert speed.seconds(0.0, idle=False) == pytest.approx(1.2)
+    speed.measure(3.2, 1, 0.0, 64, 0.0)
+    assert speed.seconds(0.0, idle=False) == pytest.approx(2.2)
 
 
 def test_an_old_pace_of_an_idle_endpoint_is_found_out_again():
-    pace = Pace()
-    pace.measure(1.0, 1, 0.0, 1, 10.0)
-    assert pace.seconds(20.0, idle=True) == 1.0
-    assert pace.seconds(20.1, idle=True) is None
-    assert pace.seconds(20.1, idle=False) == 1.0
-    pace.forget()
-    assert pace.seconds(10.0, idle=False) is None
+    speed = Speed()
+    speed.measure(1.0, 1, 0.0, 1, 10.0)
+    assert speed.seconds(20.0, idle=True) == 1.0
+    assert speed.seconds(20.1, idle=True) is None
+    assert speed.seconds(20.1, idle=False) == 1.0
+    speed.forget()
+    assert speed.seconds(10.0, idle=False) is None
 
 
 def test_an_answer_weighs_the_more_the_older_the_measure_is():
-    pace = Pace()
-    pace.measure(3.0, 1, 0.0, 1, 0.0)
-    pace.measure(1.0, 1, 0.0, 1, 5.0)
-    assert pace.seconds(5.0, idle=False) == pytest.approx(2.0)
+    speed = Speed()
+    speed.measure(3.0, 1, 0.0, 1, 0.0)
+    speed.measure(1.0, 1, 0.0, 1, 5.0)
+    assert speed.seconds(5.0, idle=False) == pytest.approx(2.0)
     # One call after a pause is enough to find out that a server has become faster.
-    pace.measure(0.5, 1, 0.0, 1, 15.0)
-    assert pace.seconds(15.0, idle=False) == pytest.approx(0.5)
+    speed.measure(0.5, 1, 0.0, 1, 15.0)
+    assert speed.seconds(15.0, idle=False) == pytest.approx(0.5)
 
 
 def test_without_a_measure_the_least_loaded_is_chosen_and_then_the_one_with_most_room():
@@ -65,18 +66,18 @@ def test_without_a_measure_the_least_loaded_is_chosen_and_then_the_one_with_most
 
 
 def test_one_three_times_slower_is_not_chosen_while_the_fast_one_has_permits():
-    slow = endpoint(0, pace=3.0)
+    slow = endpoint(0, speed=3.0)
     for in_flight in range(10):
-        assert chosen(slow, endpoint(1, in_flight=in_flight, pace=1.0)) == 1
+        assert chosen(slow, endpoint(1, in_flight=in_flight, speed=1.0)) == 1
 
 
 def test_one_a_little_slower_is_chosen_when_the_other_is_so_much_fuller():
-    assert chosen(endpoint(0, pace=1.2), endpoint(1, in_flight=2, pace=1.0)) == 1
-    assert chosen(endpoint(0, pace=1.2), endpoint(1, in_flight=4, pace=1.0)) == 0
+    assert chosen(endpoint(0, speed=1.2), endpoint(1, in_flight=2, speed=1.0)) == 1
+    assert chosen(endpoint(0, speed=1.2), endpoint(1, in_flight=4, speed=1.0)) == 0
 
 
 def test_one_that_was_not_measured_counts_as_the_fastest_that_was():
-    assert expected_waits([endpoint(0, pace=2.0), endpoint(1), endpoint(2, pace=4.0)], 0.0) == pytest.approx(
+    assert expected_waits([endpoint(0, speed=2.0), endpoint(1), endpoint(2, speed=4.0)], 0.0) == pytest.approx(
         [2.2, 2.2, 4.4]
     )
 
@@ -89,12 +90,12 @@ def test_a_call_goes_elsewhere_than_where_it_failed_if_it_can():
 
 
 def test_an_ejected_endpoint_that_may_be_probed_gets_the_call_however_slow_it_was():
-    ejected = endpoint(0, pace=100.0)
+    ejected = endpoint(0, speed=100.0)
     ejected.health.fail(Sign.REFUSED, 1, 0.0, others=True)
-    assert chosen(ejected, endpoint(1, pace=1.0), now=0.5) == 0
-    assert all(chosen(ejected, endpoint(1, pace=1.0), family=family, now=0.5) == 0 for family in range(1, 20))
+    assert chosen(ejected, endpoint(1, speed=1.0), now=0.5) == 0
+    assert all(chosen(ejected, endpoint(1, speed=1.0), family=family, now=0.5) == 0 for family in range(1, 20))
     # It is no probe if the call has failed there.
-    assert chosen(ejected, endpoint(1, pace=1.0), failed_on=0, now=0.5) == 1
+    assert chosen(ejected, endpoint(1, speed=1.0), failed_on=0, now=0.5) == 1
 
 
 def test_a_family_stays_on_one_endpoint_while_that_is_not_much_more_loaded():

@@ -9,6 +9,7 @@ from batchclient._core.groups import FamilyGroup, Group
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.order import Order
 from batchclient._core.queue import Queue
+from tests.inspection import held
 
 SHAPE = Shape(b"one", b"{}", model="m")
 
@@ -106,7 +107,7 @@ def test_what_was_seen_is_forgotten_in_the_end():
     families = Families()
     for seq in range(9000):
         families.join(request(seq, b'"%06d' % seq + b"x" * 600))
-    assert len(families._seen) <= 16_384
+    assert held(families, int) <= 16_384
     late = request(9000, b'"%06d' % 0 + b"x" * 600)
     families.join(late)
     assert late.family == 0
@@ -185,7 +186,7 @@ def test_a_cancelled_call_is_never_taken_and_leaves_nothing_behind():
         queue.discard(requests[seq])
     assert served(queue) == [1, 3, 4]
     assert queue.pop() is None
-    assert queue._fresh == {}
+    assert held(queue, Group) == 0
 
 
 def test_a_group_mostly_of_the_dead_is_swept():
@@ -194,8 +195,7 @@ def test_a_group_mostly_of_the_dead_is_swept():
     for one in requests[:590]:
         one.state = RequestState.DONE
         queue.discard(one)
-    assert group._tree.held <= 2 * 10 + 65
-    assert len(group._arrivals) <= 2 * 10 + 65
+    assert held(group, Request) <= 2 * 10 + 65
     assert served(queue) == [590, 592, 594, 596, 598, 591, 593, 595, 597, 599]
 
 

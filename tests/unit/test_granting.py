@@ -25,6 +25,7 @@ class Scene:
         setting = SchedulerSettings(**settings)
         self.endpoints = [Endpoint(index, FixedLimit(limit), 64) for index, limit in enumerate(limits)]
         self.queue, self.counters, self.deadlines = Queue(), Counters(), Deadlines()
+        self.times = ServiceTimes()
         lengths = OutputLengths()
         rule = BatchingRule(setting, lengths)
         self.granting = Granting(
@@ -34,7 +35,7 @@ class Scene:
             setting.length_reach,
             lengths,
             self.counters,
-            ServiceTimes(),
+            self.times,
             self.deadlines,
         )
         self.made = 0
@@ -153,7 +154,7 @@ def slow_scene(limit, *seconds):
     """A server whose calls took these times, over and over."""
     scene = Scene(limit)
     for step in range(100):
-        scene.granting._times.learn(SHAPE.answer_key, seconds[step % len(seconds)], 9.9)
+        scene.times.learn(SHAPE.answer_key, seconds[step % len(seconds)], 9.9)
     return scene
 
 

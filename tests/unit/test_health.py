@@ -204,10 +204,10 @@ def test_the_limit_of_a_restarted_endpoint_is_told():
     endpoint = Endpoint(0, Restartable(64), 64)
     endpoint.answer(1, 0.0)
     endpoint.health.fail(Sign.REFUSED, 1, 1.0, others=True)
-    endpoint.pace.measure(1.0, 1, 0.0, 1, 1.0)
+    endpoint.speed.measure(1.0, 1, 0.0, 1, 1.0)
     assert endpoint.answer(1, 2.0) == LimitChange(4, "restarted")
     assert endpoint.limit.restarts == (2.0,)
-    assert not endpoint.pace.is_known
+    assert not endpoint.speed.is_known
     assert endpoint.answer(1, 3.0) is None
 
 

@@ -54,4 +54,4 @@ def test_a_known_engine_begins_where_others_open_to_unless_the_caller_has_said_o
 
 @pytest.mark.parametrize(("dialect", "start"), [("vllm", 256), ("trtllm", 256), ("tgi", 64), ("openai", 64)])
 def test_a_dialect_that_is_named_says_which_server_it_is(dialect, start):
-    assert BatchClient(URL, model="m", dialect=dialect)._make_limit().limit == start
+    assert BatchClient(URL, model="m", dialect=dialect).statistics().endpoints[0].limit == start

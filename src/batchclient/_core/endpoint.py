@@ -13,14 +13,15 @@ from collections.abc import Iterable, Mapping
 
 from batchclient._core.abilities import Abilities
 from batchclient._core.budget import RetryBudget
-from batchclient._core.choice import Pace
 from batchclient._core.health import Health
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.list_trial import ListTrial
-from batchclient._core.rates import Rates, RateWindow
+from batchclient._core.messages import RateWindow
+from batchclient._core.rates import Rates
 from batchclient._core.refusals import Refusals
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.speed import Speed
 from batchclient._core.spent import ServerOutage
 from batchclient._core.statistics import EndpointStatistics
 from batchclient._core.stillness import Stillness
@@ -64,12 +65,12 @@ class Endpoint:
         "max_list",
         "name",
         "outage",
-        "pace",
         "rates",
         "refusals",
         "returned",
         "server",
         "slots",
+        "speed",
         "stillness",
     )
 
@@ -102,7 +103,7 @@ class Endpoint:
         self.in_flight = 0
         self.returned = 0
         """Permits given back, for whatever reason."""
-        self.pace = Pace()
+        self.speed = Speed()
         self._area = 0.0
         self._area_at = 0.0
         self.abandoned = 0
@@ -199,7 +200,7 @@ class Endpoint:
         health, change = self.health, None
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
-            self.pace.forget()
+            self.speed.forget()
             for abilities in self._abilities.values():
                 abilities.longest_list = 1
                 abilities.event_per_token = False

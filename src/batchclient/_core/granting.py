@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.choice import choose, expected_waits, work
+from batchclient._core.choice import choose, expected_waits
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
@@ -34,6 +34,7 @@ from batchclient._core.refusals import subject_of
 from batchclient._core.requests import shape_of
 from batchclient._core.service import ServiceTimes, is_fresh
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.speed import work
 from batchclient._core.statistics import Counters
 
 __all__ = ["Granting"]
@@ -170,7 +171,7 @@ class Granting:
         self, others: list[Endpoint], held: Endpoint, head: Request, until: float, now: float
     ) -> list[Endpoint]:
         """Those that answer the call no later than one that holds it back for a while would."""
-        if not all(endpoint.pace.is_known for endpoint in (held, *others)):
+        if not all(endpoint.speed.is_known for endpoint in (held, *others)):
             return others
         units = work(self._lengths.expected(head.shape.learnt_as, head.shape.max_output_tokens))
         *waits, wait = expected_waits([*others, held], now)

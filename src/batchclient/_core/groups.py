@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from batchclient._core.families import PrefixTree
-from batchclient._core.lanes import Lane
+from batchclient._core.lane import Lane
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
 from batchclient._core.order import Order
 from batchclient._core.warmth import Warmth

@@ -17,89 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from batchclient._core.lane import Account, Lane
 from batchclient._core.lengths import weighted_tokens
+from batchclient._core.messages import Batch, Request
+from batchclient.types import Completion
 
-if TYPE_CHECKING:
-    from batchclient._core.groups import Group
-    from batchclient._core.messages import Batch, Request
-    from batchclient.types import Completion
-
-__all__ = ["Account", "Lane", "Lanes", "Reserve"]
+__all__ = ["Lanes", "Reserve"]
 
 RESERVE_RATIO = 1 / 16
 _SEEN_FOR_S = 60.0
 """For how long a class is taken to be in use after its last call. Both numbers are the design's, not measured."""
 _REMEMBERED_LANES = 4096
-
-
-class Account:
-    """What one tenant was served, in all its classes.
-
-    Args:
-        tenant: its name; ``None``: the calls that name none.
-        weight: its share relative to others.
-    """
-
-    __slots__ = ("counter", "tenant", "weight")
-
-    def __init__(self, tenant: str | None, weight: float = 1.0) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.counter = 0.0
-
-    def __repr__(self) -> str:
-        return f"<Account: {self.counter:g} weighted tokens>"
-
-
-class Lane:
-    """One tenant's calls of one priority class.
-
-    Args:
-        priority: the class; the higher, the earlier.
-        account: the tenant's.
-    """
-
-    __slots__ = (
-        "account",
-        "completion_tokens",
-        "heap",
-        "in_flight",
-        "priority",
-        "prompt_tokens",
-        "size",
-        "sweep_at",
-        "waiting",
-    )
-
-    def __init__(self, priority: int, account: Account) -> None:
-        self.priority = priority
-        self.account = account
-        self.heap: list[tuple[float, int, int, Group]] = []
-        """Groups by (rank, number of submission, ticket); the queue's own, as is ``sweep_at``."""
-        self.sweep_at = 64
-        self.size = 0
-        """Calls queued."""
-        self.waiting = 0
-        """Calls that wait for a place in the queue."""
-        self.in_flight = 0
-        """Sequences."""
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
-
-    def __repr__(self) -> str:
-        return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"
-
-    def serve(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Count tokens, as the server counted them."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it has no call anywhere."""
-        return not (self.size or self.waiting or self.in_flight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +68,7 @@ class Lanes:
         self.has_tenants = False
         """Whether any call ever named one."""
         self.ready: dict[Lane, None] = {}
-        """Lanes with groups in their heaps, in a fixed order."""
+        """Lanes in which groups may wait, in a fixed order. The queue's own."""
 
     def lane(self, priority: int, tenant: str | None) -> Lane:
         """Return the lane of these calls."""

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchclient._core.kinds import Kind
-    from batchclient._core.requests import Batch, Request, Shape
-    from batchclient.types import Completion
+from batchclient._core.kinds import Kind
+from batchclient._core.requests import Batch, Request, Shape
+from batchclient.types import Completion
 
 __all__ = ["OutputLengths", "PromptLengths", "weighted_tokens"]
 

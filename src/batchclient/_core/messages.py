@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.limits import Limit, ServerLoad
-from batchclient._core.rates import RateWindow
 from batchclient._core.requests import Batch, Isolation, Request, RequestState, Shape
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.statistics import Adjustment
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 
@@ -19,6 +17,7 @@ __all__ = [
     "AbortBatch",
     "AbortRequested",
     "Adjusted",
+    "Adjustment",
     "Answered",
     "Batch",
     "Begun",
@@ -38,6 +37,7 @@ __all__ = [
     "Isolation",
     "LoadReported",
     "Paused",
+    "RateWindow",
     "RatesReported",
     "Reject",
     "Request",
@@ -188,6 +188,19 @@ class ServerKnown:
     """Whether it is one that batches hundreds of sequences and queues the rest."""
 
 
+@dataclass(frozen=True, slots=True)
+class RateWindow:
+    """What a gateway says is left of one of its limits.
+
+    Args:
+        remaining: requests or tokens, at least 0.
+        reset_s: seconds until there is more; at least 0.
+    """
+
+    remaining: int
+    reset_s: float
+
+
 @dataclass(slots=True, eq=False)
 class RatesReported:
     """A reply says what is left of a gateway's limits; told before what the reply itself means.
@@ -319,6 +332,27 @@ class HealthChanged:
     state: str
     reason: str
     outage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One change that the client made by itself, or was told to make, to how it uses an endpoint.
+
+    Args:
+        at: when, on the client's monotonic clock, seconds.
+        endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
+        setting: ``"limit"``; or ``"max_list"``, of other calls than completions ``"max_list of chat"`` and so on.
+        old: the number before.
+        new: the number from now on.
+        reason: why, in words.
+    """
+
+    at: float
+    endpoint: int
+    setting: str
+    old: int
+    new: int
+    reason: str
 
 
 @dataclass(slots=True, eq=False)

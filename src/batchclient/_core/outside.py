@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from batchclient._core.lanes import Lane
+from batchclient._core.lane import Lane
 from batchclient._core.messages import Request, RequestState
 from batchclient._core.queue import Queue
 

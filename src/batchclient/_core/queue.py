@@ -14,7 +14,8 @@ from itertools import chain
 
 from batchclient._core.families import SHORTEST_PREFIX, Families
 from batchclient._core.groups import FamilyGroup, Group, RankedGroup
-from batchclient._core.lanes import Lane, Lanes
+from batchclient._core.lane import Lane
+from batchclient._core.lanes import Lanes
 from batchclient._core.messages import Request, RequestState, Shape
 from batchclient._core.order import Order
 from batchclient._core.settings import SchedulerSettings
@@ -24,6 +25,17 @@ __all__ = ["FamilyGroup", "Group", "Queue"]
 
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
+
+
+class _Heap:
+    """The groups of one lane by rank; of a group that was pushed again, the older entry is stale."""
+
+    __slots__ = ("entries", "sweep_at")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, int, int, Group]] = []
+        """(rank, number of submission, ticket, group)."""
+        self.sweep_at = _SMALLEST_SWEEP
 
 
 class Queue:
@@ -38,6 +50,7 @@ class Queue:
     __slots__ = (
         "_families",
         "_fresh",
+        "_heaps",
         "_order",
         "_ranked",
         "_shortest",
@@ -61,6 +74,8 @@ class Queue:
         # One comparison is all that a short prompt pays.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
+        self._heaps: dict[Lane, _Heap] = {}
+        """Of the lanes that are ready."""
         self._ticket = 0
         self.size = 0
 
@@ -126,7 +141,7 @@ class Queue:
         if above is None and len(ready) == 1:
             lane = next(iter(ready))
             if self._first(lane) is None:
-                del ready[lane]
+                self._forget(lane)
                 return None
         else:
             ranks = {}
@@ -135,13 +150,13 @@ class Queue:
                     continue
                 first = self._first(lane)
                 if first is None:
-                    del ready[lane]
+                    self._forget(lane)
                 else:
                     ranks[lane] = first
             if not ranks:
                 return None
             lane = self.lanes.choose(ranks)
-        group = heapq.heappop(lane.heap)[3]
+        group = heapq.heappop(self._heaps[lane].entries)[3]
         group.ticket = 0
         oldest = group.oldest()
         assert oldest is not None, "a group in the order is not empty"
@@ -168,7 +183,7 @@ class Queue:
 
     def requests(self) -> list[Request]:
         """Every queued request, oldest first."""
-        entries = chain.from_iterable(lane.heap for lane in self.lanes.ready)
+        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
         groups = {id(group): group for _, _, _, group in entries}
         return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
 
@@ -224,7 +239,7 @@ class Queue:
 
     def _first(self, lane: Lane) -> tuple[float, int] | None:
         """The rank of the lane's first group, with stale entries dropped; ``None`` if no group waits."""
-        heap = lane.heap
+        heap = self._heaps[lane].entries
         while heap:
             rank, seq, ticket, group = heap[0]
             if group.ticket != ticket or not group.size:
@@ -244,10 +259,18 @@ class Queue:
         # The ticket marks the group's one entry that counts, and breaks ties: groups are not comparable.
         self._ticket += 1
         group.ticket = self._ticket
-        heapq.heappush(lane.heap, (*place, self._ticket, group))
-        self.lanes.ready[lane] = None
-        if len(lane.heap) > lane.sweep_at:
+        heap = self._heaps.get(lane)
+        if heap is None:
+            self._heaps[lane] = heap = _Heap()
+            self.lanes.ready[lane] = None
+        heapq.heappush(heap.entries, (*place, self._ticket, group))
+        if len(heap.entries) > heap.sweep_at:
             # A full or paused endpoint looks at nobody; groups whose calls have all gone must not pile up meanwhile.
-            lane.heap = [entry for entry in lane.heap if entry[3].ticket == entry[2] and entry[3].size]
-            heapq.heapify(lane.heap)
-            lane.sweep_at = max(_SMALLEST_SWEEP, 2 * len(lane.heap))
+            heap.entries = [entry for entry in heap.entries if entry[3].ticket == entry[2] and entry[3].size]
+            heapq.heapify(heap.entries)
+            heap.sweep_at = max(_SMALLEST_SWEEP, 2 * len(heap.entries))
+
+    def _forget(self, lane: Lane) -> None:
+        """No group waits in a lane."""
+        del self.lanes.ready[lane]
+        del self._heaps[lane]

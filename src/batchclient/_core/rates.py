@@ -20,9 +20,10 @@ it is ITU-T I.371's GCRA with the burst as its tolerance.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-__all__ = ["RateWindow", "Rates", "TokenBucket"]
+from batchclient._core.messages import RateWindow
+
+__all__ = ["Rates", "TokenBucket"]
 
 _BURST_RATIO = 0.1
 _GATHERED_CALLS = 8
@@ -30,19 +31,6 @@ _LONGEST_GATHERING_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _ROUNDING = 1e-6
 """A bucket that is this near to an amount has it: times are floats."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateWindow:
-    """What a gateway says is left of one of its limits.
-
-    Args:
-        remaining: requests or tokens, at least 0.
-        reset_s: seconds until there is more; at least 0.
-    """
-
-    remaining: int
-    reset_s: float
 
 
 class TokenBucket:

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
-from batchclient._core.lanes import Account, Lane
+from batchclient._core.lane import Account, Lane
 
-if TYPE_CHECKING:
-    from batchclient._core.spent import Endured
-
-__all__ = ["Batch", "Isolation", "Learnt", "Request", "RequestState", "Shape", "shape_of"]
+__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +114,22 @@ class RequestState(Enum):
 
 
 _NEW = RequestState.NEW
+
+
+@dataclass(slots=True, eq=False)
+class Endured:
+    """What a call has behind it; made with its first failed attempt.
+
+    Args:
+        in_attempts_s, in_pauses_s: so long.
+        paused_since: when its last attempt ended, or the last pause that was counted.
+        failure: the last one that is anything to its caller; ``None``: there is none.
+    """
+
+    in_attempts_s: float = 0.0
+    in_pauses_s: float = 0.0
+    paused_since: float = 0.0
+    failure: Failure | None = None
 
 
 class Request:

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from batchclient._core.failures import Failure, FailureKind
-from batchclient._core.requests import Batch, Request, RequestState
+from batchclient._core.requests import Batch, Endured, Request, RequestState
 from batchclient.errors import BatchClientError
 
 __all__ = [
-    "Endured", "ServerOutage", "note_attempt", "note_pause", "seconds", "time_spent", "was_mostly_queued", "with_cause",
+    "ServerOutage", "note_attempt", "note_pause", "seconds", "time_spent", "was_mostly_queued", "with_cause",
 ]  # fmt: skip
 
 _JUST_BEGAN_S = 0.001
@@ -73,22 +73,6 @@ class ServerOutage:
     def fell_after(self, since: float) -> bool:
         """Whether any of it was after a time."""
         return self.ended_at is None or self.ended_at > since
-
-
-@dataclass(slots=True, eq=False)
-class Endured:
-    """What a call has behind it; made with its first failed attempt.
-
-    Args:
-        in_attempts_s, in_pauses_s: so long.
-        paused_since: when its last attempt ended, or the last pause that was counted.
-        failure: the last one that is anything to its caller; ``None``: there is none.
-    """
-
-    in_attempts_s: float = 0.0
-    in_pauses_s: float = 0.0
-    paused_since: float = 0.0
-    failure: Failure | None = None
 
 
 def note_attempt(requests: Iterable[Request], batch: Batch, failure: Failure, now: float) -> None:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from batchclient._core.lanes import Lane
+from batchclient._core.lane import Lane
+from batchclient._core.messages import Adjustment
 
 __all__ = [
-    "Adjustment",
     "Counters",
     "EndpointStatistics",
     "LaneStatistics",
@@ -17,27 +17,6 @@ __all__ = [
     "by_priority",
     "by_tenant",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Adjustment:
-    """One change that the client made by itself, or was told to make, to how it uses an endpoint.
-
-    Args:
-        at: when, on the client's monotonic clock, seconds.
-        endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
-        setting: ``"limit"``; or ``"max_list"``, of other calls than completions ``"max_list of chat"`` and so on.
-        old: the number before.
-        new: the number from now on.
-        reason: why, in words.
-    """
-
-    at: float
-    endpoint: int
-    setting: str
-    old: int
-    new: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

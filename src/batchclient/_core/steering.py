@@ -1,7 +1,7 @@
 """What the limits are told, and the memory of what they decided.
 
 Rules:
-- Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its pace too.
+- Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its speed too.
 - Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
   sent fresh is *late*: the others had spent their time in our queue, which is not the server's load. So is what a gateway cuts off.
 - What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from batchclient._core.choice import work
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.kinds import Kind
@@ -23,6 +22,7 @@ from batchclient._core.limits import Outcome, Sample
 from batchclient._core.list_trial import GIVEN_UP, Measured
 from batchclient._core.messages import (
     Adjusted,
+    Adjustment,
     Answered,
     Batch,
     Command,
@@ -33,7 +33,7 @@ from batchclient._core.messages import (
     RequestState,
 )
 from batchclient._core.service import is_fresh
-from batchclient._core.statistics import Adjustment
+from batchclient._core.speed import work
 from batchclient._core.tally import Tally
 
 __all__ = ["Steering"]
@@ -207,7 +207,7 @@ class Steering:
         before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
             units = work(self._lengths.expected(batch.shape.learnt_as, batch.shape.max_output_tokens))
-            endpoint.pace.measure(seconds, units, mean / before, requests, now)
+            endpoint.speed.measure(seconds, units, mean / before, requests, now)
         change = endpoint.observe(
             Sample(
                 now,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from batchclient._core.rates import RateWindow
+from batchclient._core.messages import RateWindow
 
 __all__ = ["read_rate_limits"]
 

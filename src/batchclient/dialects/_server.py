@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from batchclient._core.kinds import Kind
-from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient._core.rates import RateWindow
+from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.requests import Learnt, Shape
-from batchclient.dialects import Decoder, OwnFields
 from batchclient.dialects._completions import ANY_NUMBER, events_per_choice
+from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of

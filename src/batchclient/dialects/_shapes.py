@@ -22,7 +22,7 @@ from batchclient.dialects._fields import canonical, check_embedding_fields, sort
 from batchclient.errors import ConfigError
 
 if TYPE_CHECKING:
-    from batchclient.dialects import OwnFields
+    from batchclient.dialects._dialect import OwnFields
 
 __all__ = ["Shapes"]
 

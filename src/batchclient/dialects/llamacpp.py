@@ -23,10 +23,10 @@ from typing import Any
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient.dialects import Decoder
 from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._completions import Completions
+from batchclient.dialects._dialect import Decoder
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable

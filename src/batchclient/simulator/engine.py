@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from batchclient.simulator.profiles import Profile
@@ -69,6 +70,11 @@ class Sequence:
         self.joined_step = 0
         # Counts the times it was taken off its line: an older entry in the heap is void.
         self.generation = 0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it has all of its prompt, and gets a token a step."""
+        return self.state == _DECODE
 
     def __repr__(self) -> str:
         state = ("waiting", "prefill", "decode", "gone")[self.state]
@@ -140,6 +146,15 @@ class Engine:
     def kv_usage_ratio(self) -> float:
         """How full the KV cache is, 0 to 1."""
         return min(1.0, self._kv_used / self.profile.kv_tokens)
+
+    @property
+    def sequences(self) -> Mapping[int, Sequence]:
+        """All that wait or run, by id."""
+        return self._all
+
+    def generated(self, sequence: Sequence) -> int:
+        """A sequence's output tokens, as of the last step that has ended."""
+        return sequence.generated + (self._ended - sequence.joined_step if sequence.decodes else 0)
 
     def submit(self, sequence: Sequence, now: float) -> None:
         """Queue ``sequence``; it may join the step that begins at ``now``.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from batchclient.simulator.engine import Progress
 from batchclient.simulator.faults import Fault
+from batchclient.simulator.guise import BUSY, Route, Writer
 from batchclient.simulator.structured import WrittenGeneration, demanded_text
 from batchclient.simulator.text import (
     Generation,
@@ -26,9 +26,6 @@ from batchclient.simulator.text import (
 )
 from batchclient.simulator.validation import CompletionCall, error_body
 from batchclient.simulator.wire import error_event
-
-if TYPE_CHECKING:
-    from batchclient.simulator.guises import Route, Writer
 
 __all__ = ["JSON_HEADERS", "Exchange", "Part"]
 
@@ -288,7 +285,6 @@ def replacement(request_id: int, fault: Fault) -> list[Part] | None:
     return None
 
 
-BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 _STATUS_TEXTS = {
     429: ("Too many requests.", "RateLimitError"),
     500: ("EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError"),

@@ -16,6 +16,7 @@ import pydantic_core
 
 from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
     OpenAIWriter,
     any_chat,
@@ -32,9 +33,7 @@ from batchclient.simulator.guise_parts import (
     to_json,
     token_ids,
 )
-from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter, RankWriter
-from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
 
@@ -251,12 +250,12 @@ class _OpenAIWriter(OpenAIWriter):
         return b""
 
 
-def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     (text, *_), _ = texts_of(body, "content", _words)
     return 200, JSON_HEADERS, pydantic_core.to_json({"tokens": token_ids(text)})
 
 
-def _props(server: SimulatedServer) -> dict[str, object]:
+def _props(server: Served) -> dict[str, object]:
     return {
         "default_generation_settings": {
             "id": 0,
@@ -275,7 +274,7 @@ def _props(server: SimulatedServer) -> dict[str, object]:
     }
 
 
-def _metrics(server: SimulatedServer) -> dict[str, float]:
+def _metrics(server: Served) -> dict[str, float]:
     engine = server.engine
     return {
         "llamacpp:prompt_tokens_total": engine.prompt_tokens,

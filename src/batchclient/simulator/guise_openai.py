@@ -15,6 +15,7 @@ from typing import Any
 import pydantic_core
 
 from batchclient.simulator.chat import ChatWriter, parse_chat
+from batchclient.simulator.guise import Guise, Route
 from batchclient.simulator.guise_parts import (
     OPENAI_FIELDS,
     OpenAIWriter,
@@ -26,7 +27,6 @@ from batchclient.simulator.guise_parts import (
     restated,
     to_json,
 )
-from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter, parse_embedding
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion

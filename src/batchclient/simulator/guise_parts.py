@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pydantic_core
 
 from batchclient.simulator.chat import parse_chat
 from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise import Page, Served
 from batchclient.simulator.pooling import RankWriter, parse_embedding, parse_rerank, score_of
 from batchclient.simulator.text import Generation, Prompt, count_tokens, pieces, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, parse_completion
 from batchclient.simulator.wire import ReplyWriter
-
-if TYPE_CHECKING:
-    from batchclient.simulator.guises import Page
-    from batchclient.simulator.server import SimulatedServer
 
 __all__ = [
     "OPENAI_FIELDS",
@@ -67,27 +64,27 @@ def to_json(value: object) -> str:
 # Pages -------------------------------------------------------------------------------------------------------------
 
 
-def json_page(make: Callable[[SimulatedServer], object]) -> Page:
+def json_page(make: Callable[[Served], object]) -> Page:
     """A page of JSON made of the server."""
     return lambda server, _body: (200, JSON_HEADERS, pydantic_core.to_json(make(server)))
 
 
-def metrics_page(samples: Callable[[SimulatedServer], Mapping[str, float]]) -> Page:
+def metrics_page(samples: Callable[[Served], Mapping[str, float]]) -> Page:
     """A page in Prometheus' text format: gauges and counters by name, labels included."""
 
-    def page(server: SimulatedServer, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+    def page(server: Served, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
         text = "".join(f"{name} {float(value)}\n" for name, value in samples(server).items())
         return 200, _PLAIN_TEXT, text.encode()
 
     return page
 
 
-def empty_page(_server: SimulatedServer, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def empty_page(_server: Served, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     """200 and nothing else."""
     return 200, (), b""
 
 
-def openai_models(owned_by: str, **more: Callable[[SimulatedServer], object]) -> Page:
+def openai_models(owned_by: str, **more: Callable[[Served], object]) -> Page:
     """``/v1/models`` with one model."""
     return json_page(
         lambda server: {

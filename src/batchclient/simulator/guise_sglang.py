@@ -18,6 +18,7 @@ import pydantic_core
 
 from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
     BareRanks,
     OpenAIWriter,
@@ -37,9 +38,7 @@ from batchclient.simulator.guise_parts import (
     to_json,
     token_ids,
 )
-from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter
-from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation, Prompt, token_id
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits, is_ids
 
@@ -241,7 +240,7 @@ class _CompletionsWriter(OpenAIWriter):
         return f',"usage":{to_json(self.usage(call.prompt_tokens[index // call.n], after))}'
 
 
-def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     texts, is_list = texts_of(body, "prompt", flat_error)
     tokens = [token_ids(text) for text in texts]
     reply = {
@@ -251,7 +250,7 @@ def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[s
     return 200, JSON_HEADERS, pydantic_core.to_json(reply)
 
 
-def _server_info(server: SimulatedServer) -> dict[str, object]:
+def _server_info(server: Served) -> dict[str, object]:
     return {
         "model_path": server.model,
         "served_model_name": server.model,
@@ -268,7 +267,7 @@ def _server_info(server: SimulatedServer) -> dict[str, object]:
     }
 
 
-def _loads(server: SimulatedServer) -> dict[str, object]:
+def _loads(server: Served) -> dict[str, object]:
     engine = server.engine
     load = {
         "dp_rank": 0,
@@ -282,7 +281,7 @@ def _loads(server: SimulatedServer) -> dict[str, object]:
     return {"version": _VERSION, "dp_rank_count": 1, "loads": [load]}
 
 
-def _metrics(server: SimulatedServer) -> dict[str, float]:
+def _metrics(server: Served) -> dict[str, float]:
     engine, labels = server.engine, f'{{engine_type="unified",model_name="{server.model}",pp_rank="0",tp_rank="0"}}'
     return {
         f"sglang:num_running_reqs{labels}": engine.running,

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pydantic_core
 
 from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
     BareRanks,
     Parse,
@@ -24,9 +25,7 @@ from batchclient.simulator.guise_parts import (
     token_ids,
     whatever_model,
 )
-from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.pooling import EmbeddingWriter, parse_rerank
-from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
 __all__ = ["MAX_CLIENT_BATCH_SIZE", "TEI"]
@@ -37,7 +36,7 @@ _MAX_CONCURRENT_REQUESTS = 512
 _PAYLOAD_LIMIT = 2_000_000
 
 
-def _info(server: SimulatedServer) -> dict[str, object]:
+def _info(server: Served) -> dict[str, object]:
     return {
         "model_id": server.model,
         "model_sha": None,
@@ -56,7 +55,7 @@ def _info(server: SimulatedServer) -> dict[str, object]:
     }
 
 
-def _metrics(server: SimulatedServer) -> dict[str, float]:
+def _metrics(server: Served) -> dict[str, float]:
     return {"te_queue_size": server.engine.waiting, "te_request_count": server.counters.requests}
 
 
@@ -83,7 +82,7 @@ def _parse_texts(body: bytes, limits: Limits) -> CompletionCall:
     return parse_rerank(body, limits, "texts")
 
 
-def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     texts, _ = texts_of(body, "inputs", _words)
     tokens = [[{"id": each, "text": "", "special": False} for each in token_ids(text)] for text in texts]
     return 200, JSON_HEADERS, pydantic_core.to_json(tokens)

@@ -17,6 +17,7 @@ import pydantic_core
 
 from batchclient.simulator.chat import ChatWriter
 from batchclient.simulator.exchange import JSON_HEADERS
+from batchclient.simulator.guise import Guise, Route, Served
 from batchclient.simulator.guise_parts import (
     OpenAIWriter,
     any_chat,
@@ -31,8 +32,6 @@ from batchclient.simulator.guise_parts import (
     to_json,
     token_ids,
 )
-from batchclient.simulator.guises import Guise, Route
-from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import Generation
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
@@ -130,7 +129,7 @@ class _Writer(OpenAIWriter):
         return f',"usage":{to_json(self.usage(self._call.prompt_tokens[index], generation.tokens))}'
 
 
-def _info(server: SimulatedServer) -> dict[str, object]:
+def _info(server: Served) -> dict[str, object]:
     longest = server.limits.max_model_len_tokens
     return {
         "model_id": server.model,
@@ -154,12 +153,12 @@ def _chat_words(_status: int, message: str) -> HttpError:
     return _refusal(422, f"Input validation error: {message}")
 
 
-def _tokenize(_server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def _tokenize(_server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     (text, *_), _ = texts_of(body, "inputs", _chat_words)
     return 200, JSON_HEADERS, pydantic_core.to_json([{"id": each, "text": ""} for each in token_ids(text)])
 
 
-def _metrics(server: SimulatedServer) -> dict[str, float]:
+def _metrics(server: Served) -> dict[str, float]:
     engine = server.engine
     return {
         "tgi_queue_size": engine.waiting,

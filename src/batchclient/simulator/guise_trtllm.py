@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from batchclient.simulator.chat import ChatWriter
-from batchclient.simulator.exchange import BUSY
+from batchclient.simulator.guise import BUSY, Guise, Route
 from batchclient.simulator.guise_parts import (
     OPENAI_FIELDS,
     OpenAIWriter,
@@ -26,7 +26,6 @@ from batchclient.simulator.guise_parts import (
     restated,
     to_json,
 )
-from batchclient.simulator.guises import Guise, Route
 from batchclient.simulator.validation import CompletionCall, HttpError, Limits
 
 __all__ = ["TRTLLM"]

@@ -9,17 +9,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pydantic_core
 
 from batchclient.simulator.engine import Engine
 from batchclient.simulator.exchange import JSON_HEADERS, Headers
+from batchclient.simulator.guise import Served
 from batchclient.simulator.statistics import metrics_text
 from batchclient.simulator.validation import error_body
-
-if TYPE_CHECKING:
-    from batchclient.simulator.server import SimulatedServer
 
 __all__ = ["load_headers", "page_of"]
 
@@ -27,7 +24,7 @@ _Answer = tuple[int, Headers, bytes]
 """Status, headers, body."""
 
 
-def page_of(server: SimulatedServer, method: str, path: str, body: bytes) -> _Answer:
+def page_of(server: Served, method: str, path: str, body: bytes) -> _Answer:
     """Return what is answered to a request that generates nothing."""
     page = server.guise.pages.get((method, path))
     if page is not None:
@@ -56,7 +53,7 @@ def page_of(server: SimulatedServer, method: str, path: str, body: bytes) -> _An
     return 404, JSON_HEADERS, b'{"detail":"Not Found"}'
 
 
-def _set_faults(server: SimulatedServer, body: bytes) -> _Answer:
+def _set_faults(server: Served, body: bytes) -> _Answer:
     try:
         server.set_faults([str(each) for each in pydantic_core.from_json(body)])
     except (TypeError, ValueError) as error:
@@ -64,10 +61,10 @@ def _set_faults(server: SimulatedServer, body: bytes) -> _Answer:
     return 200, JSON_HEADERS, b"{}"
 
 
-def _models(server: SimulatedServer) -> dict[str, object]:
-    created_s = int(server._epoch_s)
+def _models(server: Served) -> dict[str, object]:
+    created_s = int(server.epoch_s)
     permission = {
-        "id": f"modelperm-{server._ids.getrandbits(64):016x}",
+        "id": f"modelperm-{server.ids.getrandbits(64):016x}",
         "object": "model_permission",
         "created": created_s,
         "allow_create_engine": False,

@@ -12,11 +12,12 @@ Rules:
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pydantic_core
 
 from batchclient.simulator.chat import check_named_model
+from batchclient.simulator.guise import Served
 from batchclient.simulator.text import Generation, Prompt, pieces, token_id
 from batchclient.simulator.validation import (
     CompletionCall,
@@ -31,9 +32,6 @@ from batchclient.simulator.validation import (
     problem,
 )
 from batchclient.simulator.vectors import CLASSES, probabilities_of, score_of, vector_of
-
-if TYPE_CHECKING:
-    from batchclient.simulator.server import SimulatedServer
 
 __all__ = [
     "ClassWriter",
@@ -322,7 +320,7 @@ class RankWriter(_Writer):
 # Tokens --------------------------------------------------------------------------------------------------------------
 
 
-def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     """``/tokenize``: one text.
 
     Raises:
@@ -344,7 +342,7 @@ def tokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tupl
     return 200, _JSON, pydantic_core.to_json(reply)
 
 
-def detokenize_page(server: SimulatedServer, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
+def detokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
     """``/detokenize``: what was tokenized here before, and other ids as the model reads them, as numbers.
 
     Raises:

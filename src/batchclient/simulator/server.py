@@ -22,7 +22,8 @@ from typing import Any
 from batchclient.simulator.engine import Engine, Progress, Sequence
 from batchclient.simulator.exchange import JSON_HEADERS, Exchange, Headers, Part, replacement
 from batchclient.simulator.faults import Fault, FaultInjector
-from batchclient.simulator.guises import Guise, Route, make_guise
+from batchclient.simulator.guise import Guise, Route
+from batchclient.simulator.guises import make_guise
 from batchclient.simulator.pages import load_headers, page_of
 from batchclient.simulator.profiles import Profile, profile
 from batchclient.simulator.statistics import Counters
@@ -97,9 +98,9 @@ class SimulatedServer:
         self._lengths = None if lengths.mean_tokens is None else lengths
         self.limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
-        self._epoch_s = epoch_s
+        self.epoch_s = epoch_s
         self._seed = seed
-        self._ids = random.Random(f"{seed}/ids")  # noqa: S311
+        self.ids = random.Random(f"{seed}/ids")  # noqa: S311
         self._exchanges: dict[int, Exchange] = {}
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._outbox: deque[tuple[float, Part]] = deque()
@@ -226,9 +227,9 @@ class SimulatedServer:
             raise self.guise.busy
         given_id = headers.get(b"x-request-id")
         reply_id = (
-            f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self._ids.getrandbits(64), '016x')}"
+            f"{route.id_prefix}{given_id.decode('latin-1') if given_id else format(self.ids.getrandbits(64), '016x')}"
         )
-        writer = route.writer(call, reply_id, int(self._epoch_s + now), self.model)
+        writer = route.writer(call, reply_id, int(self.epoch_s + now), self.model)
         extra = (
             load_headers(self.engine, headers) if b"endpoint-load-metrics-format" in headers and not call.stream else ()
         )

@@ -17,14 +17,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.testing._transport import is_silent_after
-
-if TYPE_CHECKING:
-    from batchclient.testing._mock import MockLLM
-    from batchclient.testing._speech import Reply
+from batchclient.testing._speech import Reply
+from batchclient.testing._transport import Scripted, is_silent_after
 
 __all__ = ["Library", "intercept", "let_go", "library"]
 
@@ -60,18 +57,18 @@ class Library:
     def __repr__(self) -> str:
         return f"<Library {self._http.__name__}>"
 
-    def transport(self, mock: MockLLM) -> Any:
+    def transport(self, mock: Scripted) -> Any:
         """A transport that is both sync and async."""
         return self._transport_class(mock)
 
-    def respond(self, mock: MockLLM, request: Any) -> Any:
+    def respond(self, mock: Scripted, request: Any) -> Any:
         """A response, or an awaitable of one where it takes time in an event loop."""
         reply = self.receive(mock, request)
         if reply.delay_s and _in_event_loop():
             return self.respond_later(request, reply)
         return self.respond_now(request, reply)
 
-    def receive(self, mock: MockLLM, request: Any) -> Reply:
+    def receive(self, mock: Scripted, request: Any) -> Reply:
         """Hand a request over."""
         return mock.receive(request.method, request.url.path, dict(request.headers), request.content)
 
@@ -136,12 +133,12 @@ class Library:
             self._originals = None
 
 
-_open: dict[str, MockLLM] = {}
+_open: dict[str, Scripted] = {}
 """By host; each has one of its own."""
 _lock = threading.Lock()
 
 
-def intercept(mock: MockLLM) -> None:
+def intercept(mock: Scripted) -> None:
     """Hand a server what is sent to its host."""
     with _lock:
         if not _open:
@@ -151,7 +148,7 @@ def intercept(mock: MockLLM) -> None:
         _open[mock.host] = mock
 
 
-def let_go(mock: MockLLM) -> None:
+def let_go(mock: Scripted) -> None:
     """Undo ``intercept``."""
     with _lock:
         if _open.pop(mock.host, None) is not None and not _open:
@@ -182,9 +179,9 @@ def _make_body_class(http: Any) -> Callable[[Reply, Any], Any]:
     return Body
 
 
-def _make_transport_class(http: Any, own: Library) -> Callable[[MockLLM], Any]:
+def _make_transport_class(http: Any, own: Library) -> Callable[[Scripted], Any]:
     class MockTransport(http.BaseTransport, http.AsyncBaseTransport):  # type: ignore[misc]
-        def __init__(self, mock: MockLLM) -> None:
+        def __init__(self, mock: Scripted) -> None:
             self._mock = mock
 
         def handle_request(self, request: Any) -> Any:

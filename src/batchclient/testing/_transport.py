@@ -8,19 +8,26 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
 
 from batchclient.errors import ConnectFailed, ConnectionLost, ReadTimedOut
+from batchclient.testing._speech import Reply
 from batchclient.transport import Timeouts, WireRequest
 
-if TYPE_CHECKING:
-    from batchclient.testing._mock import MockLLM
-    from batchclient.testing._speech import Reply
+__all__ = ["MockTransport", "Scripted", "is_silent_after"]
 
-__all__ = ["MockTransport", "is_silent_after"]
+
+class Scripted(Protocol):
+    """A scripted server, as the ways to it see it: a ``MockLLM``."""
+
+    host: str
+
+    def receive(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Take a whole request; return its whole reply."""
+        ...
 
 
 class MockTransport:
@@ -31,7 +38,7 @@ class MockTransport:
         headers: recorded with every request, as if they had been sent.
     """
 
-    def __init__(self, mock: MockLLM, headers: Mapping[str, str]) -> None:
+    def __init__(self, mock: Scripted, headers: Mapping[str, str]) -> None:
         self._mock = mock
         self._headers = dict(headers)
 

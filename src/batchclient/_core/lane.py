@@ -1,0 +1,68 @@
+"""Whom some calls are for: records of a tenant and of its calls of one priority class. ``lanes`` keeps them and chooses."""
+
+from __future__ import annotations
+
+__all__ = ["Account", "Lane"]
+
+
+class Account:
+    """What one tenant was served, in all its classes.
+
+    Args:
+        tenant: its name; ``None``: the calls that name none.
+        weight: its share relative to others.
+    """
+
+    __slots__ = ("counter", "tenant", "weight")
+
+    def __init__(self, tenant: str | None, weight: float = 1.0) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.counter = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Account: {self.counter:g} weighted tokens>"
+
+
+class Lane:
+    """One tenant's calls of one priority class.
+
+    Args:
+        priority: the class; the higher, the earlier.
+        account: the tenant's.
+    """
+
+    __slots__ = (
+        "account",
+        "completion_tokens",
+        "in_flight",
+        "priority",
+        "prompt_tokens",
+        "size",
+        "waiting",
+    )
+
+    def __init__(self, priority: int, account: Account) -> None:
+        self.priority = priority
+        self.account = account
+        self.size = 0
+        """Calls queued."""
+        self.waiting = 0
+        """Calls that wait for a place in the queue."""
+        self.in_flight = 0
+        """Sequences."""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"
+
+    def serve(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """Count tokens, as the server counted them."""
+        self.prompt_tokens += prompt_tokens
+        self.completion_tokens += completion_tokens
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no call anywhere."""
+        return not (self.size or self.waiting or self.in_flight)
