@@ -12,9 +12,10 @@ from batchclient import client as client_module
 from batchclient import sync as sync_module
 from batchclient._bridge import Bridge
 from batchclient._connections import Connections
+from batchclient._core.scheduler import Scheduler
 from batchclient._runner import Runner
 
-__all__ = ["bridge_of", "bridged", "connected", "with_runners"]
+__all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_runners"]
 
 _bridges = weakref.WeakKeyDictionary()
 
@@ -62,3 +63,19 @@ def bridged(*args, bridge=None, **arguments):
 def bridge_of(client):
     """The bridge of a client that ``bridged`` made."""
     return _bridges[client]()
+
+
+def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda commands: None):
+    """Look on at every client of this test: at each event after its core was told of it, and at each round of commands before it is done."""
+
+    class Watched(Scheduler):
+        def handle(self, event, now):
+            super().handle(event, now)
+            told(event)
+
+        def commands(self):
+            commands = super().commands()
+            commanded(commands)
+            return commands
+
+    monkeypatch.setattr(client_module, "Scheduler", Watched)

@@ -202,9 +202,7 @@ class _Failed:
         self.error = error
 
 
-def _read_slice(
-    iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any] | None, slice_s: float
-) -> _Slice:
+def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any] | None, slice_s: float) -> _Slice:
     """Read documents until there is no room, no document or no time."""
     read = _Slice()
     documents = read.documents

@@ -12,8 +12,7 @@ import anyio
 import pytest
 import trio
 import trio.testing
-
-from tests.shell.clocks import VirtualLoop
+from tests.shell.clocks import WatchedLoop
 
 LONGEST_COMPUTING_S = 30.0
 LONGEST_WAITING_S = 90.0
@@ -41,7 +40,7 @@ def pytest_pyfunc_call(pyfuncitem):
         trio.run(in_time, clock=trio.testing.MockClock(autojump_threshold=0))
     else:
         unseen = []
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
             # A task or a callback that fails unseen is a failure.
             runner.get_loop().set_exception_handler(lambda loop, context: unseen.append(context))
             runner.run(in_time())

@@ -418,7 +418,9 @@ def test_a_stream_that_is_left_closes_its_connection(how):
             gc.enable()
         else:
             waits = threading.Event()
-            threading.Thread(target=lambda: (wait_until(lambda: holds(bridge_of(client), under_way=1)), waits.set())).start()
+            threading.Thread(
+                target=lambda: (wait_until(lambda: holds(bridge_of(client), under_way=1)), waits.set())
+            ).start()
             interrupt_when(waits)
             with pytest.raises(KeyboardInterrupt):
                 next(pieces)
