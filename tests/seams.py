@@ -20,15 +20,20 @@ __all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_runners"]
 _bridges = weakref.WeakKeyDictionary()
 
 
-def connected(base_url="http://scripted/v1", *, calls=None, metrics=None, detection=None, **arguments):
+def connected(
+    base_url="http://scripted/v1", *, calls=None, metrics=None, detection=None, made=lambda transport: None, **arguments
+):
     """A ``BatchClient`` whose transports are what these functions of a base URL return; ``None``: its own.
 
     Unlike a user's ``transport=``, this also says over what a server is asked for its load and for what it is.
+    ``made`` is told of each transport for calls.
     """
 
     class Scripted(Connections):
         def for_calls(self, base_url):
-            return super().for_calls(base_url) if calls is None else calls(base_url)
+            transport = super().for_calls(base_url) if calls is None else calls(base_url)
+            made(transport)
+            return transport
 
         def for_metrics(self, base_url):
             return super().for_metrics(base_url) if metrics is None else metrics(base_url)
