@@ -132,6 +132,11 @@ class FaultServer:
             await self.news.wait()
 
     @property
+    def open(self):
+        """How many connections are open."""
+        return len(self._tasks)
+
+    @property
     def prompts(self):
         """Of each request."""
         return [heard.prompts for heard in self.heard]

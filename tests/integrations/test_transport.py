@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from batchclient import Backoff, ConfigError
+from batchclient.dialects.vllm import VllmDialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 
@@ -530,15 +531,15 @@ def test_another_2xx_is_an_answer_and_stays_what_it_is(library, made, handler, c
     assert [each.json()["choices"][0]["text"] for each in responses] == [f"P{n}" for n in range(count)]
 
 
-def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler):
+def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("a fault of ours")
 
     async def main():
-        transport, client = over()
+        _, client = over()
         async with client:
             await client.post("completions", json=body("p"))
-            transport.clients[0]._runner._dialects[0].decoder = fail
+            monkeypatch.setattr(VllmDialect, "decoder", fail)
             return await client.post("completions", json=body("p"))
 
     response = run(main)

@@ -133,8 +133,8 @@ class HttpxTransport:
 
     @property
     def in_pools(self) -> list[int]:
-        """How many requests are in each pool that takes more, the pool that is tried first coming first."""
-        return [pool.used for pool in self._pools]
+        """How many requests are in each pool: first the pools that take more, as they are tried, then those that end."""
+        return [pool.used for pool in self._pools + self._retired]
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the headers of the response are there."""
