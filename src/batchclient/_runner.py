@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
+_BODY_TIMEOUTS = BodyTimeouts()
+_POLL_TIMES = PollTimes()
 
 
 class Runner:
@@ -113,8 +115,8 @@ class Runner:
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
         on_own_fields: Callable[[OwnFields | None], None] | None = None,
-        body_timeouts: BodyTimeouts = BodyTimeouts(),
-        poll_times: PollTimes = PollTimes(),
+        body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
+        poll_times: PollTimes = _POLL_TIMES,
     ) -> None:
         self.backend = backend
         self.core = core
