@@ -25,7 +25,7 @@ from benchmarks.lab.prefix_cache import BLOCK_TOKENS
 from benchmarks.lab.profiles import Cache, Change, Known, Page, RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Every, Lengths, Once, Workload
 
-from batchclient import _feedback
+from batchclient._feedback import PollTimes
 from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.simulator.profiles import Profile
 
@@ -55,7 +55,7 @@ _TIMED = ("changes", "neighbour", "siblings")
 _ROOM_CALLS = 8
 _SPREAD = 4
 """How many times as long as the mean a prompt or an answer may be: a server that has room for 8 calls has room for any one."""
-_PAGE = Page(_feedback._FIRST_AFTER_S, _feedback._INTERVAL_S)
+_PAGE = Page(PollTimes().first_after_s, PollTimes().interval_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,6 @@ _GATHER_S = 0.001
 """How long the first call of a queue waits for others: some threads' worth of waking up, and little beside any answer."""
 _CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
-"""How long the interpreter waits at its end for connections to close."""
 
 _log = logging.getLogger("batchclient")
 _bridges: weakref.WeakSet[Bridge] = weakref.WeakSet()
@@ -53,10 +52,16 @@ class Bridge:
 
     Args:
         on_end: awaited in the loop before it ends; it should end the calls that are under way.
+        gather_s: how long the first call of a queue waits for others, seconds.
+        exit_s: how long the interpreter waits at its end for connections to close, seconds.
     """
 
-    def __init__(self, on_end: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self, on_end: Callable[[], Awaitable[object]], *, gather_s: float = _GATHER_S, exit_s: float = _EXIT_S
+    ) -> None:
         self._on_end = on_end
+        self._gather_s = gather_s
+        self._exit_s = exit_s
         self._lock = threading.RLock()
         """Of starting, closing and what is asked while no loop runs. A signal's handler may come back for it."""
         self._thread: _LoopThread | None = None
@@ -125,7 +130,7 @@ class Bridge:
                 thread = self._thread
                 if thread is None:
                     # Kept before it is started: Ctrl-C may come while it is.
-                    self._thread = thread = _LoopThread(self._on_end)
+                    self._thread = thread = _LoopThread(self._on_end, self._gather_s)
                     try:
                         thread.start()
                     except RuntimeError:
@@ -150,8 +155,9 @@ class Bridge:
 class _LoopThread:
     """A running event loop, its thread and what was called there. It knows nothing of its bridge, which may be dropped."""
 
-    def __init__(self, on_end: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, on_end: Callable[[], Awaitable[object]], gather_s: float) -> None:
         self._on_end = on_end
+        self._gather_s = gather_s
         self._queue: deque[Crossing] = deque()
         self._due = False
         """Whether the loop was told of the queue."""
@@ -297,7 +303,7 @@ class _LoopThread:
         if self._was_alone and not self._tasks:
             self._drain()
         elif self._timer is None:
-            self._timer = self._loop.call_later(_GATHER_S, self._drain)
+            self._timer = self._loop.call_later(self._gather_s, self._drain)
 
     def _drain(self) -> None:
         """Begin all that is in the queue, in one turn."""
@@ -365,9 +371,10 @@ class _LoopThread:
 
 def _end_all() -> None:
     """At the interpreter's end: close connections, and wake threads that would sleep for ever."""
-    threads = [thread for bridge in list(_bridges) if (thread := bridge._begin_to_close()) is not None]
-    for thread in threads:
-        thread.join(_EXIT_S)
+    bridges = list(_bridges)
+    threads = [(thread, bridge._exit_s) for bridge in bridges if (thread := bridge._begin_to_close()) is not None]
+    for thread, exit_s in threads:
+        thread.join(exit_s)
 
 
 def _after_fork() -> None:

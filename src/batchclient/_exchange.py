@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -41,17 +41,26 @@ if TYPE_CHECKING:
     from batchclient._sink import Sink
     from batchclient.dialects import Decoder, Dialect
 
-__all__ = ["Exchanges"]
+__all__ = ["BodyTimeouts", "Exchanges"]
 
 _log = logging.getLogger("batchclient")
 _LONGEST_ERROR_BODY = 65_536
-_ERROR_BODY_TIMEOUT_S = 5.0
-"""The status says what to do; its body only says why."""
 _SAYS_NOTHING = (204, 205)
-_USAGE_TIMEOUT_S = 2.0
-"""A proxy adds up the usage of what it has passed on before it tells it."""
-_END_TIMEOUT_S = 0.5
-"""A body's end comes with its last event, or in the next packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTimeouts:
+    """How long the rest of a body is waited for, where the reply is known without it, seconds.
+
+    Attributes:
+        error_s: an error's body. The status says what to do; its body only says why.
+        usage_s: a usage behind the last choice. A proxy adds up the usage of what it has passed on before it tells it.
+        end_s: a body's end. It comes with the last event, or in the next packet.
+    """
+
+    error_s: float = 5.0
+    usage_s: float = 2.0
+    end_s: float = 0.5
 
 
 class _Use:
@@ -75,6 +84,7 @@ class Exchanges:
         dialects: likewise.
         timeouts: of each request.
         tell: tells the core of an event.
+        body_timeouts: of what still comes once a reply is known.
     """
 
     def __init__(
@@ -84,8 +94,10 @@ class Exchanges:
         dialects: Mapping[int, Dialect],
         timeouts: Timeouts,
         tell: Callable[[Event], None],
+        body_timeouts: BodyTimeouts,
     ) -> None:
         self._backend = backend
+        self._body_timeouts = body_timeouts
         self._transports = transports
         self._dialects = dialects
         self._timeouts = timeouts
@@ -133,7 +145,7 @@ class Exchanges:
         verbatim = batch.shape.verbatim
         try:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
-                body = await _read_some(response)
+                body = await _read_some(response, self._body_timeouts.error_s)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
                 failed = replace(failed, silent_s=batch.read_at - sent_at)
                 if not verbatim:
@@ -211,10 +223,11 @@ class Exchanges:
         if decoder is None and use.ending >= use.most:
             # A call whose usage is still to come has its permit yet, and is counted by it.
             return
+        timeouts = self._body_timeouts
         use.under_way -= 1
         use.ending += 1
         try:
-            async with deadline(_END_TIMEOUT_S if decoder is None else _USAGE_TIMEOUT_S):
+            async with deadline(timeouts.end_s if decoder is None else timeouts.usage_s):
                 async for chunk in chunks:
                     if decoder is not None:
                         pending.add(decoder.feed(chunk, self._backend.now()))
@@ -302,11 +315,11 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
             answer.reply.headers, answer.reply.status = response.headers, response.status
 
 
-async def _read_some(response: WireResponse) -> bytes:
+async def _read_some(response: WireResponse, timeout_s: float) -> bytes:
     """Read an error's body, but no more of it than is worth showing; if it breaks off or never ends, what came of it."""
     body = b""
     try:
-        with anyio.move_on_after(_ERROR_BODY_TIMEOUT_S):
+        with anyio.move_on_after(timeout_s):
             async with aclosing(response.chunks()) as chunks:
                 async for chunk in chunks:
                     body += chunk

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 
 import anyio
@@ -28,25 +29,37 @@ from batchclient.dialects._metrics import parse_metrics
 from batchclient.errors import BatchClientError, ResponseTooLarge
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["Feedback"]
+__all__ = ["Feedback", "PollTimes"]
 
 _log = logging.getLogger("batchclient")
 
 LARGEST_PAGE_BYTES = 2 * 1024 * 1024
 """A real vLLM's page has 50 kB per engine."""
-_FIRST_AFTER_S = 1.0
-_INTERVAL_S = 0.5
-"""A page costs vLLM 8 to 10 ms of its API process's time (measured, 0.32): 2 % at two a second."""
-_PAUSE_RATIO = 2.0
-"""From one question to the next, in times of the last answer's. What takes long is a busy server's turn to answer, not its work: a real
-vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just where it was overloaded."""
 _LONGEST_PAUSE_S = 60.0
-_TIMEOUT_S = 2.0
-_TIMEOUTS = Timeouts(connect_s=1.0, read_s=_TIMEOUT_S, write_s=1.0)
 _REQUEST = WireRequest("GET", "/metrics")
 
 StartTask = Callable[[Callable[[], Awaitable[None]], Callable[[], None]], Callable[[], object]]
 """As ``Runner.start_reader``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollTimes:
+    """When a page is asked for, and how long its answer is waited for.
+
+    Attributes:
+        first_after_s: from when calls are under way to the first question, seconds.
+        interval_s: from one question to the next at least, seconds. A page costs vLLM 8 to 10 ms of its API process's time (measured,
+            0.32): 2 % at two a second.
+        pause_ratio: the same, in times of the last answer's. What takes long is a busy server's turn to answer, not its work: a real
+            vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just where it was
+            overloaded.
+        timeout_s: of one question, seconds.
+    """
+
+    first_after_s: float = 1.0
+    interval_s: float = 0.5
+    pause_ratio: float = 2.0
+    timeout_s: float = 2.0
 
 
 class _Endpoint:
@@ -72,6 +85,7 @@ class Feedback:
         is_wanted: whether an endpoint's load could change anything now.
         report: told of each answer.
         model: the model whose figures are wanted, where a page shows several.
+        times: when to ask.
     """
 
     def __init__(
@@ -81,9 +95,12 @@ class Feedback:
         start_task: StartTask,
         is_wanted: Callable[[int], bool],
         report: Callable[[int, ServerLoad], None],
-        model: str | None = None,
+        model: str | None,
+        times: PollTimes,
     ) -> None:
         self._backend = backend
+        self._times = times
+        self._timeouts = Timeouts(connect_s=1.0, read_s=times.timeout_s, write_s=1.0)
         self._endpoints = {number: _Endpoint(transport) for number, transport in enumerate(transports)}
         self._start_task = start_task
         self._is_wanted = is_wanted
@@ -101,9 +118,10 @@ class Feedback:
         """Something is in flight: ask in a while, if it still is. Does nothing if awake."""
         if self._timer is None:
             now = self._backend.now()
+            first_at = now + self._times.first_after_s
             for endpoint in self._endpoints.values():
-                endpoint.ask_at = max(endpoint.ask_at, now + _FIRST_AFTER_S)
-            self._set_timer(now + _FIRST_AFTER_S)
+                endpoint.ask_at = max(endpoint.ask_at, first_at)
+            self._set_timer(first_at)
 
     def sleep(self) -> None:
         """Nothing is in flight: drop the timer and what is under way."""
@@ -159,15 +177,16 @@ class Feedback:
         # A question that is under way keeps it awake, so that ``sleep`` ends it.
         if wanted or any(endpoint.asking for endpoint in self._endpoints.values()):
             # One timer for all: an endpoint whose turn comes a little later is asked a little late.
-            self._set_timer(now + _INTERVAL_S)
+            self._set_timer(now + self._times.interval_s)
 
     async def _ask(self, index: int, endpoint: _Endpoint) -> None:
-        pause_s = _INTERVAL_S
+        times = self._times
+        pause_s = times.interval_s
         try:
             load, trouble = await self._fetch(endpoint)
             if load is not None:
                 endpoint.failures = 0
-                pause_s = max(_INTERVAL_S, _PAUSE_RATIO * (self._backend.now() - endpoint.asked_at))
+                pause_s = max(times.interval_s, times.pause_ratio * (self._backend.now() - endpoint.asked_at))
             elif trouble is not None:
                 pause_s = _LONGEST_PAUSE_S
                 self._say_once(index, trouble)
@@ -184,8 +203,8 @@ class Feedback:
         """The load; or why there will be none for a while; or neither, if it may come next time."""
         page = bytearray()
         try:
-            with anyio.fail_after(_TIMEOUT_S):
-                response = await endpoint.transport.send(_REQUEST, _TIMEOUTS)
+            with anyio.fail_after(self._times.timeout_s):
+                response = await endpoint.transport.send(_REQUEST, self._timeouts)
                 try:
                     if response.status >= 500:
                         return None, None

@@ -53,8 +53,8 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._dialect_choice import DialectChoice
-from batchclient._exchange import Exchanges
-from batchclient._feedback import Feedback
+from batchclient._exchange import BodyTimeouts, Exchanges
+from batchclient._feedback import Feedback, PollTimes
 from batchclient._servers import Servers
 from batchclient._stall import StallWatch
 from batchclient._tasks import Tasks
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
+_BODY_TIMEOUTS = BodyTimeouts()
+_POLL_TIMES = PollTimes()
 
 
 class Runner:
@@ -92,6 +94,8 @@ class Runner:
         on_server: told of each server that was found out, for what the client learns from it.
         on_model: told of the model's name, where it was asked for.
         on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
+        body_timeouts: of what still comes once a reply is known.
+        poll_times: when servers are asked for their load.
     """
 
     def __init__(
@@ -111,6 +115,8 @@ class Runner:
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
         on_own_fields: Callable[[OwnFields | None], None] | None = None,
+        body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
+        poll_times: PollTimes = _POLL_TIMES,
     ) -> None:
         self.backend = backend
         self.core = core
@@ -123,7 +129,7 @@ class Runner:
         self._gone: dict[int, anyio.Event] = {}
         """Set when nothing is left at a removed endpoint."""
         self._tasks = Tasks(backend.spawn)
-        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell)
+        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts)
         self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
         self._announcer = Announcer(on_adjustment)
         self._flush_due = False
@@ -142,7 +148,7 @@ class Runner:
         self._feedback: Feedback | None = None
         if metrics_transports:
             self._feedback = Feedback(
-                backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model
+                backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model, poll_times
             )
         # Imported when the client was made: with batchclient itself they would take a tenth of its time.
         from batchclient._detect import Detection

@@ -131,12 +131,20 @@ class SyncMap(_Fetched[MapResult]):
     _source: Map
 
     def __init__(
-        self, bridge: Bridge, rows: Map, feed: Feed, documents: Iterable[Any], prompt: Callable[[Any], Any] | None
+        self,
+        bridge: Bridge,
+        rows: Map,
+        feed: Feed,
+        documents: Iterable[Any],
+        prompt: Callable[[Any], Any] | None,
+        *,
+        slice_s: float = _SLICE_S,
     ) -> None:
         super().__init__(bridge, rows)
         self._feed = feed
         self._documents = documents
         self._prompt = prompt
+        self._slice_s = slice_s
         self._iterator: Iterator[Any] | None = None
         self._room = rows.room
         """Documents that may be read before the next row is taken."""
@@ -155,7 +163,7 @@ class SyncMap(_Fetched[MapResult]):
         """Read a slice, hand it over, and take the rows that are ready; wait for one where nothing more can be read now."""
         if self._iterator is None:
             self._iterator = iter(self._documents)
-        read = _read_slice(self._iterator, self._room, self._prompt)
+        read = _read_slice(self._iterator, self._room, self._prompt, self._slice_s)
         if read.ended:
             # A source that has failed is not asked again.
             self._documents = self._iterator = iter(())
@@ -194,11 +202,11 @@ class _Failed:
         self.error = error
 
 
-def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any] | None) -> _Slice:
+def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any] | None, slice_s: float) -> _Slice:
     """Read documents until there is no room, no document or no time."""
     read = _Slice()
     documents = read.documents
-    until = now() + _SLICE_S
+    until = now() + slice_s
     while len(documents) < room:
         try:
             document = next(iterator)

@@ -102,7 +102,9 @@ class Map(AsyncIterator[MapResult]):
         *,
         ordered: bool,
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
+        slice_s: float = SLICE_S,
     ) -> None:
+        self._slice_s = slice_s
         self._prepare = prepare
         """What is waited for before the first document is read."""
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
@@ -217,12 +219,12 @@ class Map(AsyncIterator[MapResult]):
             clock = self._runner.backend.now
             if clock() >= self._turn_ends:
                 await anyio.lowlevel.checkpoint()
-                self._turn_ends = clock() + SLICE_S
+                self._turn_ends = clock() + self._slice_s
                 self._may_read = True
                 continue
             if self._iterator is not None and self._may_read and self._read_slice():
                 await anyio.lowlevel.checkpoint()
-                self._turn_ends = clock() + SLICE_S
+                self._turn_ends = clock() + self._slice_s
                 self._may_read = False
             result = self.take()
             if result is not None:
@@ -242,7 +244,7 @@ class Map(AsyncIterator[MapResult]):
                 await self._something.wait()
             finally:
                 waited_for.remove(self)
-            self._turn_ends = clock() + SLICE_S
+            self._turn_ends = clock() + self._slice_s
         raise StopAsyncIteration
 
     def _begin(self) -> None:
@@ -287,7 +289,7 @@ class Map(AsyncIterator[MapResult]):
             self._on_exhausted(ClientClosed("the client was closed before all documents were read"))
             return False
         now = self._runner.backend.now
-        until = now() + SLICE_S
+        until = now() + self._slice_s
         for _ in range(room):
             try:
                 document = next(self._iterator)

@@ -7,13 +7,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.shell.clocks import run
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConnectFailed, DeadlineExceeded
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.text import expected_text
 from batchclient.simulator.transport import SimulatorResponse, SimulatorTransport
 from batchclient.transport import Timeouts, WireRequest
-from tests.shell.clocks import run
 
 CALLS = 10_000
 
@@ -54,9 +54,8 @@ class SeededBackoff:
 def make_client(server: SimulatedServer | Machine, **settings: Any) -> BatchClient:
     """A client of a server in this process."""
     machine = server if isinstance(server, Machine) else Machine(server)
-    client = BatchClient("http://simulated/v1", model="m", server_metrics=False, retry=SeededBackoff(), **settings)
-    client._make_transport = lambda url: machine  # type: ignore[method-assign, assignment, return-value]
-    return client
+    arguments: dict[str, Any] = {"model": "m", "retry": SeededBackoff(), **settings}
+    return BatchClient("http://simulated/v1", transport=lambda url, headers: machine, **arguments)
 
 
 def prompts(count: int = CALLS) -> list[str]:

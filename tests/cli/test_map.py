@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 from array import array
+from functools import partial
 
 import pytest
 
 from batchclient import BatchClient
+from batchclient.cli import map as map_module
+from batchclient.cli._job import Job
 from batchclient.simulator import EmbeddedServer, expected_text
 
 from .conftest import read_rows, write_rows
@@ -337,7 +340,7 @@ def test_rows_that_all_fail_alike_stop_it(cli, tmp_path, out, options, stops):
 @pytest.fixture
 def soon(monkeypatch):
     """A job gives up after 8 refusals."""
-    monkeypatch.setattr("batchclient.cli._job.REFUSALS_TO_GIVE_UP", 8)
+    monkeypatch.setattr(map_module, "Job", partial(Job, refusals=8))
 
 
 def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli, tmp_path, out):

@@ -11,8 +11,8 @@ from batchclient.cli import _rows
 from batchclient.cli._rows import BadRow, LineSplitter, Row, blame, make_row, to_line
 
 
-def split(*chunks):
-    splitter = LineSplitter()
+def split(*chunks, **arguments):
+    splitter = LineSplitter(**arguments)
     lines = [line for chunk in chunks for line in splitter.feed(chunk)]
     return lines + list(splitter.end())
 
@@ -44,9 +44,8 @@ def test_where_chunks_end_makes_no_difference(data, cuts):
     assert split(*(data[low:high] for low, high in zip(edges, edges[1:], strict=False))) == split(data)
 
 
-def test_a_line_that_is_too_long_is_no_line_and_the_next_one_is(monkeypatch):
-    monkeypatch.setattr(_rows, "_LONGEST_LINE_BYTES", 10)
-    lines = split(b"a\n" + b"x" * 6, b"x" * 6, b"x" * 6, b"x\nb")
+def test_a_line_that_is_too_long_is_no_line_and_the_next_one_is():
+    lines = split(b"a\n" + b"x" * 6, b"x" * 6, b"x" * 6, b"x\nb", longest_bytes=10)
     assert lines == [(1, b"a"), (2, None), (3, b"b")]
     assert "line 2 is longer" in make_row(2, None, "jsonl").fault
 

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.seams import connected
+from tests.shell import clocks
+
 from batchclient import BadRequest, BatchClient, DemuxError, NotFound
 from batchclient.simulator import SimulatedServer, SimulatorTransport
-from tests.shell import clocks
 
 
 @dataclass(frozen=True)
@@ -125,9 +127,9 @@ class Peer:
     async def _tell(
         self, story: Callable[[BatchClient], Awaitable[Any]], server: SimulatedServer | None, settings: dict[str, Any]
     ) -> Any:
-        client = BatchClient(self.base_url or "http://simulated/v1", **settings)
+        calls = None
         if server is not None:
             transport = SimulatorTransport(server)
-            client._make_transport = lambda url: transport
-        async with client:
+            calls = lambda url: transport  # noqa: E731
+        async with connected(self.base_url or "http://simulated/v1", calls=calls, **settings) as client:
             return await story(client)

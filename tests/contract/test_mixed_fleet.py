@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.seams import connected
+from tests.shell import clocks
 
 from batchclient import BadRequest, BatchClient, Completion
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
-from tests.shell import clocks
 
 
 def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
@@ -19,9 +20,12 @@ def fleet(story: Callable[[BatchClient], Awaitable[Any]], *guises: str) -> Any:
     async def told() -> Any:
         engines = {guise: SimulatorTransport(SimulatedServer("gpu", model="tgi", guise=guise)) for guise in guises}
         urls = [f"http://{guise}/v1" for guise in guises]
-        client = BatchClient(urls, model="tgi", detect=True, server_metrics=False, limit=16)
-        client._make_transport = client._make_detection_transport = lambda url: engines[url.split("/")[2]]
-        async with client:
+
+        def find(url: str) -> SimulatorTransport:
+            return engines[url.split("/")[2]]
+
+        settings = {"model": "tgi", "detect": True, "server_metrics": False, "limit": 16}
+        async with connected(urls, calls=find, detection=find, **settings) as client:
             # Long enough to be found out beside them.
             await asyncio.gather(*[client.complete(f"warm {i}", max_tokens=500) for i in range(32)])
             names = [str(endpoint.server).split()[0] for endpoint in client.statistics().endpoints]

@@ -10,11 +10,12 @@ import json
 from typing import Any
 
 import pytest
+from tests.contract.peers import CAN, Peer
+from tests.seams import connected
+from tests.shell import clocks
 
 from batchclient import BadRequest, BatchClient, Completion
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
-from tests.contract.peers import CAN, Peer
-from tests.shell import clocks
 
 SGLANG = Peer("sglang", CAN["sglang"])
 PLAIN_OR_STREAMED = pytest.mark.parametrize("max_tokens", [2, 12], ids=["plain", "streamed"])
@@ -128,9 +129,8 @@ def test_what_is_sent_again_keeps_its_own_parameters(fault: str, max_tokens: int
 def test_equal_parameters_are_written_once() -> None:
     async def story() -> Any:
         server = Recorder(SimulatedServer("instant", model="tiny", guise="sglang"))
-        client = BatchClient("http://sglang/v1", model="tiny", dialect="sglang")
-        client._make_transport = lambda url: server
-        async with client:
+        arguments: dict[str, Any] = {"transport": lambda url, headers: server, "dialect": "sglang"}
+        async with BatchClient("http://sglang/v1", model="tiny", **arguments) as client:
             await asyncio.gather(*[client.complete(f"prompt {i}", seed=7, max_tokens=2) for i in range(8)])
         return server.bodies
 
@@ -177,9 +177,12 @@ class Recorder(SimulatorTransport):
 async def _beside_a_vllm(*, found_out_first: bool) -> tuple[Any, Any, Any]:
     """Calls with seeds of their own, at an SGLang to which a vLLM is added."""
     servers = {guise: Recorder(SimulatedServer("gpu", model="simulated", guise=guise)) for guise in ("sglang", "vllm")}
-    client = BatchClient("http://sglang/v1", model="simulated", detect=True, server_metrics=False, limit=64)
-    client._make_transport = client._make_detection_transport = lambda url: servers[url.split("/")[2]]
-    async with client:
+
+    def find(url: str) -> Recorder:
+        return servers[url.split("/")[2]]
+
+    settings = {"model": "simulated", "detect": True, "server_metrics": False, "limit": 64}
+    async with connected("http://sglang/v1", calls=find, detection=find, **settings) as client:
         # Until it is known which it is, its calls share nothing.
         await asyncio.gather(*[client.complete("so that it is asked", max_tokens=2000, seed=i) for i in range(2)])
         assert str(client.statistics().endpoints[0].server).startswith("sglang")
@@ -219,9 +222,8 @@ def test_a_detected_sglang_mixes() -> None:
     async def story() -> Any:
         server = Recorder(SimulatedServer("gpu", model="simulated", guise="sglang"))
         settings = {"model": "simulated", "detect": True, "server_metrics": False, "limit": 64, "max_list": 64}
-        client = BatchClient("http://sglang/v1", **settings)
-        client._make_transport = client._make_detection_transport = lambda url: server
-        async with client:
+        seams = {"calls": lambda url: server, "detection": lambda url: server}
+        async with connected("http://sglang/v1", **seams, **settings) as client:
             # The same parameters as later, when nothing is known yet.
             await asyncio.gather(*[client.complete(f"prompt {i}", seed=i, max_tokens=2) for i in range(64)])
             await client.complete("so that it is asked", max_tokens=2000, seed=1)

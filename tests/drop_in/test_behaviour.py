@@ -3,19 +3,21 @@
 import asyncio
 import inspect
 import json
+from functools import partial
 
 import httpx
 import openai
 import pytest
+from tests.drop_in.test_same_answers import HELLO
+from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
+from tests.transport.rawserver import response
 
-from batchclient import ConfigError
+from batchclient import Backoff, ConfigError
+from batchclient import client as client_module
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.openai._calls import plan
 from batchclient.openai._resources import CHAT_FIELDS, COMPLETION_FIELDS, plain_call
 from batchclient.openai._sharing import Past
-from tests.drop_in.test_same_answers import HELLO
-from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
-from tests.transport.rawserver import response
 
 JSON = [("content-type", "application/json")]
 HTTP = __import__("httpx2" if openai.__version__ >= "3" else "httpx")
@@ -143,11 +145,11 @@ async def test_one_bad_call_in_a_list_raises_for_its_caller_alone(server):
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-async def test_max_retries_bounds_the_requests_of_a_call(retries):
+async def test_max_retries_bounds_the_requests_of_a_call(retries, monkeypatch):
+    monkeypatch.setattr(client_module, "Backoff", partial(Backoff, base_s=0))
     reply = response(b"{}", "500 No", [("content-type", "application/json")])
     async with FaultServer(then=says(*[reply] * 20)) as server:
         async with make(server.url, max_retries=retries) as client:
-            client.batch_client._retry = type("Now", (), {"decide": staticmethod(lambda *_: 0.0)})()
             with pytest.raises(openai.InternalServerError):
                 await complete(client)
             assert len(server.heard) == 1 + retries
@@ -175,11 +177,18 @@ async def test_timeouts_and_broken_connections_are_openais_errors():
         assert not isinstance(caught.value, openai.APITimeoutError)
 
 
-async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here():
+async def test_openais_default_timeout_bounds_silence_and_not_the_waiting_here(monkeypatch):
+    timeouts = []
+
+    async def answer(transport, request):
+        timeouts.append(request.extensions["timeout"])
+        choice = {"index": 0, "text": "t", "finish_reason": "length"}
+        return HTTP.Response(200, json={"id": "1", "choices": [choice]})
+
+    monkeypatch.setattr(HTTP.AsyncHTTPTransport, "handle_async_request", answer)
     async with make("http://127.0.0.1:9/v1") as client:
-        batches = client.batch_client
-        assert batches._settings.timeout_s is None
-        assert (batches._settings.read_timeout_s, batches._settings.connect_timeout_s) == (600, 5)
+        await complete(client)
+        assert [(each["read"], each["connect"]) for each in timeouts] == [(600, 5)]
         body = {"model": "m", "prompt": "p"}
         assert plan(client, "/completions", body, {}, {}).timeout_s is None
         assert plan(client, "/completions", body, {"timeout": 3}, {}).timeout_s == 3
@@ -218,23 +227,33 @@ async def test_credentials_by_the_dozen():
             assert (await complete(other)).choices[0].text
         assert (await complete(client)).choices[0].text
         assert (await complete(other)).choices[0].text
-        assert len(client._batching._clients._clients) == 32
+        while server.open > 32:
+            await asyncio.sleep(0)
+        assert server.open == 32, "each has one connection"
     keys = [heard.header("authorization") for heard in server.heard]
     assert keys == ["Bearer key", *[f"Bearer key {n}" for n in range(80)], "Bearer key", "Bearer key 79"]
 
 
 async def test_where_all_clients_are_at_work_a_call_goes_by_itself_and_the_next_one_finds_room():
-    async with FaultServer() as server, make(server.url) as client:
-        await complete(client)
-        kept = client._batching._clients._clients
-        kept._most = 1
-        (key,) = kept._clients
-        other = client.with_options(api_key="other")
-        with kept.hold(key):
-            assert (await complete(other)).choices[0].text
-            assert other.batch_client is None
-        assert (await complete(other)).choices[0].text
-        assert other.batch_client is not None
+    gate = asyncio.Event()
+
+    async def held(connection):
+        while (heard := await connection.request()) is not None:
+            await gate.wait()
+            await connection.answer(heard)
+
+    async with FaultServer(*[held] * 32) as server, make(server.url) as client:
+        others = [client.with_options(api_key=f"key {n}") for n in range(33)]
+        calls = [asyncio.ensure_future(complete(other)) for other in others[:32]]
+        while len(server.heard) < 32:
+            await asyncio.sleep(0.001)
+        *_, last = others
+        assert (await complete(last)).choices[0].text
+        assert last.batch_client is None
+        gate.set()
+        await asyncio.gather(*calls)
+        assert (await complete(last)).choices[0].text
+        assert last.batch_client is not None
 
 
 async def test_what_is_set_later_counts():

@@ -4,19 +4,22 @@ import asyncio
 import functools
 import json
 import threading
+from functools import partial
 
 import openai
 import pytest
 from openai._base_client import AsyncAPIClient, SyncAPIClient
 from openai.resources.chat.completions import AsyncCompletions as AsyncChats
 from openai.resources.completions import AsyncCompletions, Completions
-
-from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.drop_in.test_sharing import TOGETHER
 from tests.drop_in.test_sync import recorder  # noqa: F401
 from tests.faults.faultserver import FaultServer, hang, says
 from tests.transport.rawserver import response
+
+from batchclient import Backoff
+from batchclient import client as client_module
+from batchclient.openai import AsyncOpenAI, OpenAI
 
 
 class Proxy:
@@ -114,10 +117,10 @@ def watched(around, monkeypatch):
     monkeypatch.setattr(openai.AsyncOpenAI, "request", Proxy(openai.AsyncOpenAI.request, around))
 
 
-async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen):
+async def test_errors_pass_it_and_are_not_tried_again_by_openai(watched, seen, monkeypatch):
+    monkeypatch.setattr(client_module, "Backoff", partial(Backoff, base_s=0))
     reply = response(b'{"error": {"message": "no", "code": "c"}}', "500 No", [*JSON, ("retry-after", "0")])
     async with FaultServer(then=says(*[reply] * 9)) as server, make(server.url, max_retries=1) as client:
-        client.batch_client._retry = type("Now", (), {"decide": staticmethod(lambda *_: 0.0)})()
         with pytest.raises(openai.InternalServerError) as caught:
             await complete(client)
         assert len(server.heard) == 2

@@ -13,8 +13,10 @@ import ssl
 import struct
 import subprocess
 
-from batchclient import Backoff, BatchClient
+from tests.seams import connected
 from tests.transport.rawserver import Heard, body_of, events_of, response
+
+from batchclient import Backoff
 
 __all__ = [
     "Connection",
@@ -42,17 +44,17 @@ class Connection:
     def __init__(self, number, server, reader, writer):
         self.number = number
         self.server = server
-        self._reader = reader
+        self.reader = reader
         self._writer = writer
 
     async def request(self):
         """Read a whole request; ``None`` once the client has closed."""
         try:
-            head = await self._reader.readuntil(b"\r\n\r\n")
+            head = await self.reader.readuntil(b"\r\n\r\n")
             line, *rest = head.decode().removesuffix("\r\n\r\n").split("\r\n")
             headers = [(name.lower(), value.strip()) for name, _, value in (each.partition(":") for each in rest)]
             length = int(dict(headers).get("content-length", 0))
-            heard = Heard(self.number, line, headers, await self._reader.readexactly(length))
+            heard = Heard(self.number, line, headers, await self.reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             self.server.closed_by_client.set()
             return None
@@ -80,7 +82,7 @@ class Connection:
     async def gone(self):
         """Say nothing until the client closes."""
         with contextlib.suppress(ConnectionError):
-            while await self._reader.read(65536):
+            while await self.reader.read(65536):
                 pass
         self.server.closed_by_client.set()
 
@@ -128,6 +130,11 @@ class FaultServer:
         while len(self.heard) < count:
             self.news.clear()
             await self.news.wait()
+
+    @property
+    def open(self):
+        """How many connections are open."""
+        return len(self._tasks)
 
     @property
     def prompts(self):
@@ -218,7 +225,7 @@ def hang():
 def make(server, backend="httpx", *, also=(), **arguments):
     """A client of the server, and of the URLs in ``also`` before it; it tries again at once."""
     urls = [*also, server.url]
-    return BatchClient(
+    return connected(
         urls, **{"model": "m", "http_backend": backend, "retry": Backoff(base_s=0), "detect": False, **arguments}
     )
 

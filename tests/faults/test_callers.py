@@ -9,12 +9,13 @@ import traceback
 import zlib
 
 import pytest
-
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, DeadlineExceeded, ResponseTooLarge
 from tests.faults.faultserver import FaultServer, cut, hang, make, nobody_listens, says
-from tests.shell.clocks import VirtualLoop
+from tests.shell.clocks import VirtualLoop, WatchedLoop
 from tests.shell.scripted import ScriptedTransport, make_client
 from tests.transport.rawserver import answers_in_a_thread, response
+
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, DeadlineExceeded, ResponseTooLarge
+from batchclient.dialects.vllm import VllmDialect
 
 NEVER = Backoff(max_attempts=1)
 
@@ -61,7 +62,7 @@ async def test_row_47_wall_clock_that_jumps(monkeypatch):
 
 
 def in_virtual_time(main):
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with asyncio.Runner(loop_factory=WatchedLoop) as runner:
         return runner.run(main())
 
 
@@ -130,21 +131,30 @@ def test_row_48_loop_that_stands_still(setting):
 def test_row_48_nothing_watches_between_calls():
     async def main():
         server = ScriptedTransport(held=True)
+        alive = asyncio.get_running_loop().alive
         async with make_client(server, limit="auto") as client:
-            watch = client._runner._stalls
-            assert not watch.awake
+            assert alive() == []
             call = asyncio.ensure_future(client.complete("p"))
             await server.arrived(1)
-            assert watch.awake
+            assert any(isinstance(each, asyncio.TimerHandle) for each in alive())
             server.release()
             await call
             await asyncio.sleep(0)
-            assert not watch.awake
-        async with make_client(ScriptedTransport(), limit=8) as client:
-            await client.complete("p")
-            assert not client._runner._stalls.awake
+            assert alive() == []
+        held = ScriptedTransport(held=True)
+        async with make_client(held, limit=8) as client:
+            call = asyncio.ensure_future(client.complete("p"))
+            await held.arrived(1)
+            assert not any(isinstance(each, asyncio.TimerHandle) for each in alive())
+            held.release()
+            await call
             client.retune(limit="auto")
-            assert client._runner.watches_stalls
+            held.held = True
+            call = asyncio.ensure_future(client.complete("p"))
+            await held.arrived(2)
+            assert any(isinstance(each, asyncio.TimerHandle) for each in alive())
+            held.release()
+            await call
 
     in_virtual_time(main)
 
@@ -262,14 +272,15 @@ async def test_row_57_key_and_prompt_in_what_is_shown(backend, caplog):
     def as_an_answer(heard):
         return response(f"{heard.header('authorization')} {heard.prompts[0]}".encode())
 
-    shown = []
+    shown, made = [], []
     with caplog.at_level(logging.DEBUG):
         for script in (cut(0), cut(20, how="reset"), cut(-3), says(says_it_back), says(as_an_answer), hang()):
             async with FaultServer(script) as server:
-                async with make(server, backend, api_key=key, retry=NEVER, read_timeout_s=0.1) as client:
+                arguments = {"api_key": key, "retry": NEVER, "read_timeout_s": 0.1, "made": made.append}
+                async with make(server, backend, **arguments) as client:
                     with pytest.raises(BatchClientError) as caught:
                         await client.complete(prompt, max_tokens=1)
-                    shown += [repr(client), repr(client._runner._transports[0]), repr(client.statistics())]
+                    shown += [repr(client), repr(made), repr(client.statistics())]
             each = caught.value
             while each is not None:
                 shown += [str(each), repr(each), repr(vars(each))]
@@ -282,7 +293,7 @@ async def test_row_57_key_and_prompt_in_what_is_shown(backend, caplog):
     assert "canary" not in "\n".join(shown)
 
 
-async def test_a_fault_of_ours_is_not_tried_again():
+async def test_a_fault_of_ours_is_not_tried_again(monkeypatch):
     """What the policy says of it does not matter: it would be the same fault."""
 
     class Always:
@@ -295,7 +306,7 @@ async def test_a_fault_of_ours_is_not_tried_again():
         def fail(*arguments):
             raise RuntimeError("a fault of ours")
 
-        client._runner._dialects[0].decoder = fail
+        monkeypatch.setattr(VllmDialect, "decoder", fail)
         with pytest.raises(BatchClientError, match="internal error") as caught:
             await client.complete("p")
         assert (caught.value.attempt, caught.value.retryable) == (1, False)

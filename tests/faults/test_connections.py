@@ -9,6 +9,9 @@ import sys
 from textwrap import dedent
 
 import pytest
+from tests.faults.faultserver import FaultServer, certificate, chunked, cut, make, nobody_listens, says
+from tests.seams import connected, with_runners
+from tests.transport.rawserver import answers_in_a_thread, events_of, response
 
 from batchclient import (
     Backoff,
@@ -20,8 +23,8 @@ from batchclient import (
     OutOfSockets,
     TenacityRetry,
 )
-from tests.faults.faultserver import FaultServer, certificate, chunked, cut, make, nobody_listens, says
-from tests.transport.rawserver import answers_in_a_thread, events_of, response
+from batchclient._exchange import BodyTimeouts
+from batchclient.transport._httpx import HttpxTransport
 
 NEVER = Backoff(max_attempts=1)
 
@@ -161,17 +164,20 @@ async def test_row_05_keep_alive_race_is_free_once(backend):
         assert server.prompts == [["first"], ["second"], ["second"]]
 
 
-async def test_row_05_keep_alive_race_is_over_within_a_second(backend, monkeypatch):
+async def test_row_05_keep_alive_race_is_over_within_a_second(backend):
     """A server that dies over a request does so later: that costs a retry."""
-    from batchclient.transport import _httpx
 
-    monkeypatch.setattr(_httpx, "_RACE_S", 0.0)
+    def calls(url):
+        return HttpxTransport(url, {}, max_response_bytes=1_000_000, backend=backend, race_s=0.0)
 
     async def answer_once_then_end(connection):
         await connection.answer(await connection.request())
         await connection.request()
 
-    async with FaultServer(answer_once_then_end) as server, make(server, backend, retry=NEVER) as client:
+    async with (
+        FaultServer(answer_once_then_end) as server,
+        connected(server.url, calls=calls, model="m", retry=NEVER, detect=False) as client,
+    ):
         await client.complete("first")
         with pytest.raises(ConnectionLost):
             await client.complete("second")
@@ -227,9 +233,7 @@ async def test_an_error_status_whose_body_breaks_off_keeps_its_status(backend):
 
 
 async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, monkeypatch):
-    from batchclient import _exchange
-
-    monkeypatch.setattr(_exchange, "_ERROR_BODY_TIMEOUT_S", 0.05)
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(error_s=0.05))
 
     async def begin_and_hang(connection):
         await connection.request()
@@ -244,7 +248,8 @@ async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, m
 
 async def test_row_38_calls_cancelled_while_they_connect(backend):
     """No place in a pool is lost: afterwards as many are in flight as before."""
-    async with FaultServer() as server, make(server, backend, limit=8, max_list=1) as client:
+    made = []
+    async with FaultServer() as server, make(server, backend, limit=8, max_list=1, made=made.append) as client:
         for turns in range(60):
             calls = [asyncio.ensure_future(client.complete(f"{n}")) for n in range(8)]
             for _ in range(turns % 20):
@@ -256,7 +261,7 @@ async def test_row_38_calls_cancelled_while_they_connect(backend):
         assert [each.text for each in answers_] == [f"<{n}>" for n in range(100)]
         statistics = client.statistics()
         assert (statistics.in_flight, statistics.endpoints[0].abandoned) == (0, 0)
-        assert all(pool.used == 0 for pool in client._runner._transports[0]._pools)
+        assert set(made[0].in_pools) == {0}
 
 
 async def test_row_52_redirects(backend):

@@ -6,6 +6,8 @@ import math
 
 import anyio
 import pytest
+from tests.faults.faultserver import FaultServer, chunked, make, says, whole
+from tests.transport.rawserver import response
 
 from batchclient import (
     AuthenticationFailed,
@@ -22,8 +24,6 @@ from batchclient import (
     Usage,
 )
 from batchclient.simulator import EmbeddedServer
-from tests.faults.faultserver import FaultServer, chunked, make, says, whole
-from tests.transport.rawserver import response
 
 NEVER = Backoff(max_attempts=1)
 JSON = [("content-type", "application/json")]
@@ -415,8 +415,8 @@ def test_rows_13_and_56_a_long_line_costs_its_length_not_its_square():
     stream.feed(b"data: ")
     for _ in range(100):
         assert stream.feed(piece) == []
-    assert max(map(len, stream._rest)) == 1000
+    assert max(map(len, stream.rest)) == 1000
     assert stream.feed(b"\n\n") == [piece * 100]
     stream.feed(b"data: y\n" * 1000)
-    assert max(map(len, stream._data)) == 1
+    assert max(map(len, stream.data)) == 1
     assert stream.feed(b"\n") == [b"\n".join([b"y"] * 1000)]

@@ -1,14 +1,14 @@
 """Lists that fail in ways that nobody foresaw: only the culprit fails, and a server that takes no lists is spoken to singly."""
 
 import asyncio
-import re
 import json
+import re
 
 import pytest
-
-from batchclient import AuthenticationFailed, ServerFault
 from tests.faults.faultserver import FaultServer, make, whole
 from tests.transport.rawserver import response
+
+from batchclient import AuthenticationFailed, ServerFault
 
 JSON = [("content-type", "application/json")]
 
@@ -125,13 +125,13 @@ async def test_long_lists_over_which_connections_break_become_shorter(backend):
 
     async def script(connection):
         while True:
-            head = await connection._reader.readuntil(b"\r\n\r\n")
+            head = await connection.reader.readuntil(b"\r\n\r\n")
             length = int(re.search(rb"content-length: (\d+)", head, re.IGNORECASE)[1])
             lengths.append(length)
             if length > 100_000:
                 connection.reset()
                 return
-            prompts = json.loads(await connection._reader.readexactly(length))["prompt"]
+            prompts = json.loads(await connection.reader.readexactly(length))["prompt"]
             prompts = prompts if isinstance(prompts, list) else [prompts]
             choices = [{"index": i, "text": prompt[:4], "finish_reason": "length"} for i, prompt in enumerate(prompts)]
             await connection.write(response(json.dumps({"id": "1", "choices": choices}).encode(), headers=JSON))

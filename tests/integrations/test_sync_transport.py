@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from batchclient import ConfigError
+from batchclient._bridge import Bridge
+from batchclient.integrations import _transports as transports_module
 from batchclient.simulator import EmbeddedServer, expected_text
 
 
@@ -128,10 +130,17 @@ def test_closing_ends_calls_and_the_thread_and_is_final(library, made):
     assert not [each for each in threading.enumerate() if each.name == "batchclient"]
 
 
-def test_a_call_that_meets_the_closing_breaks(library, made, server):
+def test_a_call_that_meets_the_closing_breaks(library, made, server, monkeypatch):
+    bridges = []
+
+    def keep(on_end):
+        bridges.append(Bridge(on_end))
+        return bridges[0]
+
+    monkeypatch.setattr(transports_module, "Bridge", keep)
     transport = made()
     # Closed by another thread, just after this one has looked.
-    transport._bridge.close()
+    bridges[0].close()
     with pytest.raises(library.ReadError, match="closed"):
         transport.handle_request(library.Request("POST", f"{server.base_url}/completions", json=body("p")))
     transport.close()

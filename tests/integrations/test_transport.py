@@ -11,6 +11,7 @@ import pytest
 
 from batchclient import Backoff, ConfigError
 from batchclient.dialects._server import ServerDialect
+from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
 
 LIBRARIES = ("httpx", "httpx2")

@@ -32,7 +32,7 @@ class LlamaServer(ServerProcess):
 
     kind = "llamacpp"
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if not (llama_dir() / "llama-server").is_file():
             raise NotInstalled(f"{llama_dir()}/llama-server is missing: run scripts/llama_server.sh")
         if not GGUF.is_file():
@@ -57,7 +57,7 @@ class TransformersServer(ServerProcess):
         """It calls a model what it was started with."""
         return self._model_dir.name
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if not (transformers_venv() / "bin" / "transformers").is_file():
             raise NotInstalled(f"{transformers_venv()} holds no transformers: run scripts/transformers_env.sh")
         if not (self._model_dir / "config.json").is_file():

@@ -110,7 +110,7 @@ class ServerProcess:
 
     # What a sort of server says ------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise `NotInstalled` where something is missing."""
         raise NotImplementedError
 
@@ -170,7 +170,7 @@ class ServerProcess:
         """
         if self._process is not None:
             raise RuntimeError("the server has already been started")
-        self._check()
+        self.check()
         # Else the health of whoever listens there would pass for ours.
         if self._wanted_port is not None and port_is_taken(self._wanted_port):
             raise self.boot_error(f"port {self._wanted_port} is taken")

@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-
-from batchclient import BadRequest, BatchClient, BatchClientError, Completion
 from tests.live.fixtures import LiveServer
 from tests.live.other_servers import LlamaServer
 from tests.live.server_process import NotInstalled
+
+from batchclient import BadRequest, BatchClient, BatchClientError, Completion
 
 pytestmark = pytest.mark.llamacpp
 
@@ -32,7 +32,7 @@ def mortal() -> Iterator[LlamaServer]:
         pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
     server = LlamaServer()
     try:
-        server._check()
+        server.check()
     except NotInstalled as missing:
         pytest.skip(str(missing))
     yield server

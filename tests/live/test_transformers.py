@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-
-from batchclient import BatchClient, BatchClientError, Completion
 from tests.live.fixtures import LiveServer
 from tests.live.other_servers import ContinuousTransformersServer
 from tests.live.server_process import NotInstalled
+
+from batchclient import BatchClient, BatchClientError, Completion
 
 pytestmark = pytest.mark.transformers
 
@@ -26,7 +26,7 @@ def mortal_server() -> ContinuousTransformersServer:
         pytest.skip("needs servers of others: run `make test-servers` (it sets BATCHCLIENT_TEST_SERVERS=1)")
     server = ContinuousTransformersServer(("--cb-num-blocks", "32"))
     try:
-        server._check()
+        server.check()
     except NotInstalled as missing:
         pytest.skip(str(missing))
     return server

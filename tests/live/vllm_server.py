@@ -16,7 +16,6 @@ from typing import NoReturn
 from tests.live.real_time import go_first
 from tests.live.server_process import HOST, ROOT, SERVED_MODEL, BootError, ServerProcess
 
-
 CLASSIFIER_DIR = ROOT / ".cache" / "tiny-classifier"
 SAME_IN_ANY_COMPANY = ("--dtype", "float32")
 """Greedy decoding then says the same whoever shares the batch. In bfloat16 sums depend on the batch (on an Intel CPU with AMX much more than
@@ -54,7 +53,7 @@ class VllmServer(ServerProcess):
     def _program(self) -> Path:
         return venv_dir() / "bin" / "vllm"
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if not self._program().is_file():
             raise VllmBootError(f"{self._program()} is missing: run scripts/vllm_env.sh")
         if not (self._model_dir / "config.json").is_file():

@@ -2,15 +2,21 @@
 
 import asyncio
 
+import anyio
+
 from batchclient.testing import Stuck, VirtualLoop
 
-__all__ = ["Stuck", "VirtualLoop", "WatchedLoop", "run"]
+__all__ = ["Stuck", "VirtualLoop", "WatchedLoop", "count_alive", "run"]
 
 
 def run(function, *arguments):
     """``asyncio.run`` in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(function(*arguments))
+
+
+FAR_OFF_S = 1e5
+"""The timer that bounds every test lies further off."""
 
 
 class WatchedLoop(VirtualLoop):
@@ -22,10 +28,25 @@ class WatchedLoop(VirtualLoop):
 
     def call_at(self, when, callback, *args, context=None):
         timer = super().call_at(when, callback, *args, context=context)
+        if len(self.timers) > 10_000:
+            self.timers = self._live_timers()
         self.timers.append(timer)
         return timer
 
+    def _live_timers(self):
+        now = self.time()
+        return [each for each in self.timers if not each.cancelled() and each.when() > now]
+
     def alive(self):
         """Timers that will still fire, and tasks other than the one that asks."""
-        timers = [each for each in self.timers if not each.cancelled() and each.when() > self.time()]
+        timers = [each for each in self._live_timers() if each.when() < self.time() + FAR_OFF_S]
         return timers + [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+
+
+def count_alive():
+    """How many tasks and timers there are, also on trio, where a timer of ours is a task."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return len(anyio.get_running_tasks())
+    return len(loop.alive())

@@ -12,8 +12,7 @@ import anyio
 import pytest
 import trio
 import trio.testing
-
-from tests.shell.clocks import VirtualLoop
+from tests.shell.clocks import WatchedLoop
 
 LONGEST_COMPUTING_S = 30.0
 LONGEST_WAITING_S = 90.0
@@ -31,7 +30,7 @@ def pytest_generate_tests(metafunc):
 def pytest_pyfunc_call(pyfuncitem):
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
 
     async def in_time():
         with anyio.fail_after(LONGEST_VIRTUAL_S):
@@ -41,7 +40,7 @@ def pytest_pyfunc_call(pyfuncitem):
         trio.run(in_time, clock=trio.testing.MockClock(autojump_threshold=0))
     else:
         unseen = []
-        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
             # A task or a callback that fails unseen is a failure.
             runner.get_loop().set_exception_handler(lambda loop, context: unseen.append(context))
             runner.run(in_time())

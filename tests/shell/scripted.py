@@ -214,9 +214,8 @@ class _Response:
 
 def make_client(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    client = BatchClient("http://scripted/v1", **{"model": "m", "server_metrics": False, "detect": False, **arguments})
-    client._make_transport = lambda url: transport
-    return client
+    defaults = {"model": "m", "server_metrics": False, "detect": False}
+    return BatchClient("http://scripted/v1", transport=lambda url, headers: transport, **{**defaults, **arguments})
 
 
 async def settle(turns=12):

@@ -6,10 +6,10 @@ from datetime import date
 
 import httpx
 import pytest
+from tests.shell.scripted import ScriptedTransport, error, make_client
 
 from batchclient import Backoff, BadRequest, BatchClient, ConfigError
 from batchclient.retry import TenacityRetry
-from tests.shell.scripted import ScriptedTransport, error, make_client
 
 URL = "http://localhost:8000/v1"
 NAN = float("nan")
@@ -399,7 +399,7 @@ def test_a_wrong_argument_of_a_policy_is_refused_by_name(make, field):
     [URL, URL + "/", "https://example.org", "http://[::1]:8000/v1", " " + URL + " ", [URL, "http://other:8000/v1"]],
 )
 def test_a_right_url_is_taken(url):
-    assert BatchClient(url, model="m")._settings.base_url
+    assert BatchClient(url, model="m").statistics().endpoints
 
 
 async def test_aiohttp_is_refused_on_trio():

@@ -10,12 +10,14 @@ import time
 import traceback
 import weakref
 from contextlib import closing, contextmanager
+from functools import partial
 
 import anyio
 import pytest
 import trio
 
-from batchclient import ClientClosed, ConfigError, _bridge
+from batchclient import ClientClosed, ConfigError
+from batchclient import _bridge as bridge_module
 from batchclient._bridge import Bridge
 from batchclient._crossing import Crossing
 from tests.shell.test_loops import in_python
@@ -32,8 +34,28 @@ async def double(number):
     return 2 * number
 
 
-def make_bridge(on_end=nothing):
-    return closing(Bridge(on_end))
+async def running_loop():
+    return asyncio.get_running_loop()
+
+
+def make_bridge(on_end=nothing, **times):
+    return closing(Bridge(on_end, **times))
+
+
+def new_threads(before):
+    """Those that have started since."""
+    return set(threading.enumerate()) - before
+
+
+def holds(bridge, *, queued=0, under_way=0):
+    return repr(bridge) == f"<Bridge: {under_way} calls under way, {queued} queued>"
+
+
+def let_turn(loop):
+    """Let the loop do what it was told so far."""
+    turned = threading.Event()
+    loop.call_soon_threadsafe(turned.set)
+    turned.wait()
 
 
 class Calls:
@@ -68,7 +90,7 @@ def wait_until(true):
 
 @contextmanager
 def stopped(bridge):
-    """The loop stands still, so that a queue can be looked at."""
+    """The loop stands still, so that a queue fills: by the call that holds it, one is under way."""
     go_on, stands_still = threading.Event(), threading.Event()
 
     def stand_still():
@@ -78,9 +100,19 @@ def stopped(bridge):
     holder = Calls()
     holder.start("holder", bridge.ask, stand_still)
     stands_still.wait()
-    yield bridge._thread._queue
+    yield
     go_on.set()
     holder.join()
+
+
+def call_together(bridge):
+    """Two calls in one queue: whoever calls next was not alone the last time."""
+    calls = Calls()
+    with stopped(bridge):
+        for number in range(2):
+            calls.start(number, bridge.call, double, number)
+        wait_until(lambda: holds(bridge, queued=2, under_way=1))
+    calls.join()
 
 
 class Held:
@@ -199,9 +231,8 @@ def test_calls_of_many_threads_wake_the_loop_once_and_begin_in_one_turn(monkeypa
 
     turn = [0]
     with make_bridge() as bridge:
-        bridge.call_now(nothing)
-        loop = bridge._thread._loop
-        with stopped(bridge) as queue:
+        loop = bridge.call_now(running_loop)
+        with stopped(bridge):
             woken = []
             wake = loop.call_soon_threadsafe
             monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: (woken.append(args[0]), wake(*args)))
@@ -214,43 +245,43 @@ def test_calls_of_many_threads_wake_the_loop_once_and_begin_in_one_turn(monkeypa
             calls = Calls()
             for number in range(64):
                 calls.start(number, bridge.call, begin)
-            wait_until(lambda: len(queue) == 64)
+            wait_until(lambda: holds(bridge, queued=64, under_way=1))
         calls.join()
-        assert [function.__name__ for function in woken] == ["_on_first"]
+        assert len(woken) == 1
         assert len(turns) == 64
         assert len(set(turns)) == 1
 
 
-def test_a_call_waits_for_company_and_the_queue_goes_together(monkeypatch):
-    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
-    with make_bridge() as bridge:
-        calls = Calls()
-        calls.start(1, bridge.call, double, 1)
-        wait_until(lambda: bridge._thread is not None and bridge._thread._timer is not None)
-        calls.start(2, bridge.call, double, 2)
-        wait_until(lambda: len(bridge._thread._queue) == 2)
+def test_a_call_waits_for_company_and_the_queue_goes_together():
+    with make_bridge(gather_s=NEVER_S) as bridge:
+        loop, calls = bridge.call_now(running_loop), Calls()
+        call_together(bridge)
+        for number in (1, 2):
+            calls.start(number, bridge.call, double, number)
+            wait_until(lambda number=number: holds(bridge, queued=number) or calls.outcomes)
+            let_turn(loop)
         assert calls.outcomes == {}
+        assert holds(bridge, queued=2)
         # Nothing that is asked passes what was called before.
         bridge.ask(int)
         assert calls.join() == {1: 2, 2: 4}
 
 
-def test_a_caller_that_was_alone_and_is_alone_does_not_wait(monkeypatch):
-    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
-    with make_bridge() as bridge:
+def test_a_caller_that_was_alone_and_is_alone_does_not_wait():
+    with make_bridge(gather_s=NEVER_S) as bridge:
         bridge.call_now(nothing)
         assert [bridge.call(double, number) for number in range(3)] == [0, 2, 4]
 
 
-def test_beside_calls_under_way_it_waits(monkeypatch):
-    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
-    with make_bridge() as bridge:
-        held, calls = Held(), Calls()
+def test_beside_calls_under_way_it_waits():
+    with make_bridge(gather_s=NEVER_S) as bridge:
+        loop, held, calls = bridge.call_now(running_loop), Held(), Calls()
         calls.start("held", bridge.call_now, held)
         held.began.wait()
         calls.start(1, bridge.call, double, 1)
-        wait_until(lambda: bridge._thread._timer is not None)
-        assert 1 not in calls.outcomes
+        wait_until(lambda: holds(bridge, queued=1, under_way=1) or calls.outcomes)
+        let_turn(loop)
+        assert holds(bridge, queued=1, under_way=1)
         bridge.ask(int)
         wait_until(lambda: calls.outcomes == {1: 2})
 
@@ -271,14 +302,14 @@ def test_the_callers_context_is_the_calls_and_comes_back_as_it_was():
         assert bridge.call(look) == "mine"
         assert variable.get() == "mine"
         calls = Calls()
-        with stopped(bridge) as queue:
+        with stopped(bridge):
             # In one queue, so that none has the context of the thread that woke the loop.
             for name in ("default", "one", "other"):
                 context = contextvars.Context()
                 if name != "default":
                     context.run(variable.set, name)
                 calls.start(name, context.run, bridge.call, look)
-            wait_until(lambda: len(queue) == 3)
+            wait_until(lambda: holds(bridge, queued=3, under_way=1))
         assert calls.join() == {name: name for name in ("default", "one", "other")}
 
 
@@ -319,10 +350,10 @@ def test_what_is_asked_may_be_asked_from_anywhere_at_any_time():
     async def ask_back():
         return bridge.ask(threading.get_ident)
 
-    bridge = Bridge(nothing)
+    bridge, before = Bridge(nothing), set(threading.enumerate())
     here = threading.get_ident()
     assert bridge.ask(threading.get_ident) == here
-    assert bridge._thread is None
+    assert new_threads(before) == set()
     there = bridge.call(ask_back)
     assert there != here
     assert bridge.ask(threading.get_ident) == there
@@ -330,27 +361,28 @@ def test_what_is_asked_may_be_asked_from_anywhere_at_any_time():
     assert bridge.ask(threading.get_ident) == here
 
 
-def test_what_is_asked_while_another_thread_starts_the_loop_is_asked_there():
-    with make_bridge() as bridge:
-        tries = threading.Event()
+def test_what_is_asked_while_another_thread_starts_the_loop_is_asked_there(monkeypatch):
+    lock, tries, calls = threading.RLock(), threading.Event(), Calls()
 
-        class Telling:
-            """A lock that tells that a thread is about to wait for it."""
+    class Telling:
+        """A lock that tells that a thread is about to wait for it."""
 
-            def __enter__(self):
-                tries.set()
-                lock.acquire()
+        def __enter__(self):
+            tries.set()
+            lock.acquire()
 
-            def __exit__(self, *_):
-                lock.release()
+        def __exit__(self, *_):
+            lock.release()
 
-        lock, calls = bridge._lock, Calls()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "RLock", Telling)
+        bridge = Bridge(nothing)
+    with closing(bridge):
         with lock:
-            bridge._lock = Telling()
             calls.start("asked", bridge.ask, threading.get_ident)
             tries.wait()
-            bridge._running()
-        assert calls.join() == {"asked": bridge._thread._thread.ident}
+            bridge.call_now(nothing)
+        assert calls.join() == {"asked": bridge.ask(threading.get_ident)}
 
 
 def test_the_error_of_what_is_asked_is_its_own():
@@ -386,19 +418,19 @@ def test_a_thread_that_is_interrupted_cancels_its_call_and_no_other():
         assert held.how is asyncio.CancelledError
         assert bridge.call(double, 1) == 2
         assert not other.ended.is_set()
-        assert len(bridge._thread._tasks) == 1
+        assert holds(bridge, under_way=1)
 
 
-def test_a_call_that_is_given_up_in_the_queue_never_begins(monkeypatch):
-    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+def test_a_call_that_is_given_up_in_the_queue_never_begins():
     queued = threading.Event()
-    with make_bridge() as bridge:
-        bridge.call_now(nothing)
-        held = Held()
-        with stopped(bridge) as queue:
-            # It is to wait for company, so that giving it up is what the loop hears of first.
-            bridge._thread._was_alone = False
-            threading.Thread(target=lambda: (wait_until(lambda: queue), queued.set()), daemon=True).start()
+    with make_bridge(gather_s=NEVER_S) as bridge:
+        held, other, calls = Held(), Held(), Calls()
+        # Beside this one it is to wait for company, so that giving it up is what the loop hears of first.
+        calls.start("other", bridge.call_now, other)
+        other.began.wait()
+        with stopped(bridge):
+            is_queued = partial(holds, bridge, queued=1, under_way=2)
+            threading.Thread(target=lambda: (wait_until(is_queued), queued.set()), daemon=True).start()
             interrupt_when(queued)
             with pytest.raises(KeyboardInterrupt):
                 bridge.call(held)
@@ -409,8 +441,7 @@ def test_a_call_that_is_given_up_in_the_queue_never_begins(monkeypatch):
 
 def test_a_thread_that_is_interrupted_before_it_told_the_loop_leaves_nobody_waiting(monkeypatch):
     with make_bridge() as bridge:
-        bridge.call(double, 1)
-        loop = bridge._thread._loop
+        loop = bridge.call(running_loop)
         wake = loop.call_soon_threadsafe
 
         def interrupted(*args):
@@ -435,15 +466,15 @@ def test_the_thread_starts_with_the_first_call_and_ends_with_close():
     async def on_end():
         ended.append(threading.get_ident())
 
-    bridge = Bridge(on_end)
-    assert bridge._thread is None
-    bridge.call(double, 1)
-    thread = bridge._thread._thread
+    bridge, before = Bridge(on_end), set(threading.enumerate())
+    assert new_threads(before) == set()
+    loop = bridge.call(running_loop)
+    (thread,) = new_threads(before)
     assert thread.daemon
     bridge.close()
     assert ended == [thread.ident]
     assert not thread.is_alive()
-    assert bridge._thread._loop.is_closed()
+    assert loop.is_closed()
     bridge.close()
     with pytest.raises(ClientClosed, match="make a new one"):
         bridge.call(double, 1)
@@ -493,7 +524,7 @@ def test_where_the_system_gives_no_thread_the_call_fails_and_a_later_one_may_suc
         monkeypatch.setattr(threading.Thread, "start", start)
         # Another thread has seen the loop already.
         calls.start("meanwhile", bridge.call_now, double, 1)
-        wait_until(lambda: bridge._thread._queue)
+        wait_until(lambda: holds(bridge, queued=1))
         raise RuntimeError("can't start new thread")
 
     calls = Calls()
@@ -506,15 +537,15 @@ def test_where_the_system_gives_no_thread_the_call_fails_and_a_later_one_may_suc
 
 
 def test_a_bridge_closed_before_its_first_call_takes_none():
-    bridge = Bridge(nothing)
+    bridge, before = Bridge(nothing), set(threading.enumerate())
     bridge.close()
     with pytest.raises(ClientClosed):
         bridge.call(double, 1)
-    assert bridge._thread is None
+    assert new_threads(before) == set()
 
 
-def test_close_ends_every_call_wherever_it_is(monkeypatch):
-    bridge = Bridge(nothing)
+def test_close_ends_every_call_wherever_it_is():
+    bridge = Bridge(nothing, gather_s=NEVER_S)
     held, stubborn, calls = Held(), threading.Event(), Calls()
 
     async def will_not_be_told():
@@ -524,13 +555,11 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
             stubborn.set()
             raise ValueError("its own error at the end") from None
 
-    calls.start("under way", bridge.call, held)
-    calls.start("stubborn", bridge.call, will_not_be_told)
-    held.began.wait()
-    wait_until(lambda: len(bridge._thread._tasks) == 2)
-    monkeypatch.setattr(_bridge, "_GATHER_S", NEVER_S)
+    calls.start("under way", bridge.call_now, held)
+    calls.start("stubborn", bridge.call_now, will_not_be_told)
+    wait_until(lambda: holds(bridge, under_way=2))
     calls.start("queued", bridge.call, double, 1)
-    wait_until(lambda: bridge._thread._queue)
+    wait_until(lambda: holds(bridge, queued=1, under_way=2))
     bridge.close()
     outcomes = calls.join()
     assert held.how is asyncio.CancelledError
@@ -543,14 +572,11 @@ def test_close_ends_every_call_wherever_it_is(monkeypatch):
 
 
 def test_what_is_still_queued_at_the_end_is_refused():
-    bridge = Bridge(nothing)
-    bridge.call(double, 1)
-    call = Crossing(double, (1,), {})
-    bridge._thread._queue.append(call)
+    bridge, calls = Bridge(nothing, gather_s=NEVER_S), Calls()
+    calls.start("queued", bridge.call, double, 1)
+    wait_until(lambda: holds(bridge, queued=1))
     bridge.close()
-    assert call.done.acquire(blocking=False)
-    with pytest.raises(ClientClosed):
-        call.outcome()
+    assert isinstance(calls.join()["queued"], ClientClosed)
 
 
 def test_on_end_may_end_the_calls_itself():
@@ -575,26 +601,34 @@ def test_on_end_may_end_the_calls_itself():
     assert calls.join() == {"call": "ended by itself"}
 
 
-def test_what_comes_while_the_loop_ends_is_refused():
-    ends, calls = threading.Event(), Calls()
+def test_what_comes_while_the_loop_ends_is_refused(monkeypatch):
+    """The loop hears of the call only now."""
+    ends, told, late, calls = threading.Event(), threading.Event(), Held(), Calls()
 
     async def on_end():
         ends.set()
-        while not queue:
+        while not told.is_set():
             await asyncio.sleep(0.001)
         # As long as it would take the loop to take what is there.
         for _ in range(10):
             await asyncio.sleep(0)
 
     bridge = Bridge(on_end)
-    bridge.call(double, 1)
-    queue = bridge._thread._queue
-    late = Held()
-    calls.start("close", bridge.close)
-    ends.wait()
-    # As a thread sees it that looked before.
-    bridge._closed = False
+    loop = bridge.call(running_loop)
+    wake = loop.call_soon_threadsafe
+
+    def tell(*args):
+        if threading.current_thread() is calls.threads[0]:
+            ends.wait()
+            wake(*args)
+            told.set()
+        else:
+            wake(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", tell)
     calls.start("late", bridge.call_now, late)
+    wait_until(lambda: holds(bridge, queued=1))
+    calls.start("close", bridge.close)
     assert isinstance(calls.join()["late"], ClientClosed)
     assert not late.began.is_set()
 
@@ -613,24 +647,13 @@ def test_an_end_that_fails_still_ends_the_loop_and_the_calls(caplog):
 
 
 def test_many_threads_may_close_and_each_returns_after_the_end():
-    bridge = Bridge(nothing)
+    bridge, before = Bridge(nothing), set(threading.enumerate())
     bridge.call(double, 1)
-    thread = bridge._thread._thread
+    (thread,) = new_threads(before)
     calls = Calls()
     for number in range(10):
         calls.start(number, lambda: (bridge.close(), thread.is_alive())[1])
     assert calls.join() == dict.fromkeys(range(10), False)
-
-
-def test_a_thread_that_has_the_ended_ones_number_is_not_taken_for_it():
-    bridge = Bridge(nothing)
-    bridge.call(double, 1)
-    loop_thread = bridge._thread
-    bridge.close()
-    # The system gives the number to a later thread; here, to this one.
-    loop_thread._thread._ident = threading.get_ident()
-    assert loop_thread._thread.ident == threading.get_ident()
-    assert not loop_thread.is_current
 
 
 def test_close_from_the_loops_own_thread_ends_it_afterwards():
@@ -638,9 +661,10 @@ def test_close_from_the_loops_own_thread_ends_it_afterwards():
         bridge.close()
         return "closed"
 
-    bridge = Bridge(nothing)
+    bridge, before = Bridge(nothing), set(threading.enumerate())
     assert bridge.call(close_here) == "closed"
-    bridge._thread._thread.join()
+    for thread in new_threads(before):
+        thread.join()
 
 
 def test_calls_and_close_at_the_same_time_end_all():
@@ -655,34 +679,37 @@ def test_calls_and_close_at_the_same_time_end_all():
             assert outcome == 2 * number or isinstance(outcome, ClientClosed)
 
 
-def test_a_call_that_meets_a_loop_that_has_just_ended_is_refused():
+@pytest.mark.parametrize("way", [Bridge.call, Bridge.call_now])
+def test_a_call_that_meets_a_loop_that_has_just_ended_is_refused(way, monkeypatch):
     bridge = Bridge(nothing)
     bridge.call(double, 1)
-    # As a thread has it that looked before.
-    thread = bridge._running()
-    bridge.close()
-    for at_once in (False, True):
-        with pytest.raises(ClientClosed):
-            thread.do(Crossing(double, (1,), {}), at_once=at_once)
+
+    def closed_meanwhile(*args, **kwargs):
+        """What crosses is made after the bridge was seen to be open."""
+        monkeypatch.setattr(bridge_module, "Crossing", Crossing)
+        bridge.close()
+        return Crossing(*args, **kwargs)
+
+    monkeypatch.setattr(bridge_module, "Crossing", closed_meanwhile)
+    with pytest.raises(ClientClosed):
+        way(bridge, double, 1)
 
 
 def test_what_ends_the_loop_is_told_to_those_in_its_queue_too():
-    queued = Crossing(double, (1,), {})
-
     def leave():
         raise SystemExit(3)
 
-    async def wait():
-        bridge._thread._queue.append(queued)
-        asyncio.get_running_loop().call_soon(leave)
-        await asyncio.sleep(NEVER_S)
-
-    with closing(Bridge(nothing)) as bridge:
-        with pytest.raises(SystemExit):
-            bridge.call(wait)
-        queued.done.acquire()
-        with pytest.raises(SystemExit):
-            queued.outcome()
+    with make_bridge(gather_s=NEVER_S) as bridge:
+        loop, held, calls = bridge.call_now(running_loop), Held(), Calls()
+        calls.start("under way", bridge.call_now, held)
+        held.began.wait()
+        calls.start("queued", bridge.call, double, 1)
+        wait_until(lambda: holds(bridge, queued=1, under_way=1))
+        loop.call_soon_threadsafe(leave)
+        assert {name: type(error) for name, error in calls.join().items()} == {
+            "under way": SystemExit,
+            "queued": SystemExit,
+        }
 
 
 def test_a_bridge_that_is_dropped_ends_its_thread():
@@ -691,9 +718,9 @@ def test_a_bridge_that_is_dropped_ends_its_thread():
     async def on_end():
         ended.set()
 
-    bridge = Bridge(on_end)
+    bridge, before = Bridge(on_end), set(threading.enumerate())
     bridge.call(double, 1)
-    thread = bridge._thread._thread
+    (thread,) = new_threads(before)
     gc.disable()
     try:
         del bridge
@@ -752,7 +779,7 @@ def test_a_loop_that_stands_still_does_not_keep_the_interpreter_from_ending():
     status, out, err = in_python(
         """
     import threading
-    from batchclient import _bridge
+    from batchclient._bridge import Bridge
 
     def stand_still():
         stands.set()
@@ -761,9 +788,8 @@ def test_a_loop_that_stands_still_does_not_keep_the_interpreter_from_ending():
     async def nothing():
         pass
 
-    _bridge._EXIT_S = 0.01
     stands = threading.Event()
-    bridge = _bridge.Bridge(nothing)
+    bridge = Bridge(nothing, exit_s=0.01)
     bridge.call(nothing)
     threading.Thread(target=bridge.ask, args=(stand_still,), daemon=True).start()
     stands.wait()
@@ -796,13 +822,14 @@ def test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on():
     assert bridge.call(where) == parent
     threading.Thread(target=lambda: bridge.call(never), daemon=True).start()
     began.wait()
-    # Another thread of the parent may be at it.
-    held = threading.Event()
+    # Another thread of the parent may be at one that has not begun, and hold its lock.
+    async def nothing():
+        pass
+    held, idle = threading.Event(), Bridge(nothing)
     def hold():
-        with bridge._lock:
-            held.set()
-            threading.Event().wait()
-    threading.Thread(target=hold, daemon=True).start()
+        held.set()
+        threading.Event().wait()
+    threading.Thread(target=idle.ask, args=(hold,), daemon=True).start()
     held.wait()
     child = os.fork()
     if child == 0:
@@ -810,6 +837,8 @@ def test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on():
             gc.collect()
             print("child", bridge.call(where) == os.getpid(), flush=True)
             bridge.close()
+            print("idle", idle.call(where) == os.getpid(), flush=True)
+            idle.close()
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -820,4 +849,4 @@ def test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on():
         "ignore::DeprecationWarning",
     )
     assert (status, err) == (0, "")
-    assert out == "child True\nended child\nparent True\n"
+    assert out == "child True\nended child\nidle True\nparent True\n"

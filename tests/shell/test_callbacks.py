@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 from pydantic import BaseModel, field_validator
-
-from batchclient import BatchClient, BatchClientError, ClientClosed, ConnectFailed, ServerFault
 from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
+
+from batchclient import BatchClient, BatchClientError, ClientClosed, ConnectFailed, ServerFault
 
 
 class Own(BaseException):
@@ -171,9 +171,9 @@ def test_a_thread_that_calls_after_the_end_is_told_that_the_client_is_closed():
 
 def test_a_policy_that_exits_while_the_server_is_asked_for_its_model():
     async def main():
-        client = BatchClient("http://scripted/v1", server_metrics=False, detect=False, retry=Raising(SystemExit(3)))
-        client._make_transport = lambda url: RefusedTransport()
-        async with client:
+        refused = RefusedTransport()
+        arguments = {"transport": lambda url, headers: refused, "retry": Raising(SystemExit(3))}
+        async with BatchClient("http://scripted/v1", **arguments) as client:
             await client.complete("p")
 
     with pytest.raises(SystemExit):
@@ -226,8 +226,8 @@ def test_a_transport_that_does_not_close_keeps_none_open(end):
     broken.aclose = Raising(OSError("busy"))
 
     async def main():
-        client = BatchClient(["http://a/v1", "http://b/v1"], model="m", server_metrics=False, detect=False)
-        client._make_transport = {"http://a/v1": broken, "http://b/v1": good}.__getitem__
+        servers = {"http://a/v1": broken, "http://b/v1": good}
+        client = BatchClient([*servers], model="m", transport=lambda url, headers: servers[url])
         await client.complete("p")
         with pytest.raises(OSError, match="busy"):
             await getattr(client, end)()

@@ -5,9 +5,14 @@ import logging
 import traceback
 
 import pytest
-
-from batchclient import Backoff, BatchClientError, ConfigError, ConnectionLost
+from tests.seams import watch_cores
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
+
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectionLost
+from batchclient._core.messages import SendBatch
+from batchclient.config import make_settings
+from batchclient.dialects import make_dialect
+from batchclient.dialects.vllm import VllmDialect
 
 KEY = "canary-key-6f1d"
 HEADER_KEY = "canary-header-0b77"
@@ -89,7 +94,7 @@ async def test_what_a_server_says_back_is_cut_out(kind, words, stream, everythin
     async with make(server, retry=Backoff(max_attempts=2, base_s=0)) as client:
         with pytest.raises(BatchClientError) as caught:
             await client.complete(PROMPT, max_tokens=16 if stream else 1)
-        said = every_word_of(caught.value) + everything_logged.text + repr(client) + repr(client._runner.core)
+        said = every_word_of(caught.value) + everything_logged.text + repr(client)
     for canary in CANARIES:
         assert canary not in said
 
@@ -104,8 +109,17 @@ async def test_a_list_is_as_discreet_as_a_single(everything_logged):
         assert canary not in said
 
 
-async def test_nothing_of_ours_shows_a_prompt_or_a_key(everything_logged):
-    server = ScriptedTransport(held=True)
+async def test_nothing_of_ours_shows_a_prompt_or_a_key(everything_logged, monkeypatch):
+    server, objects = ScriptedTransport(held=True), []
+
+    def collect(commands):
+        for command in commands:
+            objects.append(command)
+            if isinstance(command, SendBatch):
+                for request in command.batch.requests:
+                    objects.extend([command.batch, request, request.group])
+
+    watch_cores(monkeypatch, told=objects.append, commanded=collect)
     async with make(server, limit=2) as client:
         rows = client.stream_map([PROMPT] * 3, "{}")
         import anyio
@@ -113,20 +127,10 @@ async def test_nothing_of_ours_shows_a_prompt_or_a_key(everything_logged):
         async with anyio.create_task_group() as group:
             group.start_soon(anext, rows)
             await server.arrived(1)
-            runner = client._runner
-            batch = next(iter(runner.core._batches.values()))
-            request = batch.requests[0]
-            objects = [
-                client,
-                rows,
-                runner.core,
-                batch,
-                request,
-                request.group,
-                server.sent[0].request,
-                client.statistics(),
-            ]
-            objects += [*runner._dialects.values(), client._settings, runner.core._queue, runner.core._endpoints]
+            assert any(isinstance(each, SendBatch) for each in objects)
+            settings = make_settings("balanced", {"base_url": "http://host/v1", "headers": {"x-api-key": HEADER_KEY}})
+            objects += [client, rows, server.sent[0].request, client.statistics(), settings]
+            objects.append(make_dialect(None, (KEY, HEADER_KEY)))
             shown = "\n".join(map(repr, objects))
             server.release()
         await rows.aclose()
@@ -136,13 +140,13 @@ async def test_nothing_of_ours_shows_a_prompt_or_a_key(everything_logged):
         assert canary not in said
 
 
-async def test_a_fault_of_ours_does_not_show_what_it_was_about(everything_logged):
-    def break_it(batch):
+async def test_a_fault_of_ours_does_not_show_what_it_was_about(everything_logged, monkeypatch):
+    def break_it(dialect, batch):
         raise ValueError("an unexpected thing")
 
     server = ScriptedTransport()
+    monkeypatch.setattr(VllmDialect, "encode", break_it)
     async with make(server) as client:
-        client._runner._dialects[0].encode = break_it
         with pytest.raises(BatchClientError) as caught:
             await client.complete(PROMPT)
     said = every_word_of(caught.value) + everything_logged.text
@@ -187,10 +191,7 @@ def test_a_refused_client_does_not_show_its_key():
 
 async def test_a_key_in_a_query_is_not_shown():
     server = ScriptedTransport(ConnectionLost("broke"))
-    from batchclient import BatchClient
-
-    client = BatchClient(f"http://host/v1?key={KEY}", model="m", detect=False)
-    client._make_transport = lambda url: server
+    client = BatchClient(f"http://host/v1?key={KEY}", model="m", transport=lambda url, headers: server)
     assert KEY not in repr(client)
     async with client:
         await client.complete("p")

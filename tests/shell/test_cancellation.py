@@ -4,10 +4,8 @@ import asyncio
 
 import anyio
 import pytest
-
-from batchclient import AuthenticationFailed, Completion
-from batchclient._core.messages import Cancelled
-from tests.shell.clocks import run
+from tests.seams import watch_cores
+from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import (
     Reply,
     ScriptedTransport,
@@ -19,6 +17,9 @@ from tests.shell.scripted import (
     stream,
     stream_end,
 )
+
+from batchclient import AuthenticationFailed, CallAborted, Completion
+from batchclient._core.messages import Answered, SendBatch
 
 
 class Call:
@@ -171,25 +172,12 @@ async def test_the_connection_is_closed_mid_stream_when_the_last_caller_has_gone
         assert client.statistics().in_flight == 0
 
 
-async def test_cancelled_after_the_answer_came_its_mate_still_has_its_own():
+async def test_cancelled_after_the_answer_came_its_mate_still_has_its_own(monkeypatch):
     """The answers of both are handed out in one step; one caller is cancelled in that very step."""
-    server = ScriptedTransport()
+    server = ScriptedTransport(lambda sent: Reply(chunks=[plain(sent)]))
+    watch_cores(monkeypatch, told=lambda event: isinstance(event, Answered) and gone.scope.cancel())
     async with make_client(server) as client, anyio.create_task_group() as group:
         gone, mate = start(group, client, ["gone", "mate"], max_tokens=1)
-
-        def answer_and_cancel(sent):
-            runner = client._runner
-            tell = runner.tell
-
-            def tell_then_cancel(event):
-                tell(event)
-                if type(event).__name__ == "Answered":
-                    gone.scope.cancel()
-
-            runner.tell = tell_then_cancel
-            return Reply(chunks=[plain(sent)])
-
-        server.script.append(answer_and_cancel)
         await mate.over.wait()
         await gone.over.wait()
         assert mate.answered
@@ -249,7 +237,8 @@ async def test_all_cancelled_in_backoff_nothing_is_sent_again():
         for call in calls:
             call.scope.cancel()
             await call.over.wait()
-        assert client._runner.core.idle
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.backing_off, statistics.in_flight) == (0, 0, 0)
         await anyio.sleep(60)
         assert len(server.sent) == 1
 
@@ -272,27 +261,21 @@ async def test_a_thousand_cancelled_calls_leave_no_permit_behind():
         assert (await client.complete("after")).text == answer_to("after")
 
 
-async def test_a_batch_that_is_given_up_before_its_task_began_sends_nothing():
-    server = ScriptedTransport()
-    async with make_client(server) as client, anyio.create_task_group() as group:
-        (call,) = start(group, client, ["gone"])
-        await settle(1)
-        runner = client._runner
-        execute = runner._execute
+async def test_a_batch_that_is_given_up_before_its_task_began_sends_nothing(monkeypatch):
+    server, before, sends = ScriptedTransport(), count_alive(), []
 
-        def execute_then_cancel(commands):
-            execute(commands)
-            if any(type(command).__name__ == "SendBatch" for command in commands):
-                call.scope.cancel()
-                # The caller's cancellation reaches the runner before the task of the batch takes its first step.
-                for command in commands:
-                    if type(command).__name__ == "SendBatch":
-                        for request in command.batch.requests:
-                            runner.tell(Cancelled(request))
+    def abort_what_was_sent(commands):
+        # In the round after that in which the batch's task was made, and before that takes its first step.
+        if sends:
+            sends.clear()
+            client.abort()
+        sends.extend(command for command in commands if isinstance(command, SendBatch))
 
-        runner._execute = execute_then_cancel
-        await call.over.wait()
+    watch_cores(monkeypatch, commanded=abort_what_was_sent)
+    async with make_client(server) as client:
+        with pytest.raises(CallAborted):
+            await client.complete("gone")
         await settle()
         assert server.sent == []
         assert client.statistics().in_flight == 0
-        assert not runner._tasks
+        assert count_alive() == before

@@ -42,10 +42,9 @@ class Log(SimulatorTransport):
 
 
 def make(server=None, **arguments):
-    client = BatchClient("http://simulated/v1", **{"model": "m", "server_metrics": False, **arguments})
-    transport = Log(server or SimulatedServer(STEPS, model="m"))
-    client._make_transport = lambda url: transport
-    return client, transport
+    log = Log(server or SimulatedServer(STEPS, model="m"))
+    defaults = {"model": "m", "transport": lambda url, headers: log}
+    return BatchClient("http://simulated/v1", **{**defaults, **arguments}), log
 
 
 async def gather(*calls):

@@ -2,9 +2,10 @@
 
 import anyio
 import pytest
+from tests.shell.clocks import count_alive
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
 from batchclient import Backoff, DeadlineExceeded
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
 KEPT_TO_S = 0.05
 
@@ -135,10 +136,10 @@ async def expect_late(client, timeout_s):
 
 
 async def test_no_timer_is_left_once_calls_with_deadlines_are_answered():
-    server = ScriptedTransport()
+    server, alive = ScriptedTransport(), count_alive()
     async with make_client(server) as client:
         await client.complete("p", timeout_s=600)
         await settle()
-        assert client._runner._timer is None
+        assert count_alive() == alive
         before = anyio.current_time()
     assert anyio.current_time() == before

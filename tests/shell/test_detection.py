@@ -6,12 +6,13 @@ from functools import partial
 
 import anyio
 import pytest
+from tests.seams import connected
+from tests.shell.clocks import count_alive
+from tests.shell.scripted import Reply, ScriptedTransport, echo, settle
 
 from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
-from batchclient._core.kinds import Kind
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, settle
 
 FIRST_AFTER_S = 0.25
 EARLY_AFTER_S = 0.1
@@ -87,9 +88,8 @@ class _Answer:
 
 
 def make(server, pages, **arguments):
-    client = make_client(server, **{"detect": True, **arguments})
-    client._make_detection_transport = lambda url: pages
-    return client
+    defaults = {"model": "m", "server_metrics": False, "detect": True}
+    return connected(calls=lambda url: server, detection=lambda url: pages, **{**defaults, **arguments})
 
 
 async def under_way(client, server, seconds, calls=1):
@@ -100,6 +100,11 @@ async def under_way(client, server, seconds, calls=1):
         await server.arrived(1)
         await anyio.sleep(seconds)
         server.release()
+
+
+def language(sent):
+    """What a request is written in: its path, and its fields without the prompt."""
+    return sent.request.path, json.dumps({name: value for name, value in sent.body.items() if name != "prompt"})
 
 
 def shown(client):
@@ -127,14 +132,14 @@ async def test_beside_the_calls_a_quarter_of_a_second_after_the_first_was_sent_a
 
 
 async def test_it_adds_nothing_to_the_first_call():
-    server, pages = ScriptedTransport(), Pages({"/models": "hangs"})
+    server, pages, before = ScriptedTransport(), Pages({"/models": "hangs"}), count_alive()
     async with make(server, pages) as client:
         started = anyio.current_time()
         await client.complete("p")
         assert anyio.current_time() == started
         assert (pages.asked, server.prompts) == ([], [["p"]])
-        assert client._runner._tasks == {}
-        assert not client._runner._detection.awake
+        await settle()
+        assert count_alive() == before
 
 
 async def test_short_calls_are_enough_if_there_are_some_later():
@@ -221,11 +226,9 @@ async def test_who_is_not_to_be_asked_is_not(arguments):
 
     if "http_client" in arguments:
         arguments = {"http_client": httpx.AsyncClient()}
-    client = BatchClient("http://server/v1", model="m", **arguments)
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    client._make_transport, client._make_detection_transport = lambda url: server, lambda url: pages
-    client._make_metrics_transport = lambda url: Pages({})
-    async with client:
+    seams = {"calls": lambda url: server, "metrics": lambda url: Pages({}), "detection": lambda url: pages}
+    async with connected(**seams, model="m", **arguments) as client:
         await under_way(client, server, 10.0)
         assert shown(client) == [None]
     assert pages.asked == []
@@ -267,12 +270,11 @@ async def test_whatever_goes_wrong_changes_nothing_and_is_three_questions_at_mos
     server, pages = ScriptedTransport(held=True), Pages(dict.fromkeys(("/models", "/info", "/version"), trouble))
     with caplog.at_level(logging.INFO, "batchclient"):
         async with make(server, pages) as client:
-            before = client._runner._dialects[0]
             await under_way(client, server, 1000.0)
             for _ in range(3):
                 server.held = True
                 await under_way(client, server, 100.0)
-            assert client._runner._dialects[0] is before
+            assert len({language(sent) for sent in server.sent}) == 1
             assert shown(client) == [None]
             assert client.statistics().failed == 0
     assert 1 <= len(pages.asked) <= 3
@@ -321,7 +323,7 @@ async def test_the_servers_own_cap_shortens_lists():
             for number in range(10):
                 group.start_soon(client.complete, f"{number}")
         assert [len(prompts) for prompts in server.prompts[1:]] == [4, 4, 2]
-        assert client._runner.core._by_id[0].can(Kind.COMPLETION).known_cap == 4
+        assert client.statistics().endpoints[0].list_cap == 4
 
 
 async def test_a_batch_under_way_goes_on_as_it_was_encoded():
@@ -355,9 +357,9 @@ async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take
         "http://b/v1": Pages({**VLLM, "/models": models("m", max_model_len=200)}),
         "http://c/v1": Pages({}),
     }
-    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2, server_metrics=False, detect=True)
-    client._make_transport, client._make_detection_transport = lambda url: server, pages.__getitem__
-    async with client:
+    seams = {"calls": lambda url: server, "detection": pages.__getitem__}
+    urls = ["http://a/v1", "http://b/v1"]
+    async with connected(urls, **seams, model="m", limit=2, server_metrics=False, detect=True) as client:
         await under_way(client, server, 1.0, calls=4)
         assert shown(client) == ["vllm 0.32.0"] * 2
         await client.complete([1] * 150)
@@ -373,9 +375,8 @@ async def test_of_several_servers_the_longest_counts_and_an_unknown_one_may_take
 async def test_an_endpoint_that_joins_is_found_out_too():
     server, second = ScriptedTransport(held=True), Pages(LLAMACPP)
     pages = {"http://scripted/v1": Pages(VLLM), "http://second/v1": second}
-    client = make_client(server, detect=True)
-    client._make_detection_transport = pages.__getitem__
-    async with client:
+    seams = {"calls": lambda url: server, "detection": pages.__getitem__}
+    async with connected(**seams, model="m", server_metrics=False, detect=True) as client:
         await under_way(client, server, 1.0)
         client.add_endpoint("http://second/v1")
         server.held = True
@@ -420,14 +421,12 @@ async def test_an_outage_after_which_nothing_is_said_changes_nothing():
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm"])
 async def test_an_embedded_server_is_recognized(guise):
     engine = SimulatorTransport(SimulatedServer("gpu", model="simulated", guise=guise, speed=0.2))
-    client = BatchClient("http://server/v1", detect=True, server_metrics=False)
-    client._make_transport = client._make_detection_transport = lambda url: engine
-    async with client, anyio.create_task_group() as group:
+    seams = {"calls": lambda url: engine, "detection": lambda url: engine}
+    async with connected(**seams, detect=True, server_metrics=False) as client, anyio.create_task_group() as group:
         for number in range(4):
             group.start_soon(partial(client.complete, f"Question {number}", max_tokens=3000))
         await anyio.sleep(2.0)
         assert (client.statistics().endpoints[0].server or "").split()[0] == guise
-        assert client._calls.lengths.longest("simulated", anyio.current_time()) in (32_768, None)
         group.cancel_scope.cancel()
 
 
@@ -435,17 +434,14 @@ async def test_a_gateway_is_spoken_to_as_before_and_what_was_learnt_of_it_stays(
     gateway = {"/models": models("m", owned_by="openai")}
     server, pages = ScriptedTransport(held=True), Pages(gateway)
     async with make(server, pages) as client:
-        before = client._runner._dialects[0]
         await under_way(client, server, 1.0)
         assert pages.asked == ["/models", "/info"]
-        assert client._runner._dialects[0] is before
         assert shown(client) == [None]
         # It becomes a vLLM, and then a gateway again.
-        for pages.pages, dialect, name in ((VLLM, "vllm", "vllm 0.32.0"), (gateway, "vllm", None)):
+        for pages.pages, name in ((VLLM, "vllm 0.32.0"), (gateway, None)):
             server.script = [ConnectFailed("refused")] * 3
             await client.complete("during the outage")
             await anyio.sleep(1.0)
             assert shown(client) == [name]
-            assert client._runner._dialects[0].name == dialect
-            assert client._runner._dialects[0] is not before
-            before = client._runner._dialects[0]
+            await client.complete("after it")
+        assert len({language(sent) for sent in server.sent}) == 1

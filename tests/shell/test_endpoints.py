@@ -3,11 +3,11 @@
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import Backoff, BatchClient, ClientClosed, ConfigError, ConnectFailed
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.profiles import Profile
-from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 LIBRARIES = ("asyncio",)
 """How a call is placed has nothing to do with the event loop."""
@@ -21,13 +21,14 @@ WARM_UP_S = 4.0
 
 def make_fleet(*servers, **arguments):
     """A client whose endpoints are these simulated servers."""
-    urls = [f"http://server-{number}/v1" for number in range(len(servers))]
-    # Its metrics page would be asked for over real sockets.
-    arguments = {"limit": LIMIT, "model": "simulated", "server_metrics": False, **arguments}
-    client = BatchClient(urls, **arguments)
-    transports = {url: SimulatorTransport(server) for url, server in zip(urls, servers, strict=True)}
-    client._make_transport = transports.__getitem__
-    return client
+    return make_over([SimulatorTransport(server) for server in servers], **arguments)
+
+
+def make_over(transports, **arguments):
+    urls = [f"http://server-{number}/v1" for number in range(len(transports))]
+    table = dict(zip(urls, transports, strict=True))
+    arguments = {"limit": LIMIT, "model": "simulated", **arguments}
+    return BatchClient(urls, transport=lambda url, headers: table[url], **arguments)
 
 
 def server(speed=1.0, **arguments):
@@ -119,11 +120,8 @@ class Killable:
 
 
 def make_killable(*servers, **arguments):
-    client = make_fleet(*servers, **arguments)
-    transports = [Killable(client._make_transport(url)) for url in client._settings.base_url]
-    table = dict(zip(client._settings.base_url, transports, strict=True))
-    client._make_transport = table.__getitem__
-    return client, transports
+    transports = [Killable(SimulatorTransport(server)) for server in servers]
+    return make_over(transports, **arguments), transports
 
 
 @pytest.mark.parametrize("preset", ["latency", "balanced", "throughput"])
@@ -177,9 +175,8 @@ async def test_a_replica_that_answers_500_is_left_alone_and_the_others_do_its_wo
 def make_scripted(**servers):
     """A client with one endpoint per name; further servers can be added under other names."""
     first = list(servers)[:2]
-    client = BatchClient([f"http://{name}/v1" for name in first], model="m", max_list=1, server_metrics=False)
-    client._make_transport = lambda url: servers[url.split("/")[2]]
-    return client
+    urls = [f"http://{name}/v1" for name in first]
+    return BatchClient(urls, transport=lambda url, headers: servers[url.split("/")[2]], model="m", max_list=1)
 
 
 async def test_a_server_that_is_added_takes_its_share():

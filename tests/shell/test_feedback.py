@@ -6,13 +6,15 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.seams import connected
+from tests.shell.clocks import count_alive
+from tests.shell.scripted import Reply, ScriptedTransport, settle
 
 from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ReadTimedOut, ResponseTooLarge
-from batchclient.transport import root_of
 from batchclient.simulator.profiles import profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import Reply, ScriptedTransport, make_client, settle
+from batchclient.transport import root_of
 
 BUSY = (Path(__file__).parent.parent / "wire" / "vllm" / "metrics_busy.txt").read_bytes()
 
@@ -73,9 +75,8 @@ class _Answer:
 
 
 def make(server, page, **arguments):
-    client = make_client(server, **{"limit": 64, "server_metrics": True, **arguments})
-    client._make_metrics_transport = lambda url: page
-    return client
+    defaults = {"model": "m", "limit": 64, "detect": False}
+    return connected(calls=lambda url: server, metrics=lambda url: page, **{**defaults, **arguments})
 
 
 async def under_way(client, server, seconds, calls=4):
@@ -118,13 +119,12 @@ async def test_a_lone_call_is_not_worth_a_question():
 
 
 async def test_between_calls_nothing_is_alive():
-    server, page = ScriptedTransport(held=True), Page("hangs")
+    server, page, before = ScriptedTransport(held=True), Page("hangs"), count_alive()
     async with make(server, page) as client:
         await under_way(client, server, 1.2)
         await settle()
         assert page.open == 0, "the question that was under way has ended with the calls"
-        assert client._runner._tasks == {}
-        assert not client._runner._feedback.awake
+        assert count_alive() == before
         await anyio.sleep(100.0)
         assert len(page.asked_at) == 1
         server.held = True
@@ -150,9 +150,8 @@ async def test_a_client_that_is_closed_meanwhile_closes():
 
 async def test_each_endpoint_is_asked_for_itself():
     server, pages = ScriptedTransport(held=True), {}
-    client = BatchClient(["http://a/v1", "http://b/v1"], model="m", limit=2, detect=False)
-    client._make_transport = lambda url: server
-    client._make_metrics_transport = lambda url: pages.setdefault(url, Page())
+    seams = {"calls": lambda url: server, "metrics": lambda url: pages.setdefault(url, Page())}
+    client = connected(["http://a/v1", "http://b/v1"], **seams, model="m", limit=2, detect=False)
     async with client:
         await under_way(client, server, 2.1, calls=4)
     assert {url: len(page.asked_at) for url, page in pages.items()} == {"http://a/v1": 3, "http://b/v1": 3}
@@ -231,25 +230,29 @@ async def test_a_slow_page_is_asked_for_less_often_and_still_counts(caplog):
 # Settings -----------------------------------------------------------------------------------------------------------
 
 
-def asks(**arguments):
-    return BatchClient("http://server/v1", model="m", **arguments)._asks_for_load
+async def asks(**arguments):
+    """Whether such a client asks for the page while calls are under way."""
+    server, page = ScriptedTransport(held=True), Page()
+    async with connected(calls=lambda url: server, metrics=lambda url: page, model="m", **arguments) as client:
+        await under_way(client, server, 1.2)
+    return page.asked_at != []
 
 
 async def test_it_is_on_unless_a_dialect_or_an_http_client_is_given():
     import httpx
 
     async with httpx.AsyncClient() as own:
-        assert asks()
-        assert not asks(server_metrics=False)
-        assert not asks(dialect="vllm")
-        assert asks(dialect="vllm", server_metrics=True)
-        assert not asks(http_client=own)
-        assert not asks(http_client=own, server_metrics=False)
+        assert await asks(detect=False)
+        assert not await asks(server_metrics=False)
+        assert not await asks(dialect="vllm")
+        assert await asks(dialect="vllm", server_metrics=True)
+        assert not await asks(http_client=own)
+        assert not await asks(http_client=own, server_metrics=False)
         with pytest.raises(ConfigError) as caught:
-            asks(http_client=own, server_metrics=True)
+            BatchClient("http://server/v1", http_client=own, server_metrics=True)
     assert caught.value.field == "server_metrics"
     with pytest.raises(ConfigError) as caught:
-        asks(server_metrics="yes")
+        BatchClient("http://server/v1", server_metrics="yes")
     assert caught.value.field == "server_metrics"
 
 
@@ -290,9 +293,8 @@ async def measured(page_s=0.0, **arguments):
     """Answers a second, the last limit and the reasons, of a server with 64 places that is asked by 160 callers."""
     server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
     transport = SimulatorTransport(server, prefix="")
-    client = BatchClient("http://server/v1", model=server.model, initial_limit=160, detect=False, **arguments)
-    client._make_transport = lambda url: _Below(transport, "/v1")
-    client._make_metrics_transport = lambda url: _Below(transport, seconds=page_s)
+    seams = {"calls": lambda url: _Below(transport, "/v1"), "metrics": lambda url: _Below(transport, seconds=page_s)}
+    client = connected(**seams, model=server.model, initial_limit=160, detect=False, **arguments)
     async with client:
         with anyio.move_on_after(SECONDS):
             async with anyio.create_task_group() as group:

@@ -4,10 +4,10 @@ import asyncio
 
 import anyio
 import pytest
+from tests.shell.clocks import count_alive, run
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
 from batchclient import CallAborted, ClientClosed, Completion, DeadlineExceeded
-from tests.shell.clocks import run
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
 
 class Outcomes:
@@ -30,17 +30,6 @@ class Outcomes:
     @property
     def kinds(self):
         return {prompt: type(outcome) for prompt, outcome in sorted(self.by_prompt.items())}
-
-
-def tasks_and_timers(client):
-    """How many tasks and timers there are, this test's own not counted."""
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return len(client._trio_nursery.child_tasks)
-    # The timer that bounds every test lies far off.
-    timers = [handle for handle in loop._scheduled if not handle.cancelled() and handle.when() < loop.time() + 1e5]
-    return len(asyncio.all_tasks()) - 1 + len(timers)
 
 
 async def test_a_paused_client_sends_nothing_and_what_is_in_flight_goes_on():
@@ -173,7 +162,7 @@ async def test_drain_of_a_paused_client_resumes_it():
 
 async def test_a_drain_that_was_given_up_can_still_be_closed():
     """The usual way to stop: drain for a while, then close."""
-    server = ScriptedTransport(held=True)
+    server, before = ScriptedTransport(held=True), count_alive()
     async with make_client(server) as client, anyio.create_task_group() as group:
         outcomes = Outcomes(client, group)
         outcomes.call("never answered")
@@ -184,7 +173,7 @@ async def test_a_drain_that_was_given_up_can_still_be_closed():
         await client.aclose()
         await settle()
         assert outcomes.kinds == {"never answered": ClientClosed}
-        assert tasks_and_timers(client) == 0
+        assert count_alive() == before
     assert server.states == ["cancelled"]
     assert server.closed == 1
 
@@ -241,6 +230,7 @@ async def test_aclose_ends_every_call_and_closes_connections():
     server = ScriptedTransport(
         lambda sent: Reply(chunks=[*stream(sent, last=False), anyio.Event()]), error(503, headers={"retry-after": "9"})
     )
+    before = count_alive()
     async with make_client(server, limit=2, max_list=1, max_queued=1) as client, anyio.create_task_group() as group:
         outcomes = Outcomes(client, group)
         for prompt in ("streaming", "backing off", "queued", "waiting"):
@@ -250,7 +240,7 @@ async def test_aclose_ends_every_call_and_closes_connections():
         await settle()
         assert outcomes.kinds == dict.fromkeys(["backing off", "queued", "streaming", "waiting"], ClientClosed)
         assert server.states == ["closed", "broken"] or server.states == ["closed", "read"]
-        assert tasks_and_timers(client) == 0
+        assert count_alive() == before
     assert server.closed == 1
 
 
@@ -349,42 +339,39 @@ async def test_after_the_end_calls_are_refused():
 @pytest.mark.parametrize("end", ["drain", "aclose"])
 async def test_nothing_is_left_after_the_end(end):
     server = ScriptedTransport(error(500))
+    before = count_alive()
     async with make_client(server, limit=4) as client:
-        before = tasks_and_timers(client)
         async with anyio.create_task_group() as group:
             outcomes = Outcomes(client, group)
             outcomes.call(*(f"{number}" for number in range(100)), timeout_s=600)
-        core = client._runner.core
         assert set(outcomes.kinds.values()) == {Completion}
         await getattr(client, end)()
-        assert tasks_and_timers(client) == before == 0
-        statistics = core.statistics()
+        assert count_alive() == before
+        statistics = client.statistics()
         assert (statistics.in_flight, statistics.queued, statistics.backing_off, statistics.waiting) == (0, 0, 0, 0)
         assert server.open == 0
 
 
 async def test_nothing_is_left_when_closed_in_the_turn_a_batch_is_sent():
-    server = ScriptedTransport(held=True)
+    server, before = ScriptedTransport(held=True), count_alive()
     async with make_client(server) as client, anyio.create_task_group() as group:
         outcomes = Outcomes(client, group)
         outcomes.call("p")
-        for _ in range(20):
+        while not client.statistics().in_flight:
             await settle(1)
-            if client._runner._tasks:
-                break
         await client.aclose()
         assert server.open == 0
-        if not client._nursery:
-            assert tasks_and_timers(client) <= 1  # the caller's own task
+        # The caller's own task may be there.
+        assert count_alive() <= before + 1
     assert outcomes.kinds == {"p": ClientClosed}
 
 
 async def test_an_idle_client_holds_no_task_and_no_timer():
-    server = ScriptedTransport()
+    server, before = ScriptedTransport(), count_alive()
     async with make_client(server) as client:
         await client.complete("p", timeout_s=60)
         await settle()
-        assert tasks_and_timers(client) == 0
+        assert count_alive() == before
 
 
 async def test_a_body_that_raises_still_closes_the_client():

@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 import anyio
 import pytest
+from tests.shell.clocks import count_alive, run
+from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 from batchclient import BadRequest, BatchClient, ClientClosed, Completion, ConfigError, DeadlineExceeded, QueueFull
 from batchclient.retry import Backoff
-from tests.shell.clocks import run
-from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
 
 class Source:
@@ -286,8 +286,7 @@ def test_the_look_ahead_is_enough_for_all_endpoints():
     async def main():
         server = ScriptedTransport(held=True)
         urls = [f"http://server-{number}/v1" for number in range(5)]
-        client = BatchClient(urls, model="m", limit=224, server_metrics=False, detect=False)
-        client._make_transport = lambda _: server
+        client = BatchClient(urls, model="m", limit=224, transport=lambda url, headers: server)
         async with client, anyio.create_task_group() as group:
             rows = client.stream_map(texts(5000), "{}")
             group.start_soon(anext, rows)
@@ -407,7 +406,7 @@ async def test_what_is_cancelled_unsent_is_not_counted_as_a_request(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
-    server = ScriptedTransport()
+    server, before = ScriptedTransport(), count_alive()
     source = kind(texts(1000))
     async with make_client(server, limit=4, max_list=1) as client:
         async for row in client.stream_map(source, "{}"):
@@ -418,7 +417,7 @@ async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
         statistics = client.statistics()
         assert (statistics.queued, statistics.in_flight, statistics.waiting) == (0, 0, 0)
         assert statistics.cancelled > 900
-        assert not client._runner._tasks
+        assert count_alive() == before
 
 
 async def test_a_client_can_be_left_over_a_map_that_was_left():
@@ -468,8 +467,10 @@ async def test_a_client_closed_in_the_turn_a_map_begins_ends_the_map():
                 outcomes.append(caught)
 
         async with anyio.create_task_group() as group:
+            before = count_alive()
             group.start_soon(take)
-            while client._runner._readers_started == 0:
+            # The task that takes, and the one that reads.
+            while count_alive() < before + 2:
                 await settle(1)
             await client.aclose()
         assert len(outcomes) == 1

@@ -3,12 +3,13 @@
 import asyncio
 
 import pytest
-
-from batchclient import Backoff, BatchClientError, ClientClosed, Completion, DeadlineExceeded, ServerFault
+from tests.seams import connected
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import ScriptedTransport, error, make_client
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page
+
+from batchclient import Backoff, BatchClientError, ClientClosed, Completion, DeadlineExceeded, ServerFault
 
 LONG_S = 30.0
 
@@ -84,8 +85,8 @@ def test_nothing_is_alive_once_the_last_call_has_ended(end, pages):
     async def main():
         server, load, pages_of = ScriptedTransport(held=True), Page(), Pages(pages)
         retry = Backoff(max_attempts=1 if end is failed else 2, base_s=1.0)
-        client = make_client(server, detect=True, server_metrics=True, limit="auto", max_list=1, retry=retry)
-        client._make_metrics_transport, client._make_detection_transport = (lambda url: load), (lambda url: pages_of)
+        seams = {"calls": lambda url: server, "metrics": lambda url: load, "detection": lambda url: pages_of}
+        client = connected(**seams, model="m", limit="auto", max_list=1, retry=retry)
         loop = asyncio.get_running_loop()
         try:
             ends = await end(client, server)

@@ -5,6 +5,9 @@ import logging
 import anyio
 import pytest
 import tenacity
+from tests.shell.clocks import count_alive
+from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle, stream
+from tests.shell.test_complete import call_all
 
 from batchclient import (
     AuthenticationFailed,
@@ -23,8 +26,7 @@ from batchclient import (
     ServerFault,
     TenacityRetry,
 )
-from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, make_client, settle, stream
-from tests.shell.test_complete import call_all
+from batchclient.dialects.vllm import VllmDialect
 
 NEVER = Backoff(max_attempts=1)
 
@@ -291,31 +293,28 @@ async def test_a_call_that_was_given_up_asks_nobody():
 
 
 @pytest.mark.parametrize("where", ["feed", "end", "encode", "failure"])
-async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplog):
+async def test_a_fault_of_ours_in_the_dialect_resolves_every_caller(where, caplog, monkeypatch):
+    before = count_alive()
+
     def break_it(*arguments, **named):
         raise ZeroDivisionError("a bug of ours")
 
     server = ScriptedTransport(*[error(500)] * (where == "failure"))
     async with make_client(server, retry=NEVER) as client:
-        dialect = client._start()._dialects[0]
-        if where in ("encode", "failure"):
-            original = getattr(dialect, where)
-            setattr(dialect, where, break_it)
-        else:
-            original, name = dialect.decoder, where
-            dialect.decoder = lambda *arguments: _with(original(*arguments), name, break_it)
-        # A streamed reply's answers are out before its end.
-        outcomes = await call_all(client, ["a", "b"], max_tokens=1)
+        with monkeypatch.context() as broken:
+            if where in ("encode", "failure"):
+                broken.setattr(VllmDialect, where, break_it)
+            else:
+                original = VllmDialect.decoder
+                broken.setattr(VllmDialect, "decoder", lambda *args: _with(original(*args), where, break_it))
+            # A streamed reply's answers are out before its end.
+            outcomes = await call_all(client, ["a", "b"], max_tokens=1)
         assert {type(each) for each in outcomes.values()} == {BatchClientError}
         assert {str(each) for each in outcomes.values()} == {"internal error: ZeroDivisionError"}
         assert all(isinstance(each.__cause__, ZeroDivisionError) for each in outcomes.values())
         await settle()
         assert client.statistics().in_flight == 0
-        assert not client._runner._tasks
-        if where in ("encode", "failure"):
-            setattr(dialect, where, original)
-        else:
-            dialect.decoder = original
+        assert count_alive() == before
         assert (await client.complete("after")).text == answer_to("after")
     assert [record.levelno for record in caplog.records if record.exc_info] == [logging.ERROR]
 

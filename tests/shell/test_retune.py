@@ -69,7 +69,8 @@ async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
         await client.complete("p")
     await client.remove_endpoint("http://second/v1")
     client.retune(limit=3)
-    assert client._settings.limit == 3
+    with pytest.raises(ConfigError, match="initial_limit"):
+        client.retune(initial_limit=5)
 
 
 async def test_every_change_is_told_with_its_reason(caplog):
@@ -145,12 +146,12 @@ async def test_a_limit_that_is_found_grows_while_that_pays():
     ],
 )
 async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, field):
-    async with make_client(ScriptedTransport(), limit=7) as client:
+    async with make_client(ScriptedTransport(held=True), limit=7, max_list=1, when_full="raise") as client:
         with pytest.raises(ConfigError) as caught:
-            client.retune(linger_s=0.25, **wrong)
+            client.retune(max_queued=1, **wrong)
         assert caught.value.field == field
-        assert client._settings.linger_s != 0.25
         assert client.statistics().endpoints[0].limit == 7
+        assert await busy(client, 9) == 7
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "8", None])
@@ -184,7 +185,7 @@ def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field
 def test_a_lower_bound_alone_lowers_the_start_too_unless_that_was_given():
     client = BatchClient("http://h/v1", model="m")
     client.retune(max_limit=32)
-    assert client._make_limit().limit == 32
+    assert client.statistics().endpoints[0].limit == 32
     with pytest.raises(ConfigError, match="initial_limit: at most max_limit, which is 32"):
         client.retune(initial_limit=40)
     client.retune(initial_limit=20)

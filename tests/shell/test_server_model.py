@@ -1,10 +1,13 @@
 """A client without a model asks its server for it: once, before the first call, with that call's deadline and retries."""
 
-import random
 from functools import partial
 
 import anyio
 import pytest
+from tests.seams import connected
+from tests.shell.clocks import count_alive
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
+from tests.shell.test_detection import TGI, VLLM, Pages, models, ok
 
 from batchclient import (
     AuthenticationFailed,
@@ -19,8 +22,6 @@ from batchclient import (
 )
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
-from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, settle
-from tests.shell.test_detection import TGI, VLLM, Pages, models, ok
 
 QUICK = Backoff(max_attempts=3, base_s=0.0)
 
@@ -216,10 +217,16 @@ async def test_a_policy_says_when_it_is_asked_again():
         assert anyio.current_time() - started == pytest.approx(7.02)
 
 
+class EveryTwoSeconds:
+    """A policy without chance."""
+
+    def decide(self, failure, attempt, elapsed_s, rng):
+        return 2.0
+
+
 async def test_a_server_that_comes_up_meanwhile_costs_time_and_no_call():
     server = Server({"/models": Reply(503)})
-    async with make(server, retry=Backoff(max_attempts=100, base_s=2.0, cap_s=2.0)) as client:
-        client._runner.model_question._rng = random.Random(1)
+    async with make(server, retry=EveryTwoSeconds()) as client:
         async with anyio.create_task_group() as group:
             group.start_soon(client.complete, "p")
             await anyio.sleep(5.0)
@@ -270,7 +277,7 @@ async def test_silence_has_an_end_without_a_deadline_too():
 
 
 async def test_a_cancelled_caller_leaves_the_others_alone():
-    server = Server({"/models": "hangs"})
+    server, before = Server({"/models": "hangs"}), count_alive()
     async with make(server) as client:
         done = []
 
@@ -286,7 +293,7 @@ async def test_a_cancelled_caller_leaves_the_others_alone():
             group.cancel_scope.cancel()
         await settle()
         assert server.about.open == 0
-        assert client._runner._tasks == {}
+        assert count_alive() == before
         async with anyio.create_task_group() as group:
             group.start_soon(caller)
             group.start_soon(caller)
@@ -349,9 +356,8 @@ async def test_draining_waits_for_those_that_wait():
 
 async def test_what_was_read_for_the_name_is_not_read_again():
     server, pages = Server(VLLM), Pages(VLLM)
-    client = make(server, detect=True)
-    client._make_detection_transport = lambda url: pages
-    async with client:
+    seams = {"calls": lambda url: server, "detection": lambda url: pages}
+    async with connected(**seams, server_metrics=False, detect=True, retry=QUICK) as client:
         await client.complete("p")
         await anyio.sleep(1.0)
         await client.complete("q")
@@ -362,9 +368,9 @@ async def test_what_was_read_for_the_name_is_not_read_again():
 
 async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
     first, second = Server({"/models": ConnectFailed("down")}), Server({"/models": models("m")})
-    client = BatchClient(["http://a/v1", "http://b/v1"], retry=Backoff(base_s=0.0), server_metrics=False, limit=2)
-    client._make_transport = {"http://a/v1": first, "http://b/v1": second}.__getitem__
-    async with client:
+    servers = {"http://a/v1": first, "http://b/v1": second}
+    arguments = {"transport": lambda url, headers: servers[url], "retry": Backoff(base_s=0.0), "limit": 2}
+    async with BatchClient([*servers], **arguments) as client:
         await client.complete("p")
     assert (first.about.asked, second.about.asked) == (["/models"], ["/models"])
 
@@ -372,8 +378,6 @@ async def test_of_several_servers_one_is_asked_and_the_next_if_it_is_down():
 @pytest.mark.parametrize("guise", ["vllm", "sglang", "tgi", "llamacpp", "trtllm", "openai"])
 async def test_guises(guise):
     engine = SimulatorTransport(SimulatedServer("gpu", model="org/simulated", guise=guise))
-    client = BatchClient("http://server/v1", server_metrics=False)
-    client._make_transport = lambda url: engine
-    async with client:
+    async with BatchClient("http://server/v1", transport=lambda url, headers: engine) as client:
         answer = await client.complete("Hello", max_tokens=4, temperature=0)
         assert answer.text

@@ -2,10 +2,10 @@
 
 import anyio
 import pytest
-
-from batchclient import ConfigError, DeadlineExceeded, RateLimited
 from tests.shell.scripted import ScriptedTransport, answer_to, error, make_client, settle
 from tests.shell.test_cancellation import start
+
+from batchclient import ConfigError, DeadlineExceeded, RateLimited
 
 
 async def test_equal_calls_share_a_request_and_have_their_answers():
@@ -112,7 +112,8 @@ async def test_documents_of_a_map_share_too():
         await anext(rows)
         await rows.aclose()
         await settle()
-        assert client._runner.core.idle
+        statistics = client.statistics()
+        assert (statistics.queued, statistics.in_flight) == (0, 0)
     assert server.closed
 
 

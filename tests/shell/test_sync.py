@@ -29,8 +29,9 @@ from batchclient import (
 )
 from batchclient.simulator import expected_text
 from batchclient.simulator.app import EmbeddedServer
+from tests.seams import bridge_of, bridged
 from tests.shell.scripted import ScriptedTransport, answer_to, error
-from tests.shell.test_bridge import Calls, interrupt_when, wait_until
+from tests.shell.test_bridge import NEVER_S, Calls, holds, interrupt_when, new_threads, wait_until
 from tests.shell.test_loops import in_python
 
 NO_TWIN = {"aclose"}
@@ -39,15 +40,12 @@ NO_TWIN = {"aclose"}
 
 def make_sync(transport, **arguments):
     """A client whose every endpoint is the scripted server."""
-    client = SyncBatchClient(
-        "http://scripted/v1", **{"model": "m", "server_metrics": False, "detect": False, **arguments}
-    )
-    client._client._make_transport = lambda url: transport
-    return client
+    defaults = {"model": "m", "server_metrics": False, "detect": False}
+    return bridged("http://scripted/v1", transport=lambda url, headers: transport, **{**defaults, **arguments})
 
 
 def release(client, server):
-    client._bridge.ask(server.release)
+    bridge_of(client).ask(server.release)
 
 
 @pytest.fixture(scope="module")
@@ -196,13 +194,12 @@ def test_a_thousand_threads_reach_the_server_in_an_eighth_as_many_requests():
     }
 
 
-def test_calls_that_threads_make_together_are_one_request(monkeypatch):
-    # As long as it takes on a busy machine; what is asked ends the wait.
-    monkeypatch.setattr("batchclient._bridge._GATHER_S", 3600.0)
+def test_calls_that_threads_make_together_are_one_request():
     server = ScriptedTransport()
-    with make_sync(server) as client, ThreadPoolExecutor(16) as pool:
+    # As long as it takes on a busy machine; what is asked ends the wait.
+    with make_sync(server, bridge={"gather_s": NEVER_S}) as client, ThreadPoolExecutor(16) as pool:
         answers = pool.map(client.complete, [f"p{number}" for number in range(16)])
-        wait_until(lambda: client._bridge._thread is not None and len(client._bridge._thread._queue) == 16)
+        wait_until(lambda: holds(bridge_of(client), queued=16))
         client.statistics()
         assert [answer.text for answer in answers] == [answer_to(f"p{number}") for number in range(16)]
     assert sorted(server.prompts[0]) == sorted(f"p{number}" for number in range(16))
@@ -277,16 +274,12 @@ def test_ctrl_c_ends_the_call_and_leaves_the_others():
         assert calls.join()["other"].text == answer_to("other")
 
 
-def test_abort_ends_calls_that_the_loop_has_not_yet_taken(monkeypatch):
-    monkeypatch.setattr("batchclient._bridge._GATHER_S", 3600.0)
+def test_abort_ends_calls_that_the_loop_has_not_yet_taken():
     server = ScriptedTransport(held=True)
-    with make_sync(server) as client:
-        client._bridge.call_now(asyncio.sleep, 0)
-        client._bridge.call_now(asyncio.sleep, 0)
+    with make_sync(server, bridge={"gather_s": NEVER_S}) as client:
         calls = Calls()
-        client._bridge._thread._was_alone = False
         calls.start("queued", client.complete, "queued")
-        wait_until(lambda: client._bridge._thread._queue)
+        wait_until(lambda: holds(bridge_of(client), queued=1))
         client.abort()
         assert isinstance(calls.join()["queued"], CallAborted)
     assert server.sent == []
@@ -313,7 +306,7 @@ def test_a_hook_may_use_the_plain_methods_and_is_told_why_it_may_not_block():
 
     def hook(adjustment):
         seen.append(client.statistics().batches)
-        client.retune(max_list=7)
+        client.retune(limit=7)
         try:
             client.complete("from the hook")
         except ConfigError as refused:
@@ -326,7 +319,7 @@ def test_a_hook_may_use_the_plain_methods_and_is_told_why_it_may_not_block():
         wait_until(lambda: client.statistics().queued == 8)
         client.resume()
         assert [answer.result().text for answer in answers] == [answer_to(f"p{number}") for number in range(8)]
-        assert client._client._settings.max_list == 7
+        assert client.statistics().endpoints[0].limit == 7
     assert any("wait for itself" in str(each) for each in seen)
 
 
@@ -403,7 +396,7 @@ def test_close_from_another_thread_ends_calls_under_way():
 
 
 def test_drain_finishes_what_was_taken_and_takes_no_more():
-    server = ScriptedTransport(held=True)
+    server, before = ScriptedTransport(held=True), set(threading.enumerate())
     client = make_sync(server, limit=1)
     calls, draining = Calls(), Calls()
     calls.start("flying", client.complete, "flying")
@@ -411,7 +404,7 @@ def test_drain_finishes_what_was_taken_and_takes_no_more():
     calls.start("queued", client.complete, "queued")
     wait_until(lambda: client.statistics().queued == 1)
     draining.start("drain", client.drain)
-    wait_until(lambda: client._client._closed)
+    wait_until(lambda: repr(client).endswith(": closed>"))
     with pytest.raises(ClientClosed):
         client.complete("late")
     release(client, server)
@@ -421,7 +414,7 @@ def test_drain_finishes_what_was_taken_and_takes_no_more():
     }
     assert draining.join() == {"drain": None}
     assert server.closed == 1
-    assert not client._bridge._thread._thread.is_alive()
+    assert new_threads(before) <= {*calls.threads, *draining.threads}
 
 
 def test_endpoints_come_and_go_while_calls_are_under_way():
@@ -449,10 +442,10 @@ def test_a_full_queue_refuses_the_threads_call():
 
 
 def test_a_client_that_is_dropped_ends_its_thread_and_closes_its_connections():
-    server = ScriptedTransport()
+    server, before = ScriptedTransport(), set(threading.enumerate())
     client = make_sync(server)
     client.complete("p")
-    thread = client._bridge._thread._thread
+    (thread,) = new_threads(before)
     del client
     thread.join()
     assert server.closed == 1

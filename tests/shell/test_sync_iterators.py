@@ -6,13 +6,17 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
+from functools import partial
 
 import anyio
 import pytest
 
-from batchclient import ClientClosed, ConfigError, ConnectionLost, _sync_iterators
+from batchclient import ClientClosed, ConfigError, ConnectionLost
+from batchclient import sync as sync_module
+from batchclient._sync_iterators import SyncMap
+from tests.seams import bridge_of
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
-from tests.shell.test_bridge import Calls, interrupt_when, wait_until
+from tests.shell.test_bridge import Calls, holds, interrupt_when, running_loop, wait_until
 from tests.shell.test_loops import in_python
 from tests.shell.test_maps import Source
 from tests.shell.test_sync import make_sync, release
@@ -121,7 +125,7 @@ def test_nothing_is_read_before_the_first_row_is_asked_for_nor_while_none_is_tak
 
 def test_a_slow_source_is_read_on_while_no_row_is_ready(monkeypatch):
     """Each look at the clock says that the slice is over."""
-    monkeypatch.setattr(_sync_iterators, "_SLICE_S", -1.0)
+    monkeypatch.setattr(sync_module, "SyncMap", partial(SyncMap, slice_s=-1.0))
     source, server = Source(range(40)), ScriptedTransport(held=True)
     with make_sync(server) as client:
         rows, calls = client.stream_map(source, lambda number: f"p{number}", look_ahead=30), Calls()
@@ -132,7 +136,7 @@ def test_a_slow_source_is_read_on_while_no_row_is_ready(monkeypatch):
 
 
 def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
-    monkeypatch.setattr(_sync_iterators, "_SLICE_S", -1.0)
+    monkeypatch.setattr(sync_module, "SyncMap", partial(SyncMap, slice_s=-1.0))
     source = Source(range(1000))
     with make_sync(ScriptedTransport()) as client:
         rows = client.stream_map(source, lambda number: f"p{number}")
@@ -144,15 +148,15 @@ def test_rows_that_are_ready_do_not_wait_for_a_slow_source(monkeypatch):
 def test_the_event_loop_has_other_turns_while_many_documents_are_opened():
     with make_sync(ScriptedTransport()) as client:
         client.complete("p")
-        loop, opened = client._bridge._thread._loop, [0]
+        loop, opened = bridge_of(client).call_now(running_loop), [0]
         rows = client.stream_map(range(1000), lambda number: f"p{number}", look_ahead=1000)
 
         def look():
-            opened.append(rows._source._read)
+            opened.append(client.statistics().submitted - 1)
             if opened[-1] < 1000:
                 loop.call_soon(look)
 
-        client._bridge.ask(loop.call_soon, look)
+        bridge_of(client).ask(loop.call_soon, look)
         next(rows)
         wait_until(lambda: opened[-1] == 1000)
     assert max(after - before for before, after in zip(opened, opened[1:])) <= 64
@@ -264,7 +268,7 @@ def test_a_map_that_is_left_cancels_what_is_open(how):
             calls = Calls()
             calls.start("next", next, rows)
             wait_until(lambda: len(server.sent) == 2)
-            client._bridge.ask(server.sent[0].release)
+            bridge_of(client).ask(server.sent[0].release)
             calls.join()
             if how == "close":
                 rows.close()
@@ -305,7 +309,7 @@ def test_a_map_closed_from_another_thread_ends_its_iteration():
         wait_until(lambda: server.states == ["cancelled"])
 
 
-def test_two_threads_do_not_read_the_source_at_the_same_time():
+def test_two_threads_do_not_read_the_source_at_the_same_time(monkeypatch):
     reads, goes_on, waits = threading.Event(), threading.Event(), threading.Event()
 
     def source():
@@ -317,17 +321,23 @@ def test_two_threads_do_not_read_the_source_at_the_same_time():
     class Telling:
         """A lock that tells that a thread waits for it."""
 
+        def __init__(self):
+            self.lock = make_lock()
+            self.acquire, self.release = self.lock.acquire, self.lock.release
+
         def __enter__(self):
-            if not lock.acquire(blocking=False):
+            if not self.acquire(blocking=False):
                 waits.set()
-                lock.acquire()
+                self.acquire()
 
         def __exit__(self, *_):
-            lock.release()
+            self.release()
 
+    make_lock = threading.Lock
     with make_sync(ScriptedTransport()) as client:
-        rows, calls = client.stream_map(source(), "{}"), Calls()
-        lock, rows._taking = rows._taking, Telling()
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "Lock", Telling)
+            rows, calls = client.stream_map(source(), "{}"), Calls()
         calls.start("one", next, rows)
         reads.wait()
         calls.start("other", next, rows)
@@ -374,7 +384,7 @@ def test_pieces_come_as_they_are_made():
         with client.stream("p") as pieces:
             first = next(pieces)
             assert pieces.completion is None
-            client._bridge.ask(gates[0].set)
+            bridge_of(client).ask(gates[0].set)
             rest = list(pieces)
         assert first.text + "".join(piece.text for piece in rest) == answer_to("p") == pieces.completion.text
         assert list(pieces) == []
@@ -408,7 +418,9 @@ def test_a_stream_that_is_left_closes_its_connection(how):
             gc.enable()
         else:
             waits = threading.Event()
-            threading.Thread(target=lambda: (wait_until(lambda: client._bridge._thread._tasks), waits.set())).start()
+            threading.Thread(
+                target=lambda: (wait_until(lambda: holds(bridge_of(client), under_way=1)), waits.set())
+            ).start()
             interrupt_when(waits)
             with pytest.raises(KeyboardInterrupt):
                 next(pieces)
@@ -421,7 +433,7 @@ def test_a_stream_closed_from_another_thread_ends_its_iteration():
     with make_sync(server) as client:
         pieces, calls = client.stream("p"), Calls()
         calls.start("pieces", list, pieces)
-        wait_until(lambda: server.sent and client._bridge._thread._tasks)
+        wait_until(lambda: server.sent and holds(bridge_of(client), under_way=1))
         pieces.close()
         assert len(calls.join()["pieces"]) <= 1
         wait_until(lambda: server.states == ["closed"])
@@ -437,7 +449,7 @@ def test_an_error_after_the_first_piece_is_raised_behind_it():
     with make_sync(server) as client:
         pieces = client.stream("p")
         assert answer_to("p").startswith(next(pieces).text)
-        client._bridge.ask(gate.set)
+        bridge_of(client).ask(gate.set)
         with pytest.raises(ConnectionLost, match="gone"):
             next(pieces)
         assert list(pieces) == []
@@ -465,9 +477,13 @@ def test_what_nobody_takes_is_not_read_on():
     with make_sync(ScriptedTransport(many)) as client:
         pieces = client.stream("p")
         next(pieces)
-        wait_until(lambda: len(pieces._source._sink.deltas) >= 256)
-        for _ in range(20):
-            client._bridge.call_now(asyncio.sleep, 0)
+        wait_until(lambda: len(read) >= 256)
+        # Until nothing more was read in many turns of the loop.
+        for before in iter(lambda: len(read), None):
+            for _ in range(20):
+                bridge_of(client).call_now(asyncio.sleep, 0)
+            if len(read) == before:
+                break
         assert len(read) < 1000
         assert len(list(pieces)) == count
         assert len(read) >= count
@@ -483,13 +499,15 @@ def test_what_is_under_way_can_be_read():
 
 
 def test_streams_fetch_all_that_is_ready_at_once():
-    with make_sync(ScriptedTransport()) as client:
+    server = ScriptedTransport()
+    with make_sync(server) as client:
         crossings = []
-        call_now = client._bridge.call_now
-        client._bridge.call_now = lambda *args: (crossings.append(args[0]), call_now(*args))[1]
+        bridge = bridge_of(client)
+        call_now = bridge.call_now
+        bridge.call_now = lambda *args: (crossings.append(args[0]), call_now(*args))[1]
         pieces = client.stream("p")
         next(pieces)
-        wait_until(lambda: pieces._source._sink.done())
+        wait_until(lambda: server.states == ["read"] and client.statistics().in_flight == 0)
         list(pieces)
         # The first piece, whatever came with it, what came later, and the end.
         assert len(crossings) <= 3

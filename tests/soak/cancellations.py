@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
-from batchclient import Backoff, BatchClient
+from tests.seams import connected
+
+from batchclient import Backoff
 
 __all__ = ["Left", "cancel_many"]
 
@@ -25,14 +28,12 @@ class Left:
         cancelled: calls that were cancelled.
         answered: calls that had their answer before.
         places: in pools, taken by nobody.
-        requests: that the HTTP library still holds.
         in_flight: permits taken by nobody.
     """
 
     cancelled: int
     answered: int
     places: int
-    requests: int
     in_flight: int
 
 
@@ -43,8 +44,10 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
         AssertionError: what was answered is not what was asked.
     """
     cancelled = answered = rounds = 0
-    async with BatchClient(
+    made: list[Any] = []
+    async with connected(
         base_url,
+        made=made.append,
         model=model,
         limit=CALLS_AT_ONCE,
         max_list=1,
@@ -71,9 +74,5 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
             await asyncio.sleep(0.001)
         async with asyncio.timeout(10):
             await asyncio.gather(*(client.complete(f"after {n}", max_tokens=1) for n in range(4 * CALLS_AT_ONCE)))
-        transport = client._runner._transports[0]
-        pools = transport._pools + transport._retired
-        held = sum(len(pool.transport._pool._requests) for pool in pools) if http_backend != "aiohttp" else 0
-        in_flight = client.statistics().in_flight
-        assert len(client._runner._tasks) == 0
-    return Left(cancelled, answered, sum(pool.used for pool in pools), held, in_flight)
+        (transport,) = made
+        return Left(cancelled, answered, sum(transport.in_pools), client.statistics().in_flight)

@@ -18,11 +18,13 @@ import warnings
 from random import Random
 from traceback import extract_tb
 
-from batchclient import Backoff, BatchClient, ConnectFailed, ConnectionLost, ReadTimedOut
+from tests.seams import connected
 from tests.shell.clocks import WatchedLoop
 from tests.shell.scripted import Reply, ScriptedTransport, echo, error, stream
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page
+
+from batchclient import Backoff, ConnectFailed, ConnectionLost, ReadTimedOut
 
 __all__ = ["run_seed", "run_seeds"]
 
@@ -106,8 +108,11 @@ class World:
 
     def make_client(self):
         rng = self.rng
-        client = BatchClient(
+        return connected(
             [f"http://server-{n}/v1" for n in range(rng.choice([1, 1, 2]))],
+            calls=lambda url: self.add(Server(self)),
+            detection=lambda url: self.add(Pages(rng.choice([VLLM, dict.fromkeys(VLLM, "hangs")]))),
+            metrics=lambda url: self.add(Page(reply=rng.choice([None, "hangs", Reply(500)]))),
             model=rng.choice(["m", "m", None]),
             detect=True,
             server_metrics=True,
@@ -122,10 +127,6 @@ class World:
             max_model_len=rng.choice([None, 12]),
             **self.functions(),
         )
-        client._make_transport = lambda url: self.add(Server(self))
-        client._make_detection_transport = lambda url: self.add(Pages(rng.choice([VLLM, dict.fromkeys(VLLM, "hangs")])))
-        client._make_metrics_transport = lambda url: self.add(Page(reply=rng.choice([None, "hangs", Reply(500)])))
-        return client
 
     def add(self, server):
         self.servers.append(server)

@@ -11,4 +11,4 @@ async def test_thousands_of_calls_cancelled_at_every_moment_leave_no_place_taken
         left = await cancel_many(url, "m", 1200, backend)
     assert left.cancelled >= 1200
     assert left.answered > 0, "some must have come so far, or the later moments were not tried"
-    assert (left.places, left.requests, left.in_flight) == (0, 0, 0)
+    assert (left.places, left.in_flight) == (0, 0)

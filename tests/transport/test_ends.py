@@ -5,12 +5,14 @@ import json
 
 import pytest
 import trio
-
-from batchclient import BatchClient, DialectError
-from batchclient.types import Usage
+from tests.seams import with_runners
 from tests.transport.rawserver import RawServer, answers_in_a_thread, body_of, events_of, response
 from tests.transport.test_one_reply_per_request import NEVER, make
 from tests.transport.test_sockets import chunked
+
+from batchclient import BatchClient, DialectError
+from batchclient._exchange import BodyTimeouts
+from batchclient.types import Usage
 
 QUIET = {"server_metrics": False}
 
@@ -30,10 +32,8 @@ def endless(*, done=True):
 
 @pytest.mark.parametrize("done", [True, False], ids=["DONE", "no DONE"])
 async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(backend, done, monkeypatch):
-    from batchclient import _exchange
-
-    assert _exchange._END_TIMEOUT_S == 0.5
-    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 0.02)
+    assert BodyTimeouts().end_s == 0.5
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=0.02))
     async with RawServer(endless(done=done)) as server, make(server, backend, limit=8, **QUIET) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
@@ -44,9 +44,7 @@ async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(b
 
 
 async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend, monkeypatch):
-    from batchclient import _exchange
-
-    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 60.0)
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=60.0))
     async with RawServer(endless()) as server, make(server, backend, limit=4, max_list=1, **QUIET) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(24)))
         assert [each.text for each in answers] == [f"<{n}>" for n in range(24)]
@@ -55,9 +53,7 @@ async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend,
 
 @pytest.mark.parametrize("how", ["aclose", "drain", "map"])
 async def test_closing_waits_for_no_body(backend, how, monkeypatch):
-    from batchclient import _exchange
-
-    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 3600.0)
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
     async with RawServer(endless()) as server:
         client = BatchClient(server.url, model="m", http_backend=backend, retry=NEVER, detect=False, **QUIET)
         if how == "map":
@@ -72,9 +68,7 @@ async def test_closing_waits_for_no_body(backend, how, monkeypatch):
 
 
 def test_on_trio_closing_waits_for_no_body(monkeypatch):
-    from batchclient import _exchange
-
-    monkeypatch.setattr(_exchange, "_END_TIMEOUT_S", 3600.0)
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
 
     async def main(url):
         async with BatchClient(url, model="m", retry=NEVER, detect=False, **QUIET) as client:
@@ -109,9 +103,7 @@ def without_usage(heard, *, last):
 @pytest.mark.parametrize("last", [True, False], ids=["usage", "no usage"])
 async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last, monkeypatch):
     """Without ``[DONE]`` and without an end."""
-    from batchclient import _exchange
-
-    monkeypatch.setattr(_exchange, "_USAGE_TIMEOUT_S", 0.05)
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(usage_s=0.05))
 
     async def on_request(heard, reader, writer, server):
         events = without_usage(heard, last=last)

@@ -3,12 +3,16 @@
 import gzip
 import json
 import zlib
+from functools import partial
 
 import httpx
+import httpx2
 import pytest
 import respx
 
-from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, DialectError, ResponseTooLarge, maps
+from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, DialectError, ResponseTooLarge
+from batchclient import _map_methods as map_methods
+from batchclient.maps import Map
 
 URL = "http://server.test/v1"
 NEVER = Backoff(max_attempts=1)
@@ -28,6 +32,18 @@ def answer(request):
     return httpx.Response(200, json={"choices": choices})
 
 
+def ask_of_transports(monkeypatch, lib):
+    """What every transport of a library is made with, from now on."""
+    asked, make = [], lib.AsyncHTTPTransport.__init__
+
+    def init(self, **arguments):
+        asked.append(arguments)
+        make(self, **arguments)
+
+    monkeypatch.setattr(lib.AsyncHTTPTransport, "__init__", init)
+    return asked
+
+
 @pytest.fixture
 def server():
     """Any request that no route expects raises; a route that is not called fails."""
@@ -45,7 +61,7 @@ async def test_one_call_is_one_post_and_nothing_else(server):
 
 async def test_a_map_is_lists_and_nothing_else(server, monkeypatch):
     # A machine that stands still for a moment would end the reader's slice of time in the midst of them.
-    monkeypatch.setattr(maps, "SLICE_S", 3600.0)
+    monkeypatch.setattr(map_methods, "Map", partial(Map, slice_s=3600.0))
     server.post(f"{URL}/completions").mock(side_effect=answer)
     async with BatchClient(URL, model="m", limit=64, max_list=32) as client:
         answers = await client.batch_map([f"{number}" for number in range(64)], "{}")
@@ -140,9 +156,10 @@ async def test_the_environment_is_not_asked(server, monkeypatch, tmp_path):
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.test:1")
     monkeypatch.setenv("ALL_PROXY", "http://proxy.test:1")
     route = server.post(f"{URL}/completions").mock(side_effect=answer)
+    asked = ask_of_transports(monkeypatch, httpx)
     async with BatchClient(URL, model="m") as client:
         await client.complete("p")
-        assert client._runner._transports[0]._pools[0].transport._pool.__class__.__name__ == "AsyncConnectionPool"
+    assert [(each["trust_env"], each["proxy"]) for each in asked] == [(False, None)]
     assert "authorization" not in route.calls[0].request.headers
 
 
@@ -151,13 +168,19 @@ async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypat
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    from batchclient.transport._httpx import HttpxTransport
+    lib = {"httpx": httpx, "httpx2": httpx2}[backend]
 
-    transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True, backend=backend)
-    assert type(transport._make_transport()._pool).__name__ == "AsyncHTTPProxy"
-    monkeypatch.setenv("NO_PROXY", "server.test")
-    transport = HttpxTransport(URL, {}, max_response_bytes=1, trust_env=True)
-    assert type(transport._make_transport()._pool).__name__ == "AsyncConnectionPool"
+    async def handle(transport, request):
+        await request.aread()
+        return lib.Response(200, content=answer(request).content)
+
+    monkeypatch.setattr(lib.AsyncHTTPTransport, "handle_async_request", handle)
+    for not_through, expected in (("", "http://127.0.0.1:9"), ("server.test", "None")):
+        monkeypatch.setenv("NO_PROXY", not_through)
+        asked = ask_of_transports(monkeypatch, lib)
+        async with BatchClient(URL, model="m", trust_env=True, http_backend=backend) as client:
+            await client.complete("p")
+        assert [str(each["proxy"] and getattr(each["proxy"], "url", each["proxy"])) for each in asked] == [expected]
 
 
 # The size of a body -----------------------------------------------------------------------------------------------

@@ -3,25 +3,27 @@
 import asyncio
 import gzip
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
 import respx
-
-from batchclient import BatchClient, _feedback
+from tests.seams import watch_cores, with_runners
 from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, reset, response
 
+from batchclient import BatchClient
+from batchclient._core.messages import LoadReported
+from batchclient._feedback import PollTimes
+
+SOON = PollTimes(first_after_s=0.02, interval_s=0.02, pause_ratio=0.0, timeout_s=0.1)
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """The first question after 20 ms, then every 20 ms."""
-    monkeypatch.setattr(_feedback, "_FIRST_AFTER_S", 0.02)
-    monkeypatch.setattr(_feedback, "_INTERVAL_S", 0.02)
-    monkeypatch.setattr(_feedback, "_PAUSE_RATIO", 0.0)
-    monkeypatch.setattr(_feedback, "_TIMEOUT_S", 0.1)
+    with_runners(monkeypatch, poll_times=SOON)
 
 
 class Server:
@@ -121,7 +123,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
 @two_backends
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
-    monkeypatch.setattr(_feedback, "_TIMEOUT_S", 10.0)
+    with_runners(monkeypatch, poll_times=replace(SOON, timeout_s=10.0))
     caplog.set_level("INFO", "batchclient")
 
     async def hold(heard, reader, writer, server):
@@ -142,11 +144,14 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
 @pytest.mark.parametrize("on_page", [good, zipped], ids=["plain", "gzip"])
 async def test_a_page_is_understood(on_page, backend, monkeypatch):
     reports = []
+
+    def look(event):
+        if isinstance(event, LoadReported):
+            reports.append((event.endpoint, event.load.running, event.load.waiting))
+
+    watch_cores(monkeypatch, told=look)
     async with RawServer(Server(on_page, asked=3)) as server:
         async with BatchClient(server.url, model="m", detect=False, http_backend=backend) as client:
-            client._start()._feedback._report = lambda endpoint, load: reports.append(
-                (endpoint, load.running, load.waiting)
-            )
             await complete(client)
     assert reports[:2] == [(0, 3, 0), (0, 3, 0)]
 
@@ -164,8 +169,6 @@ async def test_the_questions_use_one_connection_of_their_own_and_the_same_header
         )
         async with client:
             await complete(client)
-            sends = client._runner._transports[0]
-            assert sum(pool.used for pool in sends._pools) == 0
     assert len({heard.connection for heard in pages.pages}) == 1
     posts = {heard.connection for heard in server.heard if heard.method == "POST"}
     assert posts.isdisjoint({heard.connection for heard in pages.pages})
@@ -203,12 +206,13 @@ async def slow(request):
     return httpx.Response(200, json={"choices": choices})
 
 
-async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know():
+async def test_respx_neither_counts_nor_fails_a_question_it_does_not_know(caplog):
+    caplog.set_level("DEBUG", "batchclient")
     with respx.mock(assert_all_called=True, assert_all_mocked=True) as router:
         route = router.post("http://server.test/v1/completions").mock(side_effect=slow)
         async with BatchClient("http://server.test/v1", model="m", detect=False) as client:
             await asyncio.gather(*[client.complete(f"p{number}", max_tokens=1) for number in range(4)])
-            assert client._runner._feedback._endpoints[0].failures, "a question was asked"
+        assert "asking for the metrics page failed" in caplog.text, "a question was asked"
         assert [call.request.method for call in router.calls] == ["POST"]
         assert route.call_count == 1
 

@@ -3,12 +3,17 @@
 import asyncio
 import gzip
 import json
+from types import SimpleNamespace
 
+import aiohttp
 import anyio
 import httpx
 import httpx2
 import pytest
 import trio
+from tests.seams import connected
+from tests.transport.conftest import two_backends
+from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
 
 from batchclient import (
     Backoff,
@@ -23,17 +28,14 @@ from batchclient import (
 )
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._httpx import HttpxTransport
-from tests.transport.conftest import two_backends
-from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
 
 NEVER = Backoff(max_attempts=1)
 AT_ONCE = Backoff(base_s=0)
 
 
 def make(server, backend, **arguments):
-    return BatchClient(
-        server.url, **{"model": "m", "http_backend": backend, "retry": NEVER, "detect": False, **arguments}
-    )
+    defaults = {"model": "m", "http_backend": backend, "retry": NEVER, "detect": False}
+    return connected(server.url, **{**defaults, **arguments})
 
 
 def chunked(chunks, *, end=True):
@@ -76,22 +78,28 @@ async def test_sockets_are_closed_with_the_client(backend):
             await asyncio.sleep(0)
 
 
-def test_idle_sockets_are_dropped_before_servers_drop_theirs(backend):
-    async def main():
-        transport = HttpxTransport("http://127.0.0.1:1", {}, max_response_bytes=1, backend=backend)
-        made = transport._make_transport()
-        if backend != "aiohttp":
-            pool = made._pool
-            assert pool._keepalive_expiry == 3.0
-            assert pool._max_connections == pool._max_keepalive_connections == 8
-        else:
-            session = made.get_client()
-            made.client = session
-            assert session.connector._keepalive_timeout == 3.0
-            assert session.connector.limit == 8
-        await made.aclose()
+async def test_idle_sockets_are_dropped_before_servers_drop_theirs(backend, monkeypatch):
+    asked = {}
 
-    asyncio.run(main())
+    def listen(owner):
+        make_one = owner.__init__
+
+        def init(self, **arguments):
+            asked.update(arguments)
+            make_one(self, **arguments)
+
+        monkeypatch.setattr(owner, "__init__", init)
+
+    library = {"httpx": httpx.AsyncHTTPTransport, "httpx2": httpx2.AsyncHTTPTransport, "aiohttp": aiohttp.TCPConnector}
+    listen(library[backend])
+    async with RawServer() as server, make(server, backend) as client:
+        await client.complete("p")
+    if backend == "aiohttp":
+        assert (asked["keepalive_timeout"], asked["limit"]) == (3.0, 8)
+    else:
+        limits = asked["limits"]
+        assert limits.keepalive_expiry == 3.0
+        assert limits.max_connections == limits.max_keepalive_connections == 8
 
 
 @two_backends
@@ -110,14 +118,14 @@ async def test_never_more_connections_than_the_limit(backend, max_tokens):
 
     # On a slow machine this takes so long that the server would be asked for its load.
     quiet = {"limit": 16, "max_list": 1, "server_metrics": False}
-    async with RawServer(slowly) as server, make(server, backend, **quiet) as client:
+    made = []
+    async with RawServer(slowly) as server, make(server, backend, made=made.append, **quiet) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
-        pools = client._runner._transports[0]._pools
         assert [each.text for each in answers] == [f"<{number}>" for number in range(500)]
         assert most == 16
-        assert [pool.used for pool in pools] == [0] * len(pools)
+        assert set(made[0].in_pools) == {0}
         if max_tokens == 1:
-            assert len(pools) == 2
+            assert len(made[0].in_pools) == 2
             assert server.most_open == server.connections == 16
         else:
             # A streamed choice gives its permit back when it ends, a moment before its connection is free.
@@ -131,17 +139,18 @@ async def test_pools_hold_eight_connections_each():
         await release.wait()
         await answer(heard, reader, writer, server)
 
-    async with RawServer(hold) as server, make(server, "httpx", limit=20, max_list=1) as client:
+    made = []
+    async with RawServer(hold) as server, make(server, "httpx", limit=20, max_list=1, made=made.append) as client:
         calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(20)]
         await server.arrived(20)
-        pools = client._runner._transports[0]._pools
-        assert [pool.used for pool in pools] == [8, 8, 4]
+        (transport,) = made
+        assert transport.in_pools == [8, 8, 4]
         release.set()
         await asyncio.gather(*calls)
-        assert [pool.used for pool in pools] == [0, 0, 0]
+        assert transport.in_pools == [0, 0, 0]
         # The first pools are taken first, which keeps their sockets warm.
         await client.complete("again")
-        assert len(pools) == 3
+        assert len(transport.in_pools) == 3
         assert server.connections == 20
 
 
@@ -151,7 +160,8 @@ async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
         server.closed_by_client.set()
         return True
 
-    async with RawServer(say_nothing) as server, make(server, backend, limit=4, max_list=1) as client:
+    made = []
+    async with RawServer(say_nothing) as server, make(server, backend, limit=4, max_list=1, made=made.append) as client:
         for _ in range(12):
             server.closed_by_client.clear()
             before = len(server.heard)
@@ -163,11 +173,12 @@ async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
             await asyncio.wait_for(server.closed_by_client.wait(), 5)
         while client.statistics().in_flight:
             await asyncio.sleep(0)
-        assert [pool.used for pool in client._runner._transports[0]._pools] == [0]
+        assert made[0].in_pools == [0]
 
 
 async def test_calls_cancelled_while_they_connect_leave_no_place_taken(backend):
-    async with RawServer() as server, make(server, backend, limit=16, max_list=1) as client:
+    made = []
+    async with RawServer() as server, make(server, backend, limit=16, max_list=1, made=made.append) as client:
         for turns in range(40):
             calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(16)]
             for _ in range(turns):
@@ -177,7 +188,7 @@ async def test_calls_cancelled_while_they_connect_leave_no_place_taken(backend):
             await asyncio.gather(*calls, return_exceptions=True)
         answers = await asyncio.gather(*(client.complete(f"{number}") for number in range(32)))
         assert len(answers) == 32
-        assert all(pool.used == 0 for pool in client._runner._transports[0]._pools)
+        assert set(made[0].in_pools) == {0}
 
 
 # Faults -----------------------------------------------------------------------------------------------------------
@@ -413,6 +424,9 @@ async def test_what_we_sent_is_not_shown_where_a_server_only_says_it_back(backen
 class FullPool(httpx.AsyncBaseTransport):
     """Serves some requests; then every place in it is taken by a request that was cancelled."""
 
+    _pool = SimpleNamespace()
+    """As httpx's own has one, for which our sockets are meant."""
+
     def __init__(self, serves):
         self.serves = serves
         self.closed = 0
@@ -427,14 +441,20 @@ class FullPool(httpx.AsyncBaseTransport):
         self.closed += 1
 
 
+def over(monkeypatch, *pools):
+    """A transport whose pools are these, one after the other."""
+    left = iter(pools)
+    monkeypatch.setattr(httpx, "AsyncHTTPTransport", lambda **arguments: next(left))
+    return HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+
+
 async def ask(transport):
     return await transport.send(WireRequest("GET", "/x"), Timeouts())
 
 
-async def test_a_pool_that_lost_its_places_is_replaced_at_once():
-    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+async def test_a_pool_that_lost_its_places_is_replaced_at_once(monkeypatch):
     made = [FullPool(2), FullPool(9)]
-    transport._make_transport = iter(made).__next__
+    transport = over(monkeypatch, *made)
     first = await ask(transport)
     await (await ask(transport)).aclose()
     await (await ask(transport)).aclose()
@@ -443,13 +463,13 @@ async def test_a_pool_that_lost_its_places_is_replaced_at_once():
     assert [chunk async for chunk in first.chunks()] == [b"body"]
     await first.aclose()
     assert [pool.closed for pool in made] == [1, 0]
-    assert len(transport._pools) == 1
+    assert transport.in_pools == [0]
     await transport.aclose()
     assert [pool.closed for pool in made] == [1, 1]
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
-def test_a_pool_is_closed_whole_though_its_closer_is_cancelled(library):
+def test_a_pool_is_closed_whole_though_its_closer_is_cancelled(library, monkeypatch):
     class Slow(FullPool):
         closing = False
 
@@ -460,9 +480,8 @@ def test_a_pool_is_closed_whole_though_its_closer_is_cancelled(library):
             await super().aclose()
 
     async def main():
-        transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
         made = [Slow(1), FullPool(9)]
-        transport._make_transport = iter(made).__next__
+        transport = over(monkeypatch, *made)
         await (await ask(transport)).aclose()
         async with anyio.create_task_group() as group:
             # It finds the pool full, and closes it.
@@ -482,7 +501,7 @@ def test_a_pool_is_closed_whole_though_its_closer_is_cancelled(library):
 
 
 @pytest.mark.parametrize("broken_off", [True, False])
-async def test_a_pool_with_a_response_that_was_not_closed_whole_is_replaced(broken_off):
+async def test_a_pool_with_a_response_that_was_not_closed_whole_is_replaced(broken_off, monkeypatch):
     class Stubborn(httpx.AsyncByteStream):
         async def __aiter__(self):
             yield b"body"
@@ -495,9 +514,8 @@ async def test_a_pool_with_a_response_that_was_not_closed_whole_is_replaced(brok
         async def handle_async_request(self, request):
             return httpx.Response(200, stream=Stubborn())
 
-    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
     made = Pool(1)
-    transport._make_transport = lambda: made
+    transport = over(monkeypatch, made)
     response = await ask(transport)
     try:
         await response.aclose()
@@ -506,19 +524,17 @@ async def test_a_pool_with_a_response_that_was_not_closed_whole_is_replaced(brok
     assert made.closed == broken_off
 
 
-async def test_a_lost_pool_is_closed_with_the_transport():
-    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
+async def test_a_lost_pool_is_closed_with_the_transport(monkeypatch):
     made = [FullPool(1), FullPool(9)]
-    transport._make_transport = iter(made).__next__
+    transport = over(monkeypatch, *made)
     await ask(transport)
     await (await ask(transport)).aclose()
     await transport.aclose()
     assert [pool.closed for pool in made] == [1, 1]
 
 
-async def test_a_fresh_pool_without_a_place_is_an_error_not_a_loop():
-    transport = HttpxTransport("http://server.test", {}, max_response_bytes=1000)
-    transport._make_transport = lambda: FullPool(0)
+async def test_a_fresh_pool_without_a_place_is_an_error_not_a_loop(monkeypatch):
+    transport = over(monkeypatch, FullPool(0))
     with pytest.raises(ConnectFailed, match="pool"):
         await ask(transport)
 
@@ -527,10 +543,11 @@ async def test_a_fresh_pool_without_a_place_is_an_error_not_a_loop():
     ("backend", "max_tokens"), [("httpx", 1), ("httpx", 16), ("httpx2", 16)], ids=["plain", "streamed", "httpx2"]
 )
 def test_the_same_on_trio(backend, max_tokens):
-    texts, closed = [], []
+    texts, closed, made = [], [], []
 
     async def main(url):
-        async with BatchClient(url, model="m", detect=False, limit=16, max_list=4, http_backend=backend) as client:
+        arguments = {"model": "m", "detect": False, "limit": 16, "max_list": 4, "http_backend": backend}
+        async with connected(url, made=made.append, **arguments) as client:
 
             async def call(prompt):
                 texts.append((prompt, (await client.complete(prompt, max_tokens=max_tokens)).text))
@@ -541,9 +558,8 @@ def test_the_same_on_trio(backend, max_tokens):
             with trio.move_on_after(0):
                 await client.complete("given up", max_tokens=max_tokens)
             assert (await client.complete("after")).text == "<after>"
-            pools = client._runner._transports[0]._pools
             # The task of what was given up ends in its own time.
-            while any(pool.used for pool in pools):
+            while any(made[0].in_pools):
                 await trio.lowlevel.checkpoint()
         closed.append(client)
 
@@ -591,7 +607,7 @@ async def test_a_body_that_is_not_read_costs_the_connection():
         await response_.aclose()
         await response_.aclose()
         await asyncio.wait_for(server.closed_by_client.wait(), 5)
-        assert transport._pools[0].used == 0
+        assert sum(transport.in_pools) == 0
         await transport.aclose()
         await transport.aclose()
     assert json.dumps(repr(transport))

@@ -30,13 +30,13 @@ from batchclient.cli._rows import message_of, to_line
 from batchclient.errors import AuthenticationFailed, BadRequest, ConnectFailed, NotFound
 from batchclient.maps import Map
 
-__all__ = ["REFUSALS_TO_GIVE_UP", "Job"]
+__all__ = ["Job"]
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SLOW_S = 2.0
 """A server that takes longer to say which model it has is worth a word."""
 _TICK_S = 0.25
-REFUSALS_TO_GIVE_UP = 256
+_REFUSALS_TO_GIVE_UP = 256
 """After so many rows that were refused alike, and none that succeeded, no later one would do better."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
 """Such errors are alike, whatever their words are. Any other refusal is alike if it says the same."""
@@ -54,8 +54,10 @@ class Job:
         on_asking: called where the server takes its time to say which model it has.
         keep_going: never give up.
         packed: write vectors as base64.
+        refusals: after so many rows that were refused alike, and none that succeeded, it gives up.
 
     Attributes:
+        refusals: the argument.
         written: rows written, those that failed included.
         failures: how many rows failed, by kind of error.
         first_failure: the first one's message.
@@ -77,7 +79,9 @@ class Job:
         on_asking: Callable[[], None] | None = None,
         keep_going: bool = False,
         packed: bool = False,
+        refusals: int = _REFUSALS_TO_GIVE_UP,
     ) -> None:
+        self.refusals = refusals
         self._packed = packed
         self.written = 0
         self.failures: Counter[str] = Counter()
@@ -204,7 +208,7 @@ class Job:
             return False
         self._refused_alike = self._refused_alike + 1 if refusal == self._refusal else 1
         self._refusal = refusal
-        if self._refused_alike < REFUSALS_TO_GIVE_UP:
+        if self._refused_alike < self.refusals:
             return False
         # In input order rows that succeeded may wait to be written.
         self._keep_going = self._client.statistics().succeeded > 0

@@ -76,9 +76,14 @@ class Row(dict[str, Any]):
 
 
 class LineSplitter:
-    """Cuts chunks of bytes into numbered lines."""
+    """Cuts chunks of bytes into numbered lines.
 
-    def __init__(self) -> None:
+    Args:
+        longest_bytes: what a line may have; a longer one is none.
+    """
+
+    def __init__(self, longest_bytes: int = _LONGEST_LINE_BYTES) -> None:
+        self._longest_bytes = longest_bytes
         self._rest = b""
         self._number = 0
         self._skipping = False
@@ -93,7 +98,7 @@ class LineSplitter:
             yield self._line(self._rest + line)
             self._rest = b""
         self._rest += rest
-        if len(self._rest) > _LONGEST_LINE_BYTES:
+        if len(self._rest) > self._longest_bytes:
             self._rest, self._skipping = b"", True
 
     def end(self) -> Iterator[tuple[int, bytes | None]]:

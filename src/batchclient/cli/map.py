@@ -19,7 +19,7 @@ import typer
 
 from batchclient._connections import shown
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
-from batchclient.cli._job import REFUSALS_TO_GIVE_UP, Job
+from batchclient.cli._job import Job
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._refusal import (
     Refusal,
@@ -300,7 +300,7 @@ def _report(job: Job, options: MapOptions, left: int) -> int:
         typer.echo(f"Error: {job.fault}", err=True)
     if left:
         typer.echo(
-            f"Error: stopped: no row succeeded, and {REFUSALS_TO_GIVE_UP} failed alike with {job.stopped_by}; rows left out: "
+            f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
             f"{left:,} (--keep-going tries them all)",
             err=True,
         )

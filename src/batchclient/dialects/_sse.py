@@ -11,14 +11,19 @@ __all__ = ["EventStream"]
 
 
 class EventStream:
-    """An incremental parser."""
+    """An incremental parser.
 
-    __slots__ = ("_data", "_rest", "_skip_lf")
+    Attributes:
+        rest: the pieces of a line that has not ended.
+        data: the lines of an event that has not ended.
+    """
+
+    __slots__ = ("_skip_lf", "data", "rest")
 
     def __init__(self) -> None:
         # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its square.
-        self._rest: list[bytes] = []
-        self._data: list[bytes] = []
+        self.rest: list[bytes] = []
+        self.data: list[bytes] = []
         self._skip_lf = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -31,7 +36,7 @@ class EventStream:
             self._skip_lf = chunk.endswith(b"\r")
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = chunk.split(b"\n")
-        rest = self._rest
+        rest = self.rest
         if rest:
             if len(lines) == 1:
                 rest.append(chunk)
@@ -39,9 +44,9 @@ class EventStream:
             rest.append(lines[0])
             lines[0] = b"".join(rest)
         last = lines.pop()
-        self._rest = [last] if last else []
+        self.rest = [last] if last else []
         payloads: list[bytes] = []
-        data = self._data
+        data = self.data
         for line in lines:
             if not line:
                 if data:

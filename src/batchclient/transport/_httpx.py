@@ -88,6 +88,7 @@ class HttpxTransport:
         client: the user's own client, of httpx or of httpx2; never sharded, never closed.
         backend: ``"httpx"``, or ``"httpx2"`` or ``"aiohttp"`` (the extras of those names).
         trust_env: whether proxies and certificates may come from the environment.
+        race_s: within this time of being used again, seconds, a break is that of a socket that was closed while it was idle.
 
     Raises:
         ConfigError: the environment names a proxy that cannot be used.
@@ -102,7 +103,9 @@ class HttpxTransport:
         client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
         backend: str = "httpx",
         trust_env: bool = False,
+        race_s: float = _RACE_S,
     ) -> None:
+        self._race_s = race_s
         self._base_url, question, query = base_url.partition("?")
         self._query = question + query
         self._address = f" to {self._base_url}"
@@ -127,6 +130,11 @@ class HttpxTransport:
 
     def __repr__(self) -> str:
         return f"<HttpxTransport to {self._base_url}>"
+
+    @property
+    def in_pools(self) -> list[int]:
+        """How many requests are in each pool: first the pools that take more, as they are tried, then those that end."""
+        return [pool.used for pool in self._pools + self._retired]
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
         """Send a request; return once the headers of the response are there."""
@@ -193,7 +201,7 @@ class HttpxTransport:
                 pool.fresh = False
                 if pool.retired:
                     await self._retire(pool)
-                if not again and not under_way.fresh and under_way.age_s < _RACE_S and _is_break(error):
+                if not again and not under_way.fresh and under_way.age_s < self._race_s and _is_break(error):
                     # The others of this pool may have been closed as well. A new pool has fresh sockets only.
                     again = True
                     pool = self._new_pool()

@@ -1,0 +1,86 @@
+"""The seams of the shell: what the client builds by a class's name in its own module, a test may have it build otherwise.
+
+Two kinds: other connections (``connected``), and a class's own arguments, such as its times (``with_runners``, ``bridged``).
+"""
+
+import weakref
+from functools import partial
+from unittest import mock
+
+from batchclient import BatchClient, SyncBatchClient
+from batchclient import client as client_module
+from batchclient import sync as sync_module
+from batchclient._bridge import Bridge
+from batchclient._connections import Connections
+from batchclient._core.scheduler import Scheduler
+from batchclient._runner import Runner
+
+__all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_runners"]
+
+_bridges = weakref.WeakKeyDictionary()
+
+
+def connected(
+    base_url="http://scripted/v1", *, calls=None, metrics=None, detection=None, made=lambda transport: None, **arguments
+):
+    """A ``BatchClient`` whose transports are what these functions of a base URL return; ``None``: its own.
+
+    Unlike a user's ``transport=``, this also says over what a server is asked for its load and for what it is.
+    ``made`` is told of each transport for calls.
+    """
+
+    class Scripted(Connections):
+        def for_calls(self, base_url):
+            transport = super().for_calls(base_url) if calls is None else calls(base_url)
+            made(transport)
+            return transport
+
+        def for_metrics(self, base_url):
+            return super().for_metrics(base_url) if metrics is None else metrics(base_url)
+
+        def for_detection(self, base_url):
+            return super().for_detection(base_url) if detection is None else detection(base_url)
+
+    with mock.patch.object(client_module, "Connections", Scripted):
+        return BatchClient(base_url, **arguments)
+
+
+def with_runners(monkeypatch, **arguments):
+    """Have every client that starts in this test make its runner with these arguments, such as ``body_timeouts``."""
+    monkeypatch.setattr(client_module, "Runner", partial(Runner, **arguments))
+
+
+def bridged(*args, bridge=None, **arguments):
+    """A ``SyncBatchClient`` whose bridge is known (``bridge_of``); ``bridge``: that one's arguments, such as ``gather_s``."""
+    made = []
+
+    def make(on_end):
+        made.append(Bridge(on_end, **(bridge or {})))
+        return made[0]
+
+    with mock.patch.object(sync_module, "Bridge", make):
+        client = SyncBatchClient(*args, **arguments)
+    # Whoever drops the client drops its bridge.
+    _bridges[client] = weakref.ref(made[0])
+    return client
+
+
+def bridge_of(client):
+    """The bridge of a client that ``bridged`` made."""
+    return _bridges[client]()
+
+
+def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda commands: None):
+    """Look on at every client of this test: at each event after its core was told of it, and at each round of commands before it is done."""
+
+    class Watched(Scheduler):
+        def handle(self, event, now):
+            super().handle(event, now)
+            told(event)
+
+        def commands(self):
+            commands = super().commands()
+            commanded(commands)
+            return commands
+
+    monkeypatch.setattr(client_module, "Scheduler", Watched)

@@ -1,0 +1,160 @@
+"""Tests go through contracts: none of them reads or writes an attribute with a leading underscore of what is not its own.
+
+What is private may change with every refactoring, and a test that looks at it pins how the code is made instead of what it does. A test has
+public methods, ``statistics()``, what the server saw, what the system knows of threads, tasks and sockets, and the seams of ``tests/seams.py``.
+
+Its own are ``self``, ``cls`` and ``super()`` of the tests' classes, and modules. Names in ``getattr``, ``setattr`` and ``monkeypatch.setattr`` count,
+and so does Python within a string.
+"""
+
+import ast
+import re
+from pathlib import Path
+from textwrap import dedent
+
+ROOT = Path(__file__).parent
+OTHERS = {
+    "drop_in/test_behaviour.py": {"_request_id"},
+    "drop_in/test_same_answers.py": {"_request_id"},
+    "drop_in/test_sharing.py": {"_auth_headers"},
+    "integrations/openai/test_openai.py": {"_calculate_retry_timeout", "_request_id"},
+    "integrations/test_instructor.py": {"_raw_response"},
+    "integrations/test_langchain.py": {"_calculate_retry_timeout"},
+    "testing/test_clock.py": {"_selector"},
+}
+"""Attributes of other libraries' objects, which have no other name for it."""
+EXCEPTIONS = {
+    "playbook/test_cancel.py": {"_buckets"},
+    "playbook/test_deadlines.py": {"_deadlines"},
+    "playbook/test_full_queue.py": {"_outside"},
+    "playbook/test_prefixes.py": {"_times"},
+    "playbook/test_retry_budget.py": {"_endpoints", "_recovery"},
+    "playbook/test_tenants.py": {"_accounts"},
+    "property/test_scheduler_machine.py": {
+        "_by_id",
+        "_endpoints",
+        "_fresh_calls",
+        "_held",
+        "_lanes",
+        "_queue",
+        "_trial",
+    },
+    "shell/test_kept_clients.py": {"_nursery", "_trio_nursery"},
+    "simulation/ends.py": {"_runner", "_scheduled", "_transports"},
+    "simulation/run.py": {
+        "_by_id",
+        "_closed",
+        "_endpoints",
+        "_leaving",
+        "_make_core",
+        "_make_transport",
+        "_pinned",
+        "_runner",
+        "_start",
+        "_transports",
+    },
+    "simulation/watch.py": {"_by_id", "_draining", "_endpoints", "_now", "_outside", "_parked", "_queue", "_recovery"},
+    "simulator/measure.py": {"_child"},
+    "simulator/test_faults.py": {"_outstanding"},
+    "unit/test_calls.py": {"_of_lanes"},
+    "unit/test_families.py": {"_arrivals", "_fresh", "_seen", "_tree"},
+    "unit/test_gpu_suite.py": {"_command", "_samples"},
+    "unit/test_granting.py": {"_times"},
+    "unit/test_leads.py": {"_ahead", "_led"},
+    "unit/test_lengths.py": {"_ratios", "_sums"},
+    "unit/test_make_limit.py": {"_make_limit"},
+    "unit/test_model_lengths.py": {"_learnt"},
+    "unit/test_queue.py": {"_buckets"},
+    "unit/test_seen.py": {"_repeats", "_slots"},
+    "unit/test_vllm.py": {"_known", "_shapes"},
+    "unit/test_warmth.py": {"_queue"},
+}
+"""By file, what is still looked at. This list may only become shorter."""
+
+_IMPORTS = re.compile(r"^\s*(from|import) .*$", re.MULTILINE)
+_PERHAPS = re.compile(r"(?<!\bself)\._[A-Za-z]|[\"']_[A-Za-z]")
+"""What is private looks like this, and so does some of what is not. Most files have none of it, and need no syntax tree."""
+_BY_NAME = {"delattr", "getattr", "hasattr", "setattr"}
+
+
+def is_private(name):
+    return name.startswith("_") and not name.endswith("__")
+
+
+def private_names(tree):
+    """The private attributes that a module of the tests looks at."""
+    modules = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    own = {"self", "cls"} | modules
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name)) if name in own:
+                continue
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super"))):
+                continue
+            case ast.Attribute(attr=name) if is_private(name):
+                yield name
+            case ast.Call(func=ast.Attribute(attr=function) | ast.Name(id=function)) if function in _BY_NAME:
+                yield from (name for name in map(last_name, node.args) if is_private(name))
+            case ast.Constant(value=str(text)) if "import " in text and "\n" in text:
+                yield from private_names(parsed(text))
+
+
+def parsed(text):
+    """Code within a string; of another text, nothing."""
+    try:
+        return ast.parse(dedent(text))
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def last_name(argument):
+    """The attribute that a string names, as ``"package.module.attribute"`` or by itself."""
+    is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    return argument.value.rpartition(".")[2] if is_text else ""
+
+
+def test_no_test_looks_at_what_is_private():
+    found = {}
+    for path in sorted(set(ROOT.rglob("*.py")) - {Path(__file__)}):
+        text = path.read_text("utf-8")
+        names = set(private_names(ast.parse(text))) if _PERHAPS.search(_IMPORTS.sub("", text)) else set()
+        if names:
+            found[path.relative_to(ROOT).as_posix()] = names
+    allowed = {file: OTHERS.get(file, set()) | EXCEPTIONS.get(file, set()) for file in OTHERS | EXCEPTIONS}
+    for file in found | allowed:
+        more = found.get(file, set()) - allowed.get(file, set())
+        less = allowed.get(file, set()) - found.get(file, set())
+        assert not more, f"{file} looks at what is private: {sorted(more)}"
+        assert not less, f"{file} does so no more; take it out of the list: {sorted(less)}"
+
+
+def test_each_way_of_looking_is_seen():
+    ways = """
+import batchclient._feedback
+client._runner
+client._runner._tasks = {}
+setattr(client, "_settings", None)
+monkeypatch.setattr("batchclient._bridge._GATHER_S", 1)
+in_python('''
+    import os
+    client._nursery
+    os._exit(0)
+''')
+self._own
+super()._own
+batchclient._feedback
+client.__class__
+"""
+    assert sorted(private_names(ast.parse(ways))) == [
+        "_GATHER_S",
+        "_nursery",
+        "_runner",
+        "_runner",
+        "_settings",
+        "_tasks",
+    ]
