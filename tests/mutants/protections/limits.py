@@ -124,7 +124,7 @@ LIMITS = (
         "Search._look",
         "used or steady",
         "True",
-        "tests/unit/limits/test_search.py::test_a_trial_ends_where_the_limit_is_not_used",
+        "tests/unit/limits/test_search.py::test_a_trial_says_nothing_where_the_limit_is_not_used",
     ),
     Protection(
         "a start that was given is not doubled",
