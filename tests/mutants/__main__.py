@@ -3,7 +3,8 @@
 python -m tests.mutants                                # all of them
 python -m tests.mutants --only "a limit"               # those whose names match
 
-An error: a mutant that no test notices, a test that does not pass on the code as it is, a text that is not in its file once.
+An error: a mutant that no test notices, a test that does not pass on the code as it is, or a
+protection that its function does not have once.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from tests.mutants.protections import PROTECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 120.0
+"""Seconds for one test."""
 TESTS_FAILED = 1
 """pytest's exit status; 2 and more mean that the tests did not run."""
 
@@ -62,17 +64,19 @@ def copy_tree(copy):
 def try_without(protection, copies):
     """Run a protection's test without it; return whether the test fails."""
     copy = copies.get()
-    file = copy / protection.file
-    source = file.read_text()
+    file, source = None, ""
     try:
-        mutant = protection.apply(source)
-        compile(mutant, protection.file, "exec")
+        file = protection.path(copy)
+        source = file.read_text()
+        mutant = protection.take_out(source)
+        compile(mutant, file, "exec")
         file.write_text(mutant)
         code, output, took_s = run_tests(copy, {protection.test})
     except (ValueError, SyntaxError) as error:
         code, output, took_s = None, str(error), 0.0
     finally:
-        file.write_text(source)
+        if file is not None:
+            file.write_text(source)
         copies.put(copy)
     noticed = code == TESTS_FAILED
     verdict = "noticed by" if noticed else "SURVIVED" if code == 0 else "NOT TRIED:"
@@ -86,16 +90,20 @@ def try_without(protection, copies):
 
 
 def run_tests(copy, tests):
-    """Return (exit status, output, seconds). Nothing compiled is kept: a mutant may be as old and as long as what it replaces."""
+    """Return (exit status, output, seconds).
+
+    Nothing compiled is kept: a mutant may be as old and as long as the module it replaces.
+    """
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *sorted(tests)]
+    longest_s = LONGEST_S * len(tests)
     began = time.perf_counter()
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=longest_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return None, f"the test ran for {LONGEST_S:g} s", LONGEST_S
+        return None, f"ran for {longest_s:g} s", longest_s
     return done.returncode, done.stdout + done.stderr, time.perf_counter() - began
 
 

@@ -340,10 +340,11 @@ def test_a_trial_is_void_and_the_limit_back(what):
     assert loop.limit.limit == 256
 
 
-def test_a_trial_ends_where_the_limit_is_not_used():
+def test_a_trial_says_nothing_where_the_limit_is_not_used():
     loop = trying()
     loop.at_most = 20
-    assert loop.run(loop.now + 30.0) == 256
+    loop.run(loop.now + 30.0)
+    assert [change[1:] for change in loop.changes[1:]] == [(256, "the trial of 72 says nothing")]
 
 
 def test_a_trial_says_nothing_where_calls_have_become_others():
