@@ -27,6 +27,7 @@ class SchedulerSettings:
         watches_first_tokens: whether an objective needs the times of first tokens, which plain lists do not tell.
         plain_lists_up_to_tokens: where lists cannot be streamed, calls expected to generate more than this go singly; four times as much if
             their answers were seen to end together, at ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
+        heeds_time: whether a limit rests on how long answers take.
         requests_per_minute: per endpoint; ``None``: any number.
         tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
@@ -52,6 +53,7 @@ class SchedulerSettings:
     singles_above_tokens: int = 256
     plain_lists_up_to_tokens: int = 32
     watches_first_tokens: bool = False
+    heeds_time: bool = False
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     length_reach: int | None = None
