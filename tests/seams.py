@@ -15,7 +15,7 @@ from batchclient._connections import Connections
 from batchclient._core.scheduler import Scheduler
 from batchclient._runner import Runner
 
-__all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_runners"]
+__all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_cores", "with_runners"]
 
 _bridges = weakref.WeakKeyDictionary()
 
@@ -48,6 +48,11 @@ def connected(
 def with_runners(monkeypatch, **arguments):
     """Have every client that starts in this test make its runner with these arguments, such as ``body_timeouts``."""
     monkeypatch.setattr(client_module, "Runner", partial(Runner, **arguments))
+
+
+def with_cores(monkeypatch, **arguments):
+    """Have every client that starts in this test make its core with these arguments, such as ``load_times``."""
+    monkeypatch.setattr(client_module, "Scheduler", partial(Scheduler, **arguments))
 
 
 def bridged(*args, bridge=None, **arguments):
@@ -83,4 +88,7 @@ def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda comman
             commanded(commands)
             return commands
 
-    monkeypatch.setattr(client_module, "Scheduler", Watched)
+    # With the arguments that ``with_cores`` said before.
+    monkeypatch.setattr(
+        client_module, "Scheduler", partial(Watched, **getattr(client_module.Scheduler, "keywords", {}))
+    )

@@ -6,6 +6,8 @@ import ast
 import asyncio
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,12 @@ def test_the_error_tree_is_the_one_in_the_code() -> None:
 
     page = (ROOT / "docs/reference/errors.md").read_text()
     assert all(f"{each}" in page for each in errors.__all__)
+
+
+def test_the_table_of_failures_is_the_one_in_the_code() -> None:
+    script = Path(__file__).resolve().parents[1] / "scripts" / "recovery_table.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_readme_shows_what_was_measured() -> None:

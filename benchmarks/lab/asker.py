@@ -29,12 +29,16 @@ from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
     Answered,
+    Ask,
+    Asked,
+    AskOutcome,
     Batch,
     Begun,
     Failed,
     Failure,
     FailureKind,
     LoadReported,
+    Page,
     Reject,
     Request,
     Resolve,
@@ -70,13 +74,13 @@ class Setup:
         settings: the core's.
         make_limit: makes a new limit.
         choice: which dialect is spoken; ``None``: which server it is is not asked.
-        asks_for_load: whether the server's page is asked for.
+        pages: what the server may be asked beside the calls.
     """
 
     settings: SchedulerSettings
     make_limit: Callable[[], Limit]
     choice: DialectChoice | None = None
-    asks_for_load: bool = True
+    pages: frozenset[Page] = frozenset({Page.LOAD})
 
 
 def client_setup(arguments: Mapping[str, Any]) -> Setup:
@@ -89,8 +93,9 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     return Setup(
         settings.scheduler(choice.at_first),
         lambda: make_limit(settings, turn=Turn(), engine=choice.engine),
-        choice if connections.detects else None,
-        connections.asks_for_load,
+        choice if Page.SERVER in connections.pages else None,
+        # When it is known which server it is, is drawn.
+        frozenset({Page.LOAD} & connections.pages.keys()),
     )
 
 
@@ -115,7 +120,7 @@ class Client:
         self._run = run
         self._setup = setup
         limit = setup.make_limit()
-        self.core = Scheduler(setup.settings, [limit])
+        self.core = Scheduler(setup.settings, [limit], pages=setup.pages)
         self.trace = Trace(scenario.duration_s)
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
@@ -125,9 +130,6 @@ class Client:
         self._closed: set[int] = set()
         self._rng = random.Random(f"{seed}/retry")
         self._known_at = math.inf
-        page = scenario.page if setup.asks_for_load else None
-        self._page_every_s = page.every_s if page is not None else math.inf
-        self._page_at = now + page.first_s if page is not None else math.inf
         self.workloads: list[Running] = []
         for place, workload in enumerate(filter(None, (scenario.workload, scenario.urgent))):
             rng = random.Random(f"{seed}/urgent" if place else f"{seed}/calls")
@@ -141,11 +143,6 @@ class Client:
         if self._known_at <= now:
             self._known_at = math.inf
             self._hear_of_server(now)
-        if self._page_at <= now:
-            self._page_at += self._page_every_s
-            load = self._run.server.load()
-            if load is not None and core.asks_for_load(0):
-                core.handle(LoadReported(0, load), now)
         for workload in self.workloads:
             if workload.next_at <= now:
                 workload.woke(now)
@@ -157,7 +154,7 @@ class Client:
         """Do what the scheduler says, until it says no more."""
         self._obey(now)
         self._core_at = core_at = self.core.next_deadline()
-        next_at = min(self._page_at, self._known_at) if core_at is None else min(core_at, self._page_at, self._known_at)
+        next_at = self._known_at if core_at is None else min(core_at, self._known_at)
         for workload in self.workloads:
             if workload.next_at < next_at:
                 next_at = workload.next_at
@@ -206,6 +203,8 @@ class Client:
                         self._resolve(request, completion.usage.completion_tokens, now)
                 elif kind is SendBatch:
                     self._send(command.batch, now)
+                elif kind is Ask:
+                    self._read_page(now)
                 elif kind is Adjusted:
                     adjustment = command.adjustment
                     if adjustment.setting == "limit":
@@ -229,6 +228,13 @@ class Client:
     @property
     def _in_flight(self) -> int:
         return self.core.statistics().in_flight
+
+    def _read_page(self, now: float) -> None:
+        load = self._run.server.load() if self._run.scenario.has_page else None
+        if load is not None:
+            self.core.handle(LoadReported(0, load), now)
+        outcome = AskOutcome.NOTHING if load is None else AskOutcome.ANSWERED
+        self.core.handle(Asked(0, Page.LOAD, outcome), now)
 
     # Calls ---------------------------------------------------------------------------------------------------------
 

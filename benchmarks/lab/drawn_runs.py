@@ -130,7 +130,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def run_fixed(drawn: Draw, limit: int) -> FixedRun:
     """A fixed limit on a draw."""
-    scenario = replace(drawn.scenario, page=None)
+    scenario = replace(drawn.scenario, has_page=False)
     traces = Run(scenario, limit_setup(scenario, LimitControl(FixedLimit(limit))), drawn.seed).run()
     end = scenario.duration_s
     latency_s = _latency_s(drawn, traces[0])
@@ -172,7 +172,7 @@ def run_arm(drawn: Draw, arm: str, arguments: Mapping[str, Any]) -> ArmRun:
 def grid(drawn: Draw) -> list[FixedRun]:
     """The fixed limits of a draw, from the cache if it knows them."""
     # With the draw's own numbers in its name: who draws otherwise and forgets ``VERSION`` gets no other draw's grid.
-    drawn_as = zlib.crc32(repr(replace(drawn, scenario=replace(drawn.scenario, page=None))).encode())
+    drawn_as = zlib.crc32(repr(replace(drawn, scenario=replace(drawn.scenario, has_page=False))).encode())
     kept = _CACHE / f"v{VERSION}" / f"{drawn.family}-{drawn.seed}-{drawn_as:08x}.json"
     if kept.exists():
         return [FixedRun(**run) for run in json.loads(kept.read_text())]

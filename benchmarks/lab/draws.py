@@ -22,10 +22,9 @@ from typing import Any
 
 from benchmarks.lab.capacity import Capacity
 from benchmarks.lab.prefix_cache import BLOCK_TOKENS
-from benchmarks.lab.profiles import Cache, Change, Known, Page, RateLimit, Scenario
+from benchmarks.lab.profiles import Cache, Change, Known, RateLimit, Scenario
 from benchmarks.lab.workloads import Callers, Calls, Closed, Conversations, Every, Lengths, Once, Workload
 
-from batchclient._feedback import PollTimes
 from batchclient.dialects._fingerprints import ServerFacts
 from batchclient.simulator.profiles import Profile
 
@@ -55,7 +54,6 @@ _TIMED = ("changes", "neighbour", "siblings")
 _ROOM_CALLS = 8
 _SPREAD = 4
 """How many times as long as the mean a prompt or an answer may be: a server that has room for 8 calls has room for any one."""
-_PAGE = Page(PollTimes().first_after_s, PollTimes().interval_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +86,11 @@ class Draw:
     @property
     def has_page(self) -> bool:
         """Whether the server has a metrics page."""
-        return self.scenario.page is not None
+        return self.scenario.has_page
 
     def with_page(self, page: bool) -> Draw:  # noqa: FBT001
         """The same server with or without its page."""
-        return replace(self, scenario=replace(self.scenario, page=_PAGE if page else None))
+        return replace(self, scenario=replace(self.scenario, has_page=page))
 
 
 def draw(family: str, seed: int) -> Draw:
@@ -111,7 +109,7 @@ def draw(family: str, seed: int) -> Draw:
         scenario,
         name=f"{family}/{seed}",
         known=scenario.known if seed % 2 else None,
-        page=scenario.page if seed // 2 % 2 else None,
+        has_page=scenario.has_page and seed // 2 % 2 == 1,
         gateway_s=scenario.gateway_s if seed // 4 % 2 else None,
     )
     return replace(made, family=family, seed=seed, scenario=scenario)
@@ -185,7 +183,7 @@ def _draw(
 ) -> Draw:
     unsteadiness = rng.choice((0.0, 0.0, 0.05, 0.15))
     known = Known(rng.uniform(0.1, 0.3), facts)
-    scenario = Scenario("", server, workload, duration_s, unsteadiness=unsteadiness, page=_PAGE, known=known, **more)
+    scenario = Scenario("", server, workload, duration_s, unsteadiness=unsteadiness, known=known, **more)
     return Draw("", 0, scenario, capacity, judged_from_s, slots, most_fixed)
 
 

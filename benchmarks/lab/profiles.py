@@ -53,19 +53,6 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """When a client asks for a server's metrics page.
-
-    Args:
-        first_s: how long after it began.
-        every_s: how often from then on.
-    """
-
-    first_s: float = 1.0
-    every_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class RateLimit:
     """429 for calls above so many in a window of time, with the seconds until the next one as ``Retry-After``."""
 
@@ -102,7 +89,7 @@ class Scenario:
         cache: the server's prefix cache, if it has one.
         unsteadiness: how unsteady the machine under it is: the standard deviation of the logarithm of its speed, which wanders
             within about a second. 0.2 was seen between waves of equal calls on a real vLLM on two shared cores.
-        page: when its metrics page is asked for; ``None``: it has none.
+        has_page: whether it has a metrics page.
         known: when it says which server it is; ``None``: it never does.
         rate: calls it takes in a window of time, at most.
         gateway_s: how long a gateway before it waits for a byte; ``None``: there is no gateway.
@@ -121,7 +108,7 @@ class Scenario:
     padding: bool = False
     cache: Cache | None = None
     unsteadiness: float = 0.0
-    page: Page | None = Page()
+    has_page: bool = True
     known: Known | None = None
     rate: RateLimit | None = None
     gateway_s: float | None = None

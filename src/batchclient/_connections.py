@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from batchclient._callbacks import call_back
-from batchclient._feedback import LARGEST_PAGE_BYTES
+from batchclient._core.messages import Page
+from batchclient._pages import LARGEST_PAGE_BYTES
 from batchclient.errors import ConfigError
 from batchclient.transport import Transport, root_of
 
@@ -55,8 +56,12 @@ class Connections:
         self._http_client = http_client
         self._own_transport = _check_transport(transport, http_client)
         given = "transport" if transport is not None else "http_client" if http_client is not None else None
-        self.asks_for_load = _may_ask_for_load(settings, given, dialect)
-        self.detects = _may_detect(settings, given, dialect)
+        self.pages: dict[Page, Callable[[str], Transport]] = {}
+        """What servers may be asked beside the calls, and what makes the transport to a base URL for it."""
+        if _may_ask_for_load(settings, given, dialect):
+            self.pages[Page.LOAD] = self.for_metrics
+        if _may_detect(settings, given, dialect):
+            self.pages[Page.SERVER] = self.for_detection
         if transport is None:
             _check_http_library(http_client, settings.http_backend)
         self._heeds_proxies = settings.trust_env and given is None

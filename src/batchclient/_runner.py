@@ -1,9 +1,9 @@
 """The shell: the only place where the core meets a clock, tasks and a timer.
 
 Rules:
-- Every step is: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
-- A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel
-  together.
+- There is one step, for every event: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
+- A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel together: what is due
+  now comes in the loop's next turn.
 - Every ``SendBatch`` is one task (``_tasks``), an attempt (``_attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
 - Every task of the runner ends before ``aclose`` does, a map's reader too.
 - The runner belongs to one event loop. Its client replaces it when the loop is gone.
@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,24 +23,25 @@ import anyio.lowlevel
 from batchclient._announcer import Announcer
 from batchclient._attempts import CANCELLED, Attempts
 from batchclient._backend import Backend, Cancellable
-from batchclient._core.health import HealthState
-from batchclient._core.limits import Limit, ServerLoad
+from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
     Adjustment,
+    Ask,
     Batch,
     Cancelled,
     CloseRequested,
     Command,
     Drained,
     DrainRequested,
+    DropAsk,
     EndpointAdded,
     EndpointGone,
     EndpointRemoved,
     Event,
     HealthChanged,
-    LoadReported,
+    Page,
     Reject,
     Request,
     RequestState,
@@ -54,9 +55,7 @@ from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._dialect_choice import DialectChoice
 from batchclient._exchange import BodyTimeouts, Exchanges
-from batchclient._feedback import Feedback, PollTimes
 from batchclient._servers import Servers
-from batchclient._stall import StallWatch
 from batchclient._tasks import Tasks
 from batchclient.dialects import ENGINES
 from batchclient.errors import BatchClientError
@@ -64,7 +63,7 @@ from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport
 
 if TYPE_CHECKING:
-    from batchclient._detect import Detection
+    from batchclient._questions import Questions
     from batchclient._server_model import ModelQuestion
     from batchclient.dialects import OwnFields
     from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
@@ -73,7 +72,7 @@ __all__ = ["Runner"]
 
 _log = logging.getLogger("batchclient")
 _BODY_TIMEOUTS = BodyTimeouts()
-_POLL_TIMES = PollTimes()
+_PAGE_TIMEOUT_S = 2.0
 
 
 class Runner:
@@ -88,14 +87,13 @@ class Runner:
         timeouts: of each request.
         on_failure: told of each failed batch and its error, for what the client learns from it.
         on_adjustment: told of each change of a limit or list cap; the user's.
-        metrics_transports: one per endpoint, to the servers' roots, to ask for their load; none: they are not asked.
+        pages: for each page that the core may ask for, one transport per endpoint.
         model: the model that the calls are for, if all are for one.
-        detection_transports: one per endpoint, to its base URL, to find out which server it is; none: nobody asks.
         on_server: told of each server that was found out, for what the client learns from it.
         on_model: told of the model's name, where it was asked for.
         on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
         body_timeouts: of what still comes once a reply is known.
-        poll_times: when servers are asked for their load.
+        page_timeout_s: how long a page that a server is asked for beside the calls may take, seconds.
     """
 
     def __init__(
@@ -108,15 +106,14 @@ class Runner:
         timeouts: Timeouts,
         on_failure: Callable[[Batch, BatchClientError], None],
         on_adjustment: Callable[[Adjustment], object] | None = None,
-        metrics_transports: Sequence[Transport] = (),
-        model: str | None = None,
         *,
-        detection_transports: Sequence[Transport] = (),
+        pages: Mapping[Page, Sequence[Transport]],
+        model: str | None = None,
         on_server: Callable[[int, ServerFacts, float], None] | None = None,
         on_model: Callable[[str], None] | None = None,
         on_own_fields: Callable[[OwnFields | None], None] | None = None,
         body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
-        poll_times: PollTimes = _POLL_TIMES,
+        page_timeout_s: float = _PAGE_TIMEOUT_S,
     ) -> None:
         self.backend = backend
         self.core = core
@@ -132,7 +129,7 @@ class Runner:
         exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts)
         self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
         self._announcer = Announcer(on_adjustment)
-        self._flush_due = False
+        self._due_now = False
         self._timer: Cancellable | None = None
         self._timer_at = 0.0
         self._readers: dict[int, Callable[[], None]] = {}
@@ -142,30 +139,15 @@ class Runner:
         self._drained = anyio.Event()
         self.over = False
         """Whether nothing is left of it."""
-        self.watches_stalls = False
-        """Whether a limit rests on how long answers take."""
-        self._stalls = StallWatch(backend, self._on_stall)
-        self._feedback: Feedback | None = None
-        if metrics_transports:
-            self._feedback = Feedback(
-                backend, metrics_transports, self.start_reader, core.asks_for_load, self._report_load, model, poll_times
-            )
         # Imported when the client was made: with batchclient itself they would take a tenth of its time.
-        from batchclient._detect import Detection
+        from batchclient._questions import Questions
         from batchclient._server_model import ModelQuestion
 
         self._on_server = on_server
         self._on_model = on_model
-        self._detection: Detection | None = None
-        if detection_transports:
-            self._detection = Detection(
-                backend,
-                detection_transports,
-                self.start_reader,
-                lambda: not core.idle,
-                lambda: core.awaits_first_answer,
-                self._report_server,
-            )
+        self._questions: Questions = Questions(
+            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s
+        )
         self.model_question: ModelQuestion = ModelQuestion(
             backend,
             lambda: list(self._transports.items()),
@@ -183,14 +165,7 @@ class Runner:
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
-        self.core.handle(Submitted(request, may_wait), self._now())
-        commands = self.core.commands()
-        if commands:
-            self._execute(commands)
-        if not self._flush_due:
-            self._flush_due = True
-            self.backend.note_work()
-            self.backend.call_soon(self._flush)
+        self._step(Submitted(request, may_wait), self._now())
 
     def leave(self, request: Request) -> None:
         """Its caller waits no more. Nothing happens to one that was never submitted."""
@@ -205,14 +180,10 @@ class Runner:
             return
         self._step(event, self._now())
 
-    def _on_stall(self) -> None:
-        _log.debug("the event loop stood still: what was under way is not measured")
+    def _hear(self, event: Event) -> None:
+        """A question has an answer, or none."""
         if not self.ended:
-            self.tell(Woke(stalled=True))
-
-    def _report_load(self, endpoint: int, load: ServerLoad) -> None:
-        if not self.ended:
-            self.tell(LoadReported(endpoint, load))
+            self.tell(event)
 
     def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
         """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
@@ -227,26 +198,15 @@ class Runner:
         """The server was asked for its model."""
         if self._on_model is not None:
             self._on_model(name)
-        if self._detection is not None:
-            self._detection.adopt(endpoint, fingerprint)
+        self._questions.adopt(endpoint, fingerprint)
 
-    def add_endpoint(
-        self,
-        transport: Transport,
-        metrics: Transport | None,
-        limit: Limit,
-        name: str,
-        detection: Transport | None = None,
-    ) -> int:
+    def add_endpoint(self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str) -> int:
         """Serve another endpoint; return its id."""
         number = self._endpoints_made
         self._endpoints_made += 1
         self._transports[number] = transport
         self._servers.add(number)
-        if self._feedback is not None and metrics is not None:
-            self._feedback.add(number, metrics)
-        if self._detection is not None and detection is not None:
-            self._detection.add(number, detection)
+        self._questions.add(number, pages)
         self.tell(EndpointAdded(number, limit, name))
         return number
 
@@ -272,10 +232,7 @@ class Runner:
             with anyio.CancelScope(shield=True):
                 async with AsyncExitStack() as closing:
                     closing.push_async_callback(transport.aclose)
-                    if self._feedback is not None:
-                        closing.push_async_callback(self._feedback.remove, number)
-                    if self._detection is not None:
-                        closing.push_async_callback(self._detection.remove, number)
+                    closing.push_async_callback(self._questions.remove, number)
 
     async def drain(self) -> None:
         """Take no more calls, wait for all to end, then stop."""
@@ -295,7 +252,6 @@ class Runner:
         if not self.ended:
             self.ended = True
             self.tell(CloseRequested())
-            self._watch_no_more()
             for number, on_stop in list(self._readers.items()):
                 self._stop_reader(number)
                 on_stop()
@@ -316,11 +272,9 @@ class Runner:
         async with AsyncExitStack() as closing:
             # A task that was cancelled before its first step is over in the next turn.
             closing.push_async_callback(anyio.lowlevel.checkpoint)
-            holders: list[Transport | Feedback | Detection | None]
-            holders = [*self._transports.values(), self._feedback, self._detection]
+            holders: list[Transport | Questions] = [*self._transports.values(), self._questions]
             for holder in holders:
-                if holder is not None:
-                    closing.push_async_callback(holder.aclose)
+                closing.push_async_callback(holder.aclose)
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
         """Start a task that reads a map's documents, or a server's page.
@@ -354,10 +308,6 @@ class Runner:
 
     # The step ------------------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        self._flush_due = False
-        self.tell(Woke())
-
     def _step(self, event: Event, now: float) -> None:
         core = self.core
         core.handle(event, now)
@@ -365,15 +315,7 @@ class Runner:
         while commands:
             self._execute(commands)
             commands = core.commands()
-        self._set_timer()
-        if core.idle:
-            self._watch_no_more()
-
-    def _watch_no_more(self) -> None:
-        """Nothing is queued or in flight, or the runner closes: no timer is left."""
-        for watcher in (self._feedback, self._detection, self._stalls):
-            if watcher is not None and watcher.awake:
-                watcher.sleep()
+        self._set_timer(now)
 
     def _execute(self, commands: list[Command]) -> None:
         for command in commands:
@@ -385,12 +327,6 @@ class Runner:
                             waiter.set_result(completion)
                 case SendBatch(batch):
                     self._tasks.start(batch.id, self._attempts.send, batch)
-                    if self.watches_stalls:
-                        self._stalls.wake()
-                    if self._feedback is not None:
-                        self._feedback.wake()
-                    if self._detection is not None and self._detection.wanted:
-                        self._detection.wake()
                 case Reject(errors):
                     for request, error in errors:
                         waiter = request.waiter
@@ -398,6 +334,10 @@ class Runner:
                             waiter.set_exception(error)
                 case AbortBatch(batch):
                     self._abort(batch)
+                case Ask():
+                    self._questions.ask(command)
+                case DropAsk(endpoint, page):
+                    self._questions.drop(endpoint, page)
                 case Drained():
                     self._drained.set()
                 case Adjusted(adjustment):
@@ -406,15 +346,19 @@ class Runner:
                     self._gone[endpoint].set()
                 case HealthChanged():
                     self._announcer.health_changed(command)
-                    if command.state == HealthState.RECOVERING.value and self._detection is not None:
-                        self._detection.ask_again(command.endpoint)
 
     def _abort(self, batch: Batch) -> None:
         if self._tasks.cancel(batch.id):
             self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now: float) -> None:
         deadline = self.core.next_deadline()
+        if deadline is not None and deadline <= now:
+            if not self._due_now:
+                self._due_now = True
+                self.backend.note_work()
+                self.backend.call_soon(self._on_due)
+            return
         timer = self._timer
         if timer is not None:
             # A timer that fires early does no harm; one per event would cost more.
@@ -425,6 +369,10 @@ class Runner:
         if deadline is not None:
             self._timer_at = deadline
             self._timer = self.backend.call_at(deadline, self._on_timer)
+
+    def _on_due(self) -> None:
+        self._due_now = False
+        self.tell(Woke())
 
     def _on_timer(self) -> None:
         self._timer = None

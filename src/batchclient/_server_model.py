@@ -25,8 +25,7 @@ from batchclient._callbacks import ends_task
 from batchclient._core.endings import copy_of
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.spent import seconds
-from batchclient._detect import BODY_TRICKLES, Page, read_page
-from batchclient._feedback import StartTask
+from batchclient._pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
@@ -213,7 +212,7 @@ class ModelQuestion:
                 raise error
             await anyio.sleep(max(0.0, float(delay_s)))
 
-    async def _fetch(self, transport: Transport, request: WireRequest) -> Page:
+    async def _fetch(self, transport: Transport, request: WireRequest) -> FetchedPage:
         silence_s = self._timeouts.read_s
         headers_s = _TIMEOUT_S if silence_s is None else min(_TIMEOUT_S, silence_s)
         body_s = min(_BODY_TIMEOUT_S, headers_s)

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from batchclient._callbacks import Callbacks
@@ -16,7 +16,7 @@ from batchclient._calls import CallMaker
 from batchclient._connections import shown
 from batchclient._control import make_limit
 from batchclient._core.limits import LimitControl, Turn
-from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
+from batchclient._core.messages import UNPIN, AbortRequested, Page, Paused, Resumed, Retuned
 from batchclient._dialect_choice import DialectChoice
 from batchclient._runner import Runner
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
@@ -41,11 +41,8 @@ class SteeringMethods:
     _endpoints: list[tuple[str, int]]
     _leaving: list[tuple[str, int]]
     _make_transport: Callable[[str], Transport]
-    _make_metrics_transport: Callable[[str], Transport]
-    _make_detection_transport: Callable[[str], Transport]
+    _page_transports: Mapping[Page, Callable[[str], Transport]]
     _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
-    _asks_for_load: bool
-    _detects: bool
     _closed: bool
     _paused: bool
     _pinned: int | None
@@ -67,7 +64,6 @@ class SteeringMethods:
         if self._runner is not None and not self._runner.ended:
             limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
             core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
-            self._runner.watches_stalls = self._settings.heeds_time
             self._runner.tell(Retuned(core, limits, self._pinned))
 
     def pin(self, limit: int) -> None:
@@ -124,14 +120,8 @@ class SteeringMethods:
         number = 0
         if runner is not None:
             runner.hide(secrets)
-            metrics = self._make_metrics_transport(url) if self._asks_for_load else None
-            number = runner.add_endpoint(
-                self._make_transport(url),
-                metrics,
-                self._make_limit(),
-                shown(url),
-                self._make_detection_transport(url) if self._detects else None,
-            )
+            pages = {page: make(url) for page, make in self._page_transports.items()}
+            number = runner.add_endpoint(self._make_transport(url), pages, self._make_limit(), shown(url))
             self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 

@@ -185,10 +185,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
         self._settings = make_settings(preset, arguments)
         connections = Connections(self._settings, api_key, http_client, transport, dialect)
         self._make_transport = connections.for_calls
-        self._make_metrics_transport = connections.for_metrics
-        self._make_detection_transport = connections.for_detection
-        self._asks_for_load = connections.asks_for_load
-        self._detects = connections.detects
+        self._page_transports = connections.pages
         self._secrets_for = connections.secrets_for
         self._dialects = DialectChoice(dialect, connections.secrets)
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
@@ -326,15 +323,13 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
             self._calls.learn,
             None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
-            [self._make_metrics_transport(url) for url, _ in self._endpoints] if self._asks_for_load else (),
-            self._settings.model,
-            detection_transports=[self._make_detection_transport(url) for url, _ in self._endpoints if self._detects],
+            pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._page_transports.items()},
+            model=self._settings.model,
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
             on_own_fields=self._calls.mix,
         )
         self._calls.lengths.restart(len(self._endpoints))
-        runner.watches_stalls = self._settings.heeds_time
         self._keeper = backend.at_end(runner.aclose)
         if self._paused:
             runner.tell(Paused())
@@ -343,7 +338,7 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
     def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
         names = [shown(url) for url, _ in self._endpoints]
-        core = Scheduler(settings, [self._make_limit() for _ in names], names)
+        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._page_transports)
         return SingleFlight(core) if self._settings.single_flight else core
 
     async def _let_go(self, runner: Runner) -> None:

@@ -207,6 +207,7 @@ class Settings(BaseModel):
             max_queued=self.max_queued,
             raise_when_full=self.when_full == "raise",
             singles_above_tokens=self.singles_above_tokens,
+            heeds_time=self.heeds_time,
             watches_first_tokens=self.time_to_first_token_s is not None,
             order=self.order,
             aging_s=self.aging_s,

@@ -8,8 +8,8 @@
     play.at(0.7) >> answered(b) << ["resolve b"]
     play.at(0.9) >> failed(a, FailureKind.REFUSED) << ["reject a: BadRequest"]
 
-Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull`` and ``drained``; with several
-endpoints ``send a b @1``. Calls are named by their waiter, and an answer's text is its call's name, so that every ``resolve``
+Commands are written as ``send a b``, ``abort a b``, ``resolve a``, ``reject a b: QueueFull``, ``ask LOAD``, ``drop LOAD`` and ``drained``;
+with several endpoints ``send a b @1``. Calls are named by their waiter, and an answer's text is its call's name, so that every ``resolve``
 also checks that nobody got another's answer. What must hold after every step is checked after every step.
 """
 
@@ -21,7 +21,9 @@ from batchclient._core.messages import (
     AbortBatch,
     Adjusted,
     Answered,
+    Ask,
     Drained,
+    DropAsk,
     EndpointGone,
     Failed,
     Failure,
@@ -101,13 +103,14 @@ class Playbook:
 
     Args:
         limit: sequences in flight, or an algorithm; a list of them makes as many endpoints.
+        pages: what servers can be asked beside the calls.
         settings: fields of ``SchedulerSettings``.
     """
 
-    def __init__(self, limit=4, **settings):
+    def __init__(self, limit=4, pages=(), **settings):
         limits = limit if isinstance(limit, list) else [limit]
         self.scheduler = Scheduler(
-            SchedulerSettings(**settings), [FixedLimit(n) if isinstance(n, int) else n for n in limits]
+            SchedulerSettings(**settings), [FixedLimit(n) if isinstance(n, int) else n for n in limits], pages=pages
         )
         self.now = 0.0
         self.sent = []
@@ -164,8 +167,11 @@ class Playbook:
             case SendBatch(batch):
                 self.sent.append(batch)
                 assert {request.shape for request in batch.requests} == {batch.shape}, "one shape per batch"
-                place = f" @{batch.endpoint}" if len(self._limits) > 1 else ""
-                return f"send {_names(batch.requests)}{place}"
+                return f"send {_names(batch.requests)}{self._place(batch.endpoint)}"
+            case Ask(endpoint, page, anew):
+                return f"ask {page.name}{' anew' if anew else ''}{self._place(endpoint)}"
+            case DropAsk(endpoint, page):
+                return f"drop {page.name}{self._place(endpoint)}"
             case AbortBatch(batch):
                 return f"abort {_names(batch.requests)}"
             case Resolve(answers):
@@ -181,6 +187,9 @@ class Playbook:
                 return "drained"
             case EndpointGone(endpoint):
                 return f"gone @{endpoint}"
+
+    def _place(self, endpoint):
+        return f" @{endpoint}" if len(self._limits) > 1 else ""
 
     def _end(self, requests):
         self.ends.update(request.waiter for request in requests)

@@ -47,15 +47,6 @@ def test_a_limit_that_rises_lets_calls_go_at_once():
     play >> loaded(5) << ["send c4"]
 
 
-def test_only_more_than_one_in_flight_is_worth_a_question():
-    play = play_with(8)
-    assert not play.scheduler.asks_for_load(0)
-    play.submit(*calls("a")) >> Woke()
-    assert not play.scheduler.asks_for_load(0)
-    play.submit(*calls("b")) >> Woke()
-    assert play.scheduler.asks_for_load(0)
-
-
 def test_a_number_that_was_given_does_not_listen():
     play = Playbook(limit=8)
     play.submit(*calls(8)) >> Woke()

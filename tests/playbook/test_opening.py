@@ -8,10 +8,10 @@ from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 ALONE = {"alone_reason": "alone", "max_output_tokens": 16}
 
 
-def begun():
+def begun(**settings):
     """Thirty calls, ten of them sent at 1.0, each in a request of its own."""
     requests = calls(30, shape(**ALONE))
-    play = Playbook(Search(10))
+    play = Playbook(Search(10), **settings)
     play.at(1.0).submit(*requests) >> Woke() << [f"send {request.waiter}" for request in requests[:10]]
     return play, requests
 
@@ -49,8 +49,9 @@ def test_of_a_call_with_several_choices_one_is_known_to_have_begun():
 
 
 def test_what_is_read_after_our_own_event_loop_stood_still_says_nothing():
-    play, _ = begun()
-    play.at(11.0) >> Woke(stalled=True)
+    play, _ = begun(heeds_time=True)
+    assert play.wakes_at == 1.5, "a timer that watches"
+    play.at(11.0) >> Woke()
     play.at(11.1) >> Begun(play.sent[9]) << []
     assert play.adjusted == []
 

@@ -3,27 +3,27 @@
 import asyncio
 import gzip
 import json
-from dataclasses import replace
 
 import httpx
 import pytest
 import respx
-from tests.seams import watch_cores, with_runners
+from tests.seams import watch_cores, with_cores, with_runners
 from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, reset, response
 
 from batchclient import BatchClient
 from batchclient._core.messages import LoadReported
-from batchclient._feedback import PollTimes
+from batchclient._core.asking import LoadTimes
 
-SOON = PollTimes(first_after_s=0.02, interval_s=0.02, pause_ratio=0.0, timeout_s=0.1)
+SOON = LoadTimes(first_after_s=0.02, every_s=0.02, pause_ratio=0.0)
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nvllm:num_requests_waiting{engine="0"} 0\n'
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """The first question after 20 ms, then every 20 ms."""
-    with_runners(monkeypatch, poll_times=SOON)
+    with_cores(monkeypatch, load_times=SOON)
+    with_runners(monkeypatch, page_timeout_s=0.1)
 
 
 class Server:
@@ -123,7 +123,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
 @two_backends
 @pytest.mark.parametrize("on_page", [endless, bomb], ids=lambda each: each.__name__)
 async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, monkeypatch, caplog):
-    with_runners(monkeypatch, poll_times=replace(SOON, timeout_s=10.0))
+    with_runners(monkeypatch, page_timeout_s=10.0)
     caplog.set_level("INFO", "batchclient")
 
     async def hold(heard, reader, writer, server):

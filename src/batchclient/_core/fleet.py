@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from batchclient._core.asking import Asking
 from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.health import HealthState, Sign, sign_of
@@ -50,9 +51,10 @@ class Fleet:
         batches: the open batches, by their ids; the scheduler's own.
         command: takes a command.
         steering: is told of changes of limits and list caps.
+        asking: is told which endpoints there are, and which may be another server now.
     """
 
-    __slots__ = ("_adjusted", "_batches", "_command", "_drop_trials", "_endpoints", "_note_list_cap")
+    __slots__ = ("_adjusted", "_asking", "_batches", "_command", "_drop_trials", "_endpoints", "_note_list_cap")
 
     def __init__(
         self,
@@ -60,10 +62,12 @@ class Fleet:
         batches: dict[int, Batch],
         command: Callable[[Command], None],
         steering: Steering,
+        asking: Asking,
     ) -> None:
         self._endpoints = endpoints
         self._batches = batches
         self._command = command
+        self._asking = asking
         self._adjusted = steering.adjusted
         self._note_list_cap = steering.note_list_cap
         self._drop_trials = steering.drop_trials
@@ -135,6 +139,7 @@ class Fleet:
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
         """Another server is there."""
         self._endpoints.add(Endpoint.made_for(settings, event.endpoint, event.limit, event.name))
+        self._asking.add(event.endpoint)
 
     def know(self, event: ServerKnown, now: float) -> None:
         """It was found out which server it is: what it takes, and how many sequences it runs at all."""
@@ -172,6 +177,7 @@ class Fleet:
         """Forget a leaving endpoint if its last batch is over."""
         if not any(batch.endpoint == endpoint.id for batch in self._batches.values()):
             self._endpoints.forget(endpoint)
+            self._asking.remove(endpoint.id)
             self._command(EndpointGone(endpoint.id))
 
     def retune(self, event: Retuned, before: SchedulerSettings, now: float) -> None:
@@ -201,6 +207,8 @@ class Fleet:
         health = endpoint.health
         outage = self._follow_outage(endpoint, failure, now)
         self._command(HealthChanged(endpoint.id, endpoint.name, health.state.value, health.reason, outage))
+        if health.state is HealthState.RECOVERING:
+            self._asking.ask_again(endpoint.id, now)
         if health.state is HealthState.EJECTED:
             change = endpoint.limit.interrupt(now) or change
         if change is not None:

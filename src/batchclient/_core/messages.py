@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
@@ -19,6 +20,9 @@ __all__ = [
     "Adjusted",
     "Adjustment",
     "Answered",
+    "Ask",
+    "AskOutcome",
+    "Asked",
     "Batch",
     "Begun",
     "Cancelled",
@@ -26,6 +30,7 @@ __all__ = [
     "Command",
     "DrainRequested",
     "Drained",
+    "DropAsk",
     "EndpointAdded",
     "EndpointGone",
     "EndpointRemoved",
@@ -36,6 +41,7 @@ __all__ = [
     "HealthChanged",
     "Isolation",
     "LoadReported",
+    "Page",
     "Paused",
     "RateWindow",
     "RatesReported",
@@ -114,13 +120,7 @@ class Failed:
 
 @dataclass(slots=True, eq=False)
 class Woke:
-    """Time has passed.
-
-    Args:
-        stalled: the event loop stood still: what was under way took longer here than at the server.
-    """
-
-    stalled: bool = False
+    """Time has passed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -201,6 +201,38 @@ class RateWindow:
     reset_s: float
 
 
+class Page(Enum):
+    """What servers are asked beside the calls."""
+
+    LOAD = "how busy it is"
+    SERVER = "which server it is"
+
+
+class AskOutcome(Enum):
+    """How a question went."""
+
+    ANSWERED = "answered"
+    NOTHING = "nothing"
+    """There is no such page, or nothing on it that is known."""
+    SILENCE = "silence"
+    """Nothing came; something may come another time."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A question has ended. What the page said is told by an event of its own.
+
+    Args:
+        endpoint: whose page.
+        page: which.
+        outcome: how it went.
+    """
+
+    endpoint: int
+    page: Page
+    outcome: AskOutcome
+
+
 @dataclass(slots=True, eq=False)
 class RatesReported:
     """A reply says what is left of a gateway's limits; told before what the reply itself means.
@@ -263,6 +295,7 @@ Event = (
     | Resumed
     | Retuned
     | LoadReported
+    | Asked
     | RatesReported
     | ServerKnown
     | EndpointAdded
@@ -301,6 +334,29 @@ class Reject:
     """Hand out errors."""
 
     errors: list[tuple[Request, BatchClientError]]
+
+
+@dataclass(slots=True, eq=False)
+class Ask:
+    """Ask a server for a page; one ``Asked`` follows unless ``DropAsk`` comes first.
+
+    Args:
+        endpoint: its id.
+        page: which.
+        anew: it may be another server than the one that was found out before.
+    """
+
+    endpoint: int
+    page: Page
+    anew: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class DropAsk:
+    """A question is wanted no more."""
+
+    endpoint: int
+    page: Page
 
 
 @dataclass(slots=True, eq=False)
@@ -362,4 +418,4 @@ class Adjusted:
     adjustment: Adjustment
 
 
-Command = SendBatch | AbortBatch | Resolve | Reject | Drained | EndpointGone | Adjusted | HealthChanged
+Command = SendBatch | AbortBatch | Resolve | Reject | Ask | DropAsk | Drained | EndpointGone | Adjusted | HealthChanged

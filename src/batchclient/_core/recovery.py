@@ -2,17 +2,14 @@
 
 Rules:
 - Requests that failed together are tried again together, sealed: they never mix with fresh calls.
+- ``recovery_table`` says how they go again, by the kind of failure.
 - A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone. Where only refusals come, the
   rest go one by one.
-- A list that the server does not take is sent singly, one too long in halves, a stream that is refused plain, what was refused for
-  fields that we had added without them, and numbers that were asked for as base64 without that.
 - A list that failed twice and names no culprit: see ``member_first``. A lone call that did goes bare from then on, where nothing in the form
   that we prefer was ever answered.
 - What an endpoint cannot be asked goes to another that may take it; this endpoint is not given such calls for a while.
 - What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
-- Everything else waits for as long as the retry policy said, and then for the retry budget of the endpoint where it failed; or
-  has failed. What would fail again the same way is tried once more at most; a redirect, an untrusted certificate or a fault of
-  ours never, whatever the policy said.
+- What waits for as long as the retry policy said waits then for the retry budget of the endpoint where it failed.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from batchclient._core.endpoint import Endpoint
 from batchclient._core.endpoints import Endpoints
 from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request, RequestState
 from batchclient._core.queue import Group, Queue
+from batchclient._core.recovery_table import Case, Way, row_for
 from batchclient._core.refusals import is_of_shape
 from batchclient._core.spent import note_pause
 from batchclient._core.statistics import Counters
@@ -155,80 +153,48 @@ class Recovery:
         Returns:
             False if they are not to be sent again.
         """
-        batch, failure, kind = event.batch, event.failure, event.failure.kind
-        abilities = endpoint.can(batch.shape.kind)
-        listed = len(batch.requests) > 1
-        elsewhere = endpoints is not None and endpoints.others_in_use(endpoint)
-        known = endpoints is not None and endpoints.known
-        if is_of_shape(failure) and self._pass_on(event, alive, endpoint, endpoints, now):
+        if is_of_shape(event.failure) and self._pass_on(event, alive, endpoint, endpoints, now):
             return True
-        if kind is FailureKind.NOT_SENT and (elsewhere or known):
-            # Nothing was lost but time: another endpoint may have it at once, or the first that comes back.
-            self._counters.retries += 1
-            self._again(alive, batch)
-        elif kind is FailureKind.NOT_SENT and endpoint.health.is_wrong_address:
-            return False
-        elif kind is FailureKind.FIELDS_REFUSED:
-            # The endpoint's dialect leaves them out from now on; those that it can leave out are few, so that this comes to an end.
-            self._again(alive, batch)
-        elif kind is FailureKind.STREAM_REFUSED and batch.streamed:
-            if failure.once and not abilities.stream_doubted:
-                # It may have been this reply alone.
-                abilities.stream_doubted = True
+        others = endpoints is not None and endpoints.others_in_use(endpoint)
+        failed = Case(event, alive, endpoint, others, known=endpoints is not None and endpoints.known)
+        row = row_for(failed)
+        if row.learn is not None:
+            row.learn(failed, now)
+        if failed.failure.once and failed.may_be_retried and row.way in (Way.LATER, Way.NOT):
+            for request in alive:
+                request.met_before = True
+        self._counters.retries += row.is_retry
+        batch = event.batch
+        failures = batch.failures + row.is_attempt
+        match row.way:
+            case Way.AT_ONCE:
+                self._again(alive, batch)
+            case Way.BARE:
                 self.send_bare(alive, batch)
-                return True
-            abilities.streaming.refuse(now)
-            self._again(alive, batch)
-        elif kind is FailureKind.PACKING_REFUSED and batch.packed:
-            abilities.packing.refuse(now)
-            self._again(alive, batch)
-        elif kind is FailureKind.MIX_REFUSED and listed:
-            # Each has a shape of its own, which any server takes.
-            self.send_singly(alive, batch.failures)
-        elif kind is FailureKind.LIST_REFUSED and listed and not abilities.lists_proven:
-            abilities.lists.refuse(now)
-            self.send_singly(alive, batch.failures)
-        elif kind is FailureKind.LIST_TOO_LONG and listed:
-            abilities.shorten_lists(len(batch.requests), failure.list_cap, now)
-            self.split(alive, batch)
-        elif (
-            failure.status == 503
-            and batch.failures
-            and len(batch.requests) > abilities.longest_list
-            and not endpoint.in_flight
-        ):
-            # Refused twice with nothing else there, and no list of that length was ever taken: vLLM's queue limit is shorter, and
-            # waiting is in vain.
-            abilities.shorten_lists(len(batch.requests), None, now)
-            self.split(alive, batch)
-        elif listed and kind in (FailureKind.BAD_CALL, FailureKind.LIST_REFUSED):
-            self.search(alive, batch)
-        elif kind is FailureKind.MISMATCH and listed and not abilities.lists_proven:
-            # A server that answers only the first prompt of a list does so every time. The first list was the probe: what
-            # it did not serve is sent again, whatever the retry policy thinks of failures.
-            abilities.lists.refuse(now)
-            self.send_singly(alive, batch.failures)
-        elif kind is FailureKind.MISMATCH and listed and event.retry_delay_s is not None:
-            self._counters.retries += 1
-            # At once, as it is sent in another form; but it failed, and what failed has its price.
-            endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
-            self.send_singly(alive, batch.failures + 1)
-        elif event.retry_delay_s is not None and not failure.final and not (failure.once and _met_before(alive)):
-            self._counters.retries += 1
-            bare = batch.bare
-            if not listed and batch.streamed and failure.unforeseen and not abilities.proves_form(batch):
-                bare = bare or batch.failures > 0
-            self._back_off(alive, batch, endpoint, now + event.retry_delay_s, bare=bare)
-        else:
-            if failure.once and event.retry_delay_s is not None:
-                # It has happened twice: its callers are told not to try again either.
-                event.failure = replace(failure, kind=FailureKind.REFUSED)
-            isolation = batch.isolation
-            if isolation is not None and (kind is FailureKind.BAD_CALL or isolation.blind):
-                isolation.bad += len(alive)
-                self._conclude(isolation, endpoint, batch, now)
-            return False
-        return True
+            case Way.SINGLY:
+                if row.is_attempt:
+                    endpoint.budget.charge(_tokens(alive, batch), endpoint.limit.limit, now)
+                self.send_singly(alive, failures)
+            case Way.HALVES:
+                self.split(alive, batch)
+            case Way.SEARCH:
+                self.search(alive, batch)
+            case Way.LATER:
+                self._back_off(failed, failures, now)
+            case Way.NOT:
+                self._give_up(event, alive, endpoint, now)
+        return row.way is not Way.NOT
+
+    def _give_up(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
+        """They are not sent again."""
+        batch, failure = event.batch, event.failure
+        if failure.once and event.retry_delay_s is not None:
+            # It has happened twice: its callers are told not to try again either.
+            event.failure = replace(failure, kind=FailureKind.REFUSED)
+        isolation = batch.isolation
+        if isolation is not None and (failure.kind is FailureKind.BAD_CALL or isolation.blind):
+            isolation.bad += len(alive)
+            self._conclude(isolation, endpoint, batch, now)
 
     def move(self, alive: list[Request], batch: Batch) -> None:
         """Requeue the unanswered requests of a batch whose endpoint was removed; this is no failure of theirs."""
@@ -336,15 +302,19 @@ class Recovery:
         group = Group(shape, sealed=True, whole=whole, failures=failures, isolation=isolation, bare=bare)
         self._queue.add_sealed(requests, group)
 
-    def _back_off(
-        self, alive: list[Request], batch: Batch, endpoint: Endpoint, due: float, *, bare: bool = False
-    ) -> None:
+    def _back_off(self, failed: Case, failures: int, now: float) -> None:
+        batch, alive, endpoint = failed.batch, failed.alive, failed.endpoint
+        bare = batch.bare
+        if batch.streamed and not failed.listed and failed.failure.unforeseen:
+            # Nothing in this form was ever answered: from the second failure on it goes without.
+            bare = bare or (batch.failures > 0 and not failed.abilities.proves_form(batch))
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
-        resend = _Resend(alive, batch.failures + 1, batch.isolation, endpoint, _tokens(alive, batch), bare)
+        assert failed.event.retry_delay_s is not None
+        resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare)
         # The batch's number breaks ties: resends are not comparable.
-        heapq.heappush(self._backoff, (due, batch.id, resend))
+        heapq.heappush(self._backoff, (now + failed.event.retry_delay_s, batch.id, resend))
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
         """Some prompts of a split list are well: if all are, the list itself was refused."""
@@ -371,11 +341,3 @@ class Recovery:
 def _tokens(requests: list[Request], batch: Batch) -> float:
     """What is at risk when some requests of a batch are sent again."""
     return batch.tokens_at_risk * len(requests) / len(batch.requests)
-
-
-def _met_before(alive: list[Request]) -> bool:
-    """Whether all of them have failed this way before; from now on they have."""
-    met = all(request.met_before for request in alive)
-    for request in alive:
-        request.met_before = True
-    return met

@@ -28,9 +28,10 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from batchclient._core.asking import Asking, LoadTimes
 from batchclient._core.batching import BatchingRule
 from batchclient._core.deadlines import Deadlines
 from batchclient._core.endings import Endings
@@ -45,6 +46,7 @@ from batchclient._core.messages import (
     AbortBatch,
     AbortRequested,
     Answered,
+    Asked,
     Batch,
     Begun,
     Cancelled,
@@ -58,6 +60,7 @@ from batchclient._core.messages import (
     Failed,
     FailureKind,
     LoadReported,
+    Page,
     Paused,
     RatesReported,
     Request,
@@ -79,6 +82,7 @@ from batchclient._core.resending import Resending
 from batchclient._core.service import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import note_attempt, with_cause
+from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.steering import Steering
 from batchclient._core.stillness import STILL
@@ -86,6 +90,8 @@ from batchclient._core.tally import Tally
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
 __all__ = ["Scheduler"]
+
+_LOAD_TIMES = LoadTimes()
 
 _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
@@ -100,9 +106,18 @@ class Scheduler:
         settings: the numbers of the batching rule.
         limits: one limit algorithm per endpoint.
         names: the endpoints' base URLs as they may be shown; none, or one each.
+        pages: what servers can be asked beside the calls.
+        load_times: when they are asked for their load.
     """
 
-    def __init__(self, settings: SchedulerSettings, limits: Sequence[Limit], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        limits: Sequence[Limit],
+        names: Sequence[str] = (),
+        pages: Iterable[Page] = (),
+        load_times: LoadTimes = _LOAD_TIMES,
+    ) -> None:
         if not limits:
             raise ValueError("a scheduler needs at least one endpoint")
         self._settings = settings
@@ -123,7 +138,9 @@ class Scheduler:
         self._commands: list[Command] = []
         self._counters = Counters()
         self._steering = Steering(self._endpoints, self._lengths, self._say)
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering)
+        self._stalls = Stalls(watched=settings.heeds_time)
+        self._asking = Asking(pages, self._by_id, self._asks_for_load, self._awaits_first_answer, self._say, load_times)
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering, self._asking)
         self._granting = Granting(
             self._endpoints,
             self._queue,
@@ -166,6 +183,7 @@ class Scheduler:
             Resumed: self._on_resumed,
             Retuned: self._on_retuned,
             LoadReported: self._on_load,
+            Asked: self._on_asked,
             RatesReported: self._on_rates,
             ServerKnown: self._on_server_known,
             EndpointAdded: self._on_endpoint_added,
@@ -199,8 +217,10 @@ class Scheduler:
             return self._now
         patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
         due, parked_until = self._recovery.next_due(), self._recovery.parked_until(self._endpoints)
-        times = (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until)
-        return min((time for time in times if time is not None), default=None)
+        of_calls = (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until)
+        # Another event than ``Woke`` may have come since these were due.
+        beside = [max(time, self._now) for time in (self._asking.next(), self._stalls.due_at) if time is not None]
+        return min((time for time in (*of_calls, *beside) if time is not None), default=None)
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
@@ -222,16 +242,6 @@ class Scheduler:
     def total_limit(self) -> int:
         """Sequences that may be in flight at all endpoints together, as their limits are now."""
         return self._endpoints.total_limit
-
-    @property
-    def awaits_first_answer(self) -> bool:
-        """Whether calls are queued behind those in flight, and no server has ever answered anything."""
-        return bool(self._queue.size or self._outside.size) and not self._endpoints.known
-
-    def asks_for_load(self, endpoint: int) -> bool:
-        """Whether a report of this endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
-        it = self._by_id.get(endpoint)
-        return it is not None and (it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing))
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of one that waits for a request's answer since then and whose deadline has passed."""
@@ -406,9 +416,20 @@ class Scheduler:
     # Time and the ends -----------------------------------------------------------------------------------------
 
     def _on_woke(self, event: Woke) -> None:
-        if event.stalled:
+        if self._stalls.woke(self._now):
             self._steering.trusts_from = self._now
         self._settle()
+        self._asking.look(self._now)
+
+    def _on_asked(self, event: Asked) -> None:
+        self._asking.asked(event, self._now, busy=not self.idle)
+
+    def _asks_for_load(self, endpoint: int) -> bool:
+        it = self._by_id[endpoint]
+        return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
+
+    def _awaits_first_answer(self) -> bool:
+        return bool(self._queue.size or self._outside.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True
@@ -423,6 +444,7 @@ class Scheduler:
         if event.settings is not None:
             self._settings = event.settings
             self._granting.retune(event.settings)
+            self._stalls.watched = event.settings.heeds_time
         self._fleet.retune(event, before, self._now)
         self._settle()
 
@@ -476,16 +498,21 @@ class Scheduler:
         if not self._paused:
             if not self._batches and self._queue.size:
                 self._steering.resumed(now)
-            for batch in self._granting.grant(now):
-                self._batches[batch.id] = batch
-                self._commands.append(SendBatch(batch))
+            if granted := self._granting.grant(now):
+                self._batches.update((batch.id, batch) for batch in granted)
+                self._commands += map(SendBatch, granted)
+                self._asking.sent(now)
+                self._stalls.sent(now)
             if hopeless := self._granting.hopeless:
                 self._granting.hopeless = []
                 self._endings.give_up(hopeless, now)
         self._admit()
-        if self._draining and not self._drained_said and self.idle:
-            self._drained_said = True
-            self._commands.append(Drained())
+        if not self._batches and self.idle:
+            self._asking.sleep()
+            self._stalls.sleep()
+            if self._draining and not self._drained_said:
+                self._drained_said = True
+                self._commands.append(Drained())
 
     def _admit(self) -> None:
         """Let calls that wait outside into the queue, in order, while there is room."""

@@ -26,6 +26,7 @@ class SchedulerSettings:
             are expected to generate more than an eighth of it, or than half of it if their answers were seen to end together, at
             ``max_tokens``. ``docs/explanation/chat.md`` has what was measured.
         watches_first_tokens: whether an objective needs the times of first tokens, which plain lists do not tell.
+        heeds_time: whether a limit rests on how long answers take.
         requests_per_minute: per endpoint; ``None``: any number.
         tokens_per_minute: prompt and output tokens, per endpoint; ``None``: any number.
         length_reach: how many length buckets a batch may span around its oldest call; ``None``: any.
@@ -48,6 +49,7 @@ class SchedulerSettings:
     raise_when_full: bool = False
     singles_above_tokens: int = 256
     watches_first_tokens: bool = False
+    heeds_time: bool = False
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     length_reach: int | None = None

@@ -137,15 +137,6 @@ class SingleFlight:
         """As the scheduler's."""
         return self._scheduler.total_limit
 
-    @property
-    def awaits_first_answer(self) -> bool:
-        """As the scheduler's."""
-        return self._scheduler.awaits_first_answer
-
-    def asks_for_load(self, endpoint: int) -> bool:
-        """As the scheduler's."""
-        return self._scheduler.asks_for_load(endpoint)
-
     # Callers come and go ---------------------------------------------------------------------------------------
 
     def _may_share(self, request: Request, now: float) -> bool:

@@ -1,0 +1,316 @@
+"""When servers are asked for their pages: beside the calls, never before one, never instead of one.
+
+There are two sorts of questions (``Page``): how busy a server is, and which server it is. ``Ask`` and ``DropAsk`` are the commands;
+the shell fetches and reads the page. What it says comes as ``LoadReported`` or ``ServerKnown``. How the question went comes as
+``Asked``, and here it is decided when the next one is due.
+
+Rules of both:
+- A question is asked only while calls are under way. Between calls no time is set here.
+- One question of a sort at a time per endpoint.
+- Whatever goes wrong is no call's business: what was known, or taken for granted, then stays.
+
+Rules of the load:
+- An endpoint is asked while more than one sequence is in flight there: no limit is below one. A probe may wait in vain, too.
+- The first question comes when calls have been under way for a second. What is under way when the last call ends is dropped.
+- No page (404, 401, a redirect, nothing known on it): a minute without questions. Silence and a 5xx double the pause, up to a minute.
+- A page that takes long is asked for less often: no question is open for two thirds of the time.
+
+Rules of the server:
+- The first question comes when a batch is sent and the first one was sent a quarter of a second ago. It comes after a tenth of a second
+  if calls are queued then and nothing has been answered: an engine's limit is higher once it is known to be one.
+- What was found holds until the endpoint comes back from an outage: it may be another server then.
+- After silence it is asked again after 5 s, then after 60 s, if there are calls then. A question that is under way ends by itself.
+
+Why so late: a test with a mocked transport expects its own requests and no other. It is over within a quarter of a second, and a mock has
+answered something within a tenth. (respx raises for a route it does not know, which changes nothing; a catch-all route would be called,
+and pytest-httpx fails the test. ``server_metrics=False`` is for tests that take over a second.) Nothing is lost by asking for the load
+later still: no bound has an opinion before 3 s of reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from batchclient._core.messages import Ask, Asked, AskOutcome, Command, DropAsk, Page
+
+__all__ = ["Asking", "LoadTimes"]
+
+_LONGEST_PAUSE_S = 60.0
+_SERVER_AFTER_S = 0.25
+_SERVER_EARLY_AFTER_S = 0.1
+_SERVER_PAUSES_S = (5.0, 60.0)
+_EARLY_S = 0.001
+"""A timer may fire so much too soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """When servers are asked for their load.
+
+    Attributes:
+        first_after_s: from when calls are under way to the first question, seconds.
+        every_s: from one question to the next at least, seconds. A page costs vLLM 8 to 10 ms of its API process's time
+            (measured, 0.32): 2 % at two a second.
+        pause_ratio: the same, in times of the last answer's. What takes long is a busy server's turn to answer, not its work:
+            a real vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just
+            where it was overloaded.
+    """
+
+    first_after_s: float = 1.0
+    every_s: float = 0.5
+    pause_ratio: float = 2.0
+
+
+class Asking:
+    """The questions of one scheduler.
+
+    Args:
+        pages: what the shell can ask.
+        endpoints: the ids of those that there are.
+        asks_for_load: whether an endpoint's load could change anything now; takes its id.
+        awaits_first_answer: whether calls are queued, and nothing has ever been answered.
+        command: takes a command.
+        load_times: when servers are asked for their load.
+    """
+
+    __slots__ = ("_load", "_server")
+
+    def __init__(
+        self,
+        pages: Iterable[Page],
+        endpoints: Iterable[int],
+        asks_for_load: Callable[[int], bool],
+        awaits_first_answer: Callable[[], bool],
+        command: Callable[[Command], None],
+        load_times: LoadTimes,
+    ) -> None:
+        asked = frozenset(pages)
+        numbers = list(endpoints)
+        self._load = _LoadQuestions(asks_for_load, command, load_times) if Page.LOAD in asked else None
+        self._server = _ServerQuestions(awaits_first_answer, command) if Page.SERVER in asked else None
+        for number in numbers:
+            self.add(number)
+
+    def next(self) -> float | None:
+        """When to look whether a question is due; ``None``: not before a batch is sent."""
+        load = None if self._load is None else self._load.look_at
+        server = None if self._server is None else self._server.look_at
+        if load is None or server is None:
+            return load if server is None else server
+        return min(load, server)
+
+    def sent(self, now: float) -> None:
+        """Batches are sent."""
+        if self._load is not None and self._load.look_at is None:
+            self._load.wake(now)
+        if self._server is not None and self._server.wanted and self._server.look_at is None:
+            self._server.wake(now)
+
+    def look(self, now: float) -> None:
+        """Ask what is due."""
+        for questions in (self._load, self._server):
+            if questions is not None and questions.look_at is not None and questions.look_at <= now + _EARLY_S:
+                questions.look(now)
+
+    def sleep(self) -> None:
+        """No call is under way."""
+        if self._load is not None and self._load.look_at is not None:
+            self._load.sleep()
+        if self._server is not None:
+            self._server.look_at = None
+
+    def asked(self, event: Asked, now: float, *, busy: bool) -> None:
+        """A question has ended; ``busy``: calls are under way."""
+        if event.page is Page.LOAD and self._load is not None:
+            self._load.asked(event, now)
+        elif event.page is Page.SERVER and self._server is not None:
+            self._server.asked(event, now, busy=busy)
+
+    def ask_again(self, endpoint: int, now: float) -> None:
+        """An endpoint has come back: it may be another server."""
+        if self._server is not None:
+            self._server.ask_again(endpoint, now)
+
+    def add(self, endpoint: int) -> None:
+        """Another endpoint is there; it is asked when its turn comes."""
+        if self._load is not None:
+            self._load.endpoints[endpoint] = _Load()
+        if self._server is not None:
+            self._server.add(endpoint)
+
+    def remove(self, endpoint: int) -> None:
+        """An endpoint has gone: it is asked no more."""
+        if self._load is not None:
+            self._load.drop(endpoint, self._load.endpoints.pop(endpoint))
+        if self._server is not None:
+            self._server.drop(endpoint, self._server.endpoints.pop(endpoint))
+
+
+@dataclass(slots=True)
+class _Load:
+    """The questions about one endpoint's load."""
+
+    ask_at: float = 0.0
+    asked_at: float = 0.0
+    asking: bool = False
+    silences: int = 0
+
+
+class _LoadQuestions:
+    """How busy the servers are."""
+
+    __slots__ = ("_asks_for_load", "_command", "_times", "endpoints", "look_at")
+
+    def __init__(
+        self, asks_for_load: Callable[[int], bool], command: Callable[[Command], None], times: LoadTimes
+    ) -> None:
+        self._times = times
+        self._asks_for_load = asks_for_load
+        self._command = command
+        self.endpoints: dict[int, _Load] = {}
+        self.look_at: float | None = None
+
+    def wake(self, now: float) -> None:
+        """Calls are under way: ask in a while, if some still are."""
+        self.look_at = now + self._times.first_after_s
+        for endpoint in self.endpoints.values():
+            endpoint.ask_at = max(endpoint.ask_at, self.look_at)
+
+    def sleep(self) -> None:
+        """None is under way."""
+        self.look_at = None
+        for number, endpoint in self.endpoints.items():
+            self.drop(number, endpoint)
+
+    def look(self, now: float) -> None:
+        wanted = False
+        for number, endpoint in self.endpoints.items():
+            if not self._asks_for_load(number):
+                continue
+            wanted = True
+            if not endpoint.asking and endpoint.ask_at <= now + _EARLY_S:
+                endpoint.asking, endpoint.asked_at = True, now
+                self._command(Ask(number, Page.LOAD))
+        # A question that is under way keeps the time set, so that it is dropped with the last call.
+        wanted = wanted or any(endpoint.asking for endpoint in self.endpoints.values())
+        # One time for all: an endpoint whose turn comes a little later is asked a little late.
+        self.look_at = now + self._times.every_s if wanted else None
+
+    def asked(self, event: Asked, now: float) -> None:
+        endpoint = self.endpoints.get(event.endpoint)
+        if endpoint is None or not endpoint.asking:
+            return
+        endpoint.asking = False
+        if event.outcome is AskOutcome.ANSWERED:
+            endpoint.silences = 0
+            pause_s = max(self._times.every_s, self._times.pause_ratio * (now - endpoint.asked_at))
+        elif event.outcome is AskOutcome.NOTHING:
+            pause_s = _LONGEST_PAUSE_S
+        else:
+            endpoint.silences += 1
+            pause_s = 2.0 ** min(endpoint.silences, 10)
+        endpoint.ask_at = endpoint.asked_at + min(pause_s, _LONGEST_PAUSE_S)
+
+    def drop(self, number: int, endpoint: _Load) -> None:
+        """What is under way is wanted no more."""
+        if endpoint.asking:
+            endpoint.asking = False
+            self._command(DropAsk(number, Page.LOAD))
+
+
+@dataclass(slots=True)
+class _Server:
+    """The questions about which server one endpoint is."""
+
+    open: bool = True
+    """Whether there is anything left to ask."""
+    anew: bool = False
+    """Whether the next question begins from nothing."""
+    asking: bool = False
+    ask_at: float | None = None
+    """``None``: not before the first batch."""
+    early_at: float | None = None
+    """When to see whether it is to be asked before that; ``None``: that was seen, or there is no batch."""
+    pauses: list[float] = field(default_factory=lambda: list(_SERVER_PAUSES_S))
+
+    @property
+    def wants(self) -> bool:
+        """Whether there is something to ask, and nobody asks it."""
+        return self.open and not self.asking
+
+    @property
+    def look_at(self) -> float | None:
+        """When something may be due."""
+        return self.ask_at if self.early_at is None else self.early_at
+
+
+class _ServerQuestions:
+    """Which servers the endpoints are."""
+
+    __slots__ = ("_awaits_first_answer", "_command", "endpoints", "look_at", "wanted")
+
+    def __init__(self, awaits_first_answer: Callable[[], bool], command: Callable[[Command], None]) -> None:
+        self._awaits_first_answer = awaits_first_answer
+        self._command = command
+        self.endpoints: dict[int, _Server] = {}
+        self.look_at: float | None = None
+        self.wanted = True
+        """Whether there is anything left to ask anywhere."""
+
+    def add(self, number: int) -> None:
+        self.endpoints[number] = _Server()
+        # When its turn comes is worked out with the next batch.
+        self.wanted, self.look_at = True, None
+
+    def wake(self, now: float) -> None:
+        """A batch is sent: ask what is due, now or in a while."""
+        for endpoint in self.endpoints.values():
+            if endpoint.ask_at is None:
+                endpoint.ask_at, endpoint.early_at = now + _SERVER_AFTER_S, now + _SERVER_EARLY_AFTER_S
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        due = now + _EARLY_S
+        for number, endpoint in self.endpoints.items():
+            if endpoint.wants and self._is_due(endpoint, due):
+                endpoint.asking = True
+                self._command(Ask(number, Page.SERVER, endpoint.anew))
+                endpoint.anew = False
+        waiting = [each.look_at for each in self.endpoints.values() if each.wants and each.look_at is not None]
+        self.look_at = min(waiting, default=None)
+        self.wanted = any(each.open for each in self.endpoints.values())
+
+    def _is_due(self, endpoint: _Server, now: float) -> bool:
+        if endpoint.early_at is not None and endpoint.early_at <= now:
+            endpoint.early_at = None
+            if self._awaits_first_answer():
+                return True
+        return endpoint.ask_at is not None and endpoint.ask_at <= now
+
+    def asked(self, event: Asked, now: float, *, busy: bool) -> None:
+        endpoint = self.endpoints.get(event.endpoint)
+        if endpoint is None:
+            return
+        endpoint.asking = False
+        if event.outcome is AskOutcome.SILENCE:
+            endpoint.ask_at = now + (endpoint.pauses.pop(0) if endpoint.pauses else _SERVER_PAUSES_S[-1])
+        else:
+            endpoint.open = False
+        self.look_at = None
+        if busy:
+            self.look(now)
+
+    def ask_again(self, number: int, now: float) -> None:
+        endpoint = self.endpoints.get(number)
+        if endpoint is not None:
+            self.drop(number, endpoint)
+            self.endpoints[number] = _Server(anew=True, ask_at=now)
+            self.wanted = True
+            self.wake(now)
+
+    def drop(self, number: int, endpoint: _Server) -> None:
+        """What is under way is wanted no more."""
+        if endpoint.asking:
+            endpoint.asking = False
+            self._command(DropAsk(number, Page.SERVER))

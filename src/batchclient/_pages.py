@@ -1,0 +1,52 @@
+"""Fetching a page of a server's: a plain GET, read whole, within a short time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+
+from batchclient.transport import Timeouts, Transport, WireRequest
+from batchclient.transport._deadline import deadline
+
+__all__ = ["BODY_TRICKLES", "LARGEST_PAGE_BYTES", "FetchedPage", "StartTask", "read_page"]
+
+BODY_TRICKLES = "the headers came, and the body did not end"
+LARGEST_PAGE_BYTES = 2 * 1024 * 1024
+"""A real vLLM's metrics page has 50 kB per engine."""
+
+FetchedPage = tuple[int, Mapping[str, str], bytes]
+"""Status, headers, body."""
+
+StartTask = Callable[[Callable[[], Awaitable[None]], Callable[[], None]], Callable[[], object]]
+"""As ``Runner.start_reader``."""
+
+
+async def read_page(
+    transport: Transport,
+    request: WireRequest,
+    timeouts: Timeouts,
+    headers_s: float | None = None,
+    body_s: float | None = None,
+) -> FetchedPage:
+    """Ask for a page and read all of it.
+
+    Args:
+        transport, request, timeouts: as ``Transport.send``'s.
+        headers_s, body_s: how long each part may take.
+
+    Raises:
+        TimeoutError: it took longer; with ``BODY_TRICKLES``, if the headers had come.
+        BatchClientError: as ``Transport.send``.
+    """
+    page = bytearray()
+    async with deadline(headers_s):
+        response = await transport.send(request, timeouts)
+    try:
+        async with deadline(body_s), aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                page += chunk
+    except TimeoutError:
+        raise TimeoutError(BODY_TRICKLES) from None
+    finally:
+        await response.aclose()
+    return response.status, response.headers, bytes(page)
