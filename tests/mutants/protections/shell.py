@@ -73,14 +73,6 @@ SHELL = (
         _SIMULATION,
     ),
     Protection(
-        "nothing watches once the last call has ended",
-        "batchclient._runner",
-        "Runner._step",
-        "if core.idle:\n    self._watch_no_more()",
-        "pass",
-        "tests/shell/test_nothing_alive.py::test_nothing_is_alive_once_the_last_call_has_ended",
-    ),
-    Protection(
         "closing aborts what is answered and has not ended",
         "batchclient._runner",
         "Runner.aclose",
