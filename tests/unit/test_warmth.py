@@ -4,7 +4,17 @@ import pytest
 
 from batchclient._core.families import Families, length_of
 from batchclient._core.limits import FixedLimit
-from batchclient._core.messages import Answered, Cancelled, Request, Resolve, SendBatch, Shape, Submitted, Woke
+from batchclient._core.messages import (
+    Answered,
+    Cancelled,
+    Request,
+    RequestState,
+    Resolve,
+    SendBatch,
+    Shape,
+    Submitted,
+    Woke,
+)
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.warmth import Warmth
@@ -35,11 +45,13 @@ class Talk:
         self.core = Scheduler(settings, [FixedLimit(limit)])
         self.gap_s, self.service_s, self.turns = gap_s, service_s, turns
         self.agenda, self.order, self.now, self.busy_s = [], [], 0.0, 0.0
+        self.calls = []
         for conversation in range(conversations):
             self.ask(conversation, 0)
 
     def ask(self, conversation, turn):
         asked = Request(SHAPE, prompt(conversation, turn), prompt_tokens=500, waiter=(conversation, turn))
+        self.calls.append(asked)
         self.core.handle(Submitted(asked), self.now)
 
     def run(self, until):
@@ -149,7 +161,8 @@ def test_a_permit_is_kept_for_those_who_come_back_soon(gap_s, kept):
 
 def test_a_caller_that_leaves_keeps_nothing_back():
     talk = Talk(6, 2, turns=10).run(1.05)
-    left = [asked for asked in talk.core._queue.requests()]
+    left = [asked for asked in talk.calls if asked.state is RequestState.QUEUED]
+    assert len(left) == talk.core.statistics().queued > 0
     for asked in left:
         talk.core.handle(Cancelled(asked), talk.now)
     talk.run(20.0)
