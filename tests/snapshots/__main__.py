@@ -39,27 +39,28 @@ def main():
     what.add_argument("--write", action="store_true", help="write the present hashes and surface to the files")
     options = parser.parse_args()
     names = options.names + ([] if options.seed is None else [f"simulation/{options.seed}"])
-    if options.write:
-        print(f"written; {write(names)} hashes are other than before")
-        return 0
-    return show(names) if options.show else check(names)
+    try:
+        if options.write:
+            print(f"written; {write(names)} hashes are other than before")
+            return 0
+        return show(names) if options.show else check(names)
+    except LookupError as error:
+        parser.error(str(error))
 
 
 def show(names):
     """Print what is hashed."""
     if not names or SURFACE in names:
-        print("\n".join(surface()))
-    for name, lines in sorted(
-        lines_of([name for name in names if name != SURFACE]).items() if names != [SURFACE] else []
-    ):
-        print(name)
-        print("\n".join(lines))
+        print(SURFACE, *surface(), sep="\n")
+    others = _but_surface(names)
+    for name, lines in lines_of(others).items() if others or not names else ():
+        print(name, *lines, sep="\n")
     return 0
 
 
 def check(names):
     """Say what differs; return the exit status."""
-    others = [name for name in names if name != SURFACE]
+    others = _but_surface(names)
     changed = differences(others) if others or not names else {}
     for name, how in list(changed.items())[:_MOST_SHOWN]:
         print(f"{how}: {name}")
@@ -67,11 +68,15 @@ def check(names):
         print(f"and {len(changed) - _MOST_SHOWN} more")
     surfaces = surface_differences() if not names or SURFACE in names else []
     if surfaces:
-        print("changed: surface", *surfaces, sep="\n")
+        print(f"changed: {SURFACE}", *surfaces, sep="\n")
     if changed:
-        print(f"to see what: python -m tests.snapshots --show '{next(iter(changed))}', in both trees, and diff the two")
+        print(f"to see how: python -m tests.snapshots --show '{next(iter(changed))}', in both trees, and diff the two")
     print(f"{len(changed)} hashes differ; the surface {'differs' if surfaces else 'does not'}")
     return 1 if changed or surfaces else 0
+
+
+def _but_surface(names):
+    return [name for name in names if name != SURFACE]
 
 
 if __name__ == "__main__":

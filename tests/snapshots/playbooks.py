@@ -14,17 +14,17 @@ _ROOT = Path(__file__).parent.parent.parent
 FOLDER = _ROOT / "tests" / "playbook"
 
 
-def lines_of_playbooks(which=""):
-    """Run the playbooks; return {test: lines} of the tests that made a scheduler.
+def lines_of_playbooks(file=""):
+    """Run a file of playbooks; return {test: lines} of its tests that made a scheduler.
 
     Args:
-        which: a file, or a test as pytest names it; empty: all.
+        file: its name; empty: all files.
 
     Raises:
         RuntimeError: pytest found nothing to run, or failed otherwise than by a test.
     """
     notes, told = _Notes(), io.StringIO()
-    arguments = [str(FOLDER / which), "--rootdir", str(_ROOT), "-c", str(_ROOT / "pyproject.toml")]
+    arguments = [str(FOLDER / file), "--rootdir", str(_ROOT), "-c", str(_ROOT / "pyproject.toml")]
     with redirect_stdout(told), redirect_stderr(told):
         status = pytest.main([*arguments, "-q", "-p", "no:cacheprovider", "--assert=plain"], plugins=[notes])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
