@@ -3,14 +3,14 @@
 Hashed is what crosses the core's contract, and nothing behind it:
 - of an event its time, its class and its public content;
 - of a command its class and the content that the shell acts on: a batch's endpoint, its calls in
-  their order, whether it is streamed, plain or bare; an answer or an error whole;
+  their order, whether it is streamed, plain or bare; whose an answer is; an error whole;
 - the next deadline, where it is another than before;
 - at the end, the statistics.
 
-Calls, batches and shapes are numbered in the order in which they come. Two shapes of one key have
-one number. So the text has no key, id or record of the core in it. Where a field of a request or a
-batch moves into a record of its own, its reader in ``_OF_A_CALL`` or ``_OF_A_BATCH`` follows it,
-and the text stays as it was.
+Calls, batches, answers and shapes are numbered in the order in which they come. Two shapes of one
+key have one number. So the text has no key, id or record of the core in it, and no words that a
+test's server made up. Where a field of a request or a batch moves into a record of its own, its
+reader in ``_OF_A_CALL`` or ``_OF_A_BATCH`` follows it, and the text stays as it was.
 """
 
 from contextlib import contextmanager
@@ -23,6 +23,7 @@ from batchclient._core.messages import (
     EndpointAdded,
     Failed,
     Request,
+    Resolve,
     Retuned,
     SendBatch,
     Shape,
@@ -56,6 +57,12 @@ _OF_A_BATCH = {
     "tells_begun": attrgetter("tell_begun"),
 }
 """The same of a batch."""
+_OF_AN_ANSWER = {
+    "attempts": attrgetter("attempts"),
+    "usage": attrgetter("usage"),
+    "counted_tokens": attrgetter("counted_tokens"),
+}
+"""The same of an answer; the rest of it only passes through the core."""
 
 
 def lines_of_seed(seed):
@@ -127,8 +134,8 @@ class Record:
             case Submitted(request, may_wait):
                 return f"Submitted({self._text(request)}, {self._read(request, _OF_A_CALL)}, may_wait={may_wait})"
             case Answered(batch, answers, ended):
-                positions = [position for position, _ in answers]
-                return f"Answered({self._text(batch)}, positions={positions}, ended={ended})"
+                told = ", ".join(f"{position}: {self._text_of_answer(answer)}" for position, answer in answers)
+                return f"Answered({self._text(batch)}, {told}, ended={ended})"
             case Failed(batch, failure, delay_s):
                 told = self._text([failure.kind, failure.error, failure.status, failure.retry_after_s])
                 return f"Failed({self._text(batch)}, {told}, retry after {self._text(delay_s)})"
@@ -147,7 +154,15 @@ class Record:
             case AbortBatch(batch):
                 why = batch.verdict and [batch.verdict.kind, batch.verdict.message]
                 return f"AbortBatch({self._text(batch)}, because={self._text(why)})"
+            case Resolve(answers):
+                told = ", ".join(
+                    f"{self._text(request)}: {self._text_of_answer(answer)}" for request, answer in answers
+                )
+                return f"Resolve({told})"
         return self._text(command)
+
+    def _text_of_answer(self, answer):
+        return f"answer {self._number('answer', id(answer), answer)} ({self._read(answer, _OF_AN_ANSWER)})"
 
     def _read(self, owner, readers):
         return ", ".join(f"{name}={self._text(read(owner))}" for name, read in readers.items())
