@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants soak format clean
+.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -90,6 +90,9 @@ mutations: $(STAMP)  ## Replies of every server, one thing in each gone wrong on
 
 mutants: $(STAMP)  ## Take out one protection after the other: each time the named test must fail
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
+	$(BIN)/python -m tests.snapshots $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -81,9 +81,9 @@ def has(*names):
 
 
 def more(size):
-    """So many calls of a shape and with names of their own."""
+    """So many calls of a shape and with names of their own, which are as long whatever tests ran before."""
     number = next(_numbers)
-    return calls(" ".join(f"m{number}.{i}" for i in range(size)), shape())
+    return calls(" ".join(f"m{number:05}.{i}" for i in range(size)), shape())
 
 
 def is_list(batch):
