@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 
-.PHONY: help setup demo test lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,10 @@ setup: $(STAMP)  ## Make the virtual environment
 demo: $(STAMP)  ## 2,000 texts through batch_map beside AsyncOpenAI + gather; BASE_URL=… MODEL=… for your own server
 	@$(BIN)/batchclient demo $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(MODEL),--model $(MODEL))
 
-test: lint types layers unit  ## Everything that needs no server of others
+test: how-long lint types layers unit  ## Everything that needs no server of others: about 8 to 10 minutes on two shared cores
+
+how-long:
+	@echo "make test: about 8 to 10 minutes, measured on two shared cores"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

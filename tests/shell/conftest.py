@@ -6,16 +6,17 @@ there takes the whole run with it.
 
 import asyncio
 import inspect
-import signal
 
 import anyio
 import pytest
 import trio
 import trio.testing
+
+from tests import bounds
 from tests.shell.clocks import WatchedLoop
 
 LONGEST_COMPUTING_S = 30.0
-LONGEST_WAITING_S = 90.0
+LONGEST_WAITING_S = 45.0
 LONGEST_VIRTUAL_S = 1e6
 """What hangs in virtual time is there at once; this end also cancels what a client holds."""
 
@@ -51,17 +52,5 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture(autouse=True)
 def bounded():
     """Fail a test that never comes back to its event loop: one that computes for ever, or one that waits in real time."""
-
-    def stop(number, frame):
-        # No ``Exception``: whoever guards against those must not swallow it.
-        pytest.fail("the test computed for too long" if number == signal.SIGPROF else "the test waited for too long")
-
-    before = [signal.signal(number, stop) for number in (signal.SIGPROF, signal.SIGALRM)]
-    # The processor's time is the same on a busy machine.
-    signal.setitimer(signal.ITIMER_PROF, LONGEST_COMPUTING_S, 1.0)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_WAITING_S, 1.0)
-    yield
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGPROF, before[0])
-    signal.signal(signal.SIGALRM, before[1])
+    with bounds.bounded(LONGEST_COMPUTING_S, LONGEST_WAITING_S):
+        yield

@@ -2,9 +2,10 @@
 
 import asyncio
 import inspect
-import signal
 
 import pytest
+
+from tests import bounds
 
 LONGEST_S = 15.0
 
@@ -21,15 +22,8 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture(autouse=True)
 def bounded(request):
     longest_s = getattr(request.module, "LONGEST_S", LONGEST_S)
-
-    def stop(number, frame):
-        pytest.fail(f"the test ran for {longest_s:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, longest_s, 1.0)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
+    with bounds.bounded(longest_s, longest_s):
+        yield
 
 
 two_backends = pytest.mark.parametrize("backend", ["httpx", "aiohttp"])

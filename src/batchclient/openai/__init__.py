@@ -26,7 +26,7 @@ from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
 from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
 from batchclient.openai._resources import PlainChat, PlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
-from batchclient.openai._seams import is_watched, key_of, mark, seams, take_options
+from batchclient.openai._seams import is_replaced, is_watched, key_of, mark, seams, take_options
 from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.openai._sync import OpenAI
 from batchclient.types import Reply
@@ -84,7 +84,10 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``: calls go through them then."""
+        """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``: calls go through them then.
+
+        ``False`` before openai 2.31: there such calls share no requests.
+        """
         return is_watched(self, _OPENAIS)
 
     def statistics(self) -> SharingStatistics:
@@ -128,6 +131,8 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     def _planned(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
         if not self._may_share:
             return Past.SUBCLASS
+        if is_replaced(self, _OPENAIS):
+            return Past.REPLACED
         # On trio a BatchClient needs ``async with``, which nobody writes for us.
         return plan(self, path, body, options, more) if asyncio._get_running_loop() else Past.TRIO
 

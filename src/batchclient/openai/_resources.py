@@ -19,7 +19,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from batchclient.openai._keys import asked
-from batchclient.openai._seams import is_openais
+from batchclient.openai._seams import is_openais, is_ours
 from batchclient.openai._sharing import Past
 
 __all__ = ["PlainChat", "PlainCompletions", "SyncPlainChat", "SyncPlainCompletions", "plain_call"]
@@ -74,9 +74,9 @@ def _like(original: Any) -> Callable[[_F], _F]:
 def _plain(resource: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
     """The body and the options of a call that may skip openai's own code; ``None`` if it may not."""
     client = resource._client
-    if needed <= given.keys() and client._may_skip and is_openais(openais.create) and not client.is_watched:
-        return plain_call(given, fields)
-    return None
+    if not needed <= given.keys() or not client._may_skip or not is_ours(type(client).post):
+        return None
+    return plain_call(given, fields) if is_openais(openais.create) and not client.is_watched else None
 
 
 class PlainCompletions(AsyncCompletions):

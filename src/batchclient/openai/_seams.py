@@ -9,6 +9,9 @@ Rules:
   sees the call and its answer.
 - Who watches may also change a call, repeat it or ask something else first. So the request that
   openai has built carries the options that it was built from, and is sent by those, once.
+- Whoever has replaced a method that prepares, builds, sends or reads a request may change the request
+  itself. So that method sees every call, as a subclass's does: each is sent by openai's own code.
+- Before 2.31 openai has no ``_send_request``. What is watched shares no requests there.
 - A method is openai's own if it is a plain function whose code was defined in openai's package. Names, ``__wrapped__`` and ``__code__`` prove nothing:
   ``functools.wraps`` copies the first, and wrapt's proxies hand out all that the function has. It does not matter who was imported first.
 """
@@ -16,12 +19,15 @@ Rules:
 from __future__ import annotations
 
 import logging
+import operator
 from types import FunctionType
 from typing import Any
 
+from openai._base_client import AsyncAPIClient
+
 from batchclient._openai_form import PATHS
 
-__all__ = ["is_openais", "is_watched", "key_of", "mark", "seams", "take_options"]
+__all__ = ["is_openais", "is_ours", "is_replaced", "is_watched", "key_of", "mark", "seams", "take_options"]
 
 _HOOKS = (
     "request",
@@ -38,7 +44,20 @@ _HOOKS = (
 )
 """What builds, sends and reads a request, and what says who asks whom."""
 
+_SENDS_APART = hasattr(AsyncAPIClient, "_send_request")
+"""Whether openai has a method that sends and does nothing else: from 2.31 on."""
+_OF_REQUESTS = (
+    *("_prepare_options", "_build_request", "_prepare_request", "_process_response"),
+    *(("_send_request",) if _SENDS_APART else ("request", "post")),
+)
+"""What a shared request does not pass, of the methods that prepare, build, send and read one."""
+_methods = operator.attrgetter(*_OF_REQUESTS)
+_untouched: dict[Any, tuple[Any, ...]] = {}
+"""Those of the drop-in's class, of openai's and of openai's base class, by openai's, once none was seen replaced."""
+_NOT_SEEN = (None,)
+
 _HOME = "openai."
+_OUR_HOME = "batchclient.openai"
 _log = logging.getLogger("batchclient")
 
 _MARK = "batchclient.options"
@@ -47,7 +66,7 @@ _BEARER = "Bearer "
 
 
 def seams(kind: type, ours: Any) -> tuple[bool, bool]:
-    """Whether a subclass's requests may be shared, and whether its resources may skip ``post``.
+    """Whether a subclass's requests may be shared, and whether its resources may skip the drop-in's own ``post``.
 
     Args:
         kind: the subclass.
@@ -59,11 +78,11 @@ def seams(kind: type, ours: Any) -> tuple[bool, bool]:
             "%s overrides %s: its calls are sent by openai's own code, and share no requests", kind.__name__, own[0]
         )
     member: Any = kind
-    return not own, not own and member.post is ours.post and member.share is ours.share
+    return not own, not own and member.share is ours.share
 
 
 def is_watched(client: Any, openais: Any) -> bool:
-    """Whether somebody has replaced openai's ``post`` or ``request``, of the class or of this client.
+    """Whether somebody has replaced openai's ``post`` or ``request``, and sees calls share where openai sends them.
 
     Args:
         client: the drop-in's.
@@ -71,7 +90,27 @@ def is_watched(client: Any, openais: Any) -> bool:
     """
     own = vars(client)
     kind: Any = type(client)
-    return "request" in own or "post" in own or not is_openais(openais.post) or not is_openais(kind.request)
+    return _SENDS_APART and (
+        "request" in own or "post" in own or not is_openais(openais.post) or not is_openais(kind.request)
+    )
+
+
+def is_replaced(client: Any, openais: Any) -> bool:
+    """Whether somebody has replaced a method that a shared request does not pass, of a class or of this client.
+
+    Args:
+        client: the drop-in's.
+        openais: openai's own class.
+    """
+    if not vars(client).keys().isdisjoint(_OF_REQUESTS):
+        return True
+    methods = (*_methods(type(client)), *_methods(openais), *_methods(openais.__base__))
+    # Telling by identity takes a fifth of the time.
+    if not all(map(operator.is_, methods, _untouched.get(openais, _NOT_SEEN))):
+        if not all(_comes_from((_HOME, _OUR_HOME), method) for method in methods):
+            return True
+        _untouched[openais] = methods
+    return False
 
 
 def mark(request: Any, options: Any) -> None:
@@ -93,7 +132,16 @@ def key_of(request: Any) -> str:
 
 def is_openais(function: Any) -> bool:
     """Whether a function is openai's own, as it came with the package."""
-    return type(function) is FunctionType and function.__globals__.get("__name__", "").startswith(_HOME)
+    return _comes_from(_HOME, function)
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a function is the drop-in's own."""
+    return _comes_from(_OUR_HOME, function)
+
+
+def _comes_from(home: str | tuple[str, ...], function: Any) -> bool:
+    return type(function) is FunctionType and function.__globals__.get("__name__", "").startswith(home)
 
 
 def _member(kind: type, name: str) -> Any:

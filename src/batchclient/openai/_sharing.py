@@ -36,6 +36,7 @@ class Past(StrEnum):
     TIMEOUT = "a timeout beyond the client's"
     NO_TIMEOUT = "a timeout with a part that is no positive number"
     SUBCLASS = "a subclass that overrides how requests are sent"
+    REPLACED = "a replaced method that shared requests do not pass"
     BLOCKING = "a blocking http_client"
     NO_CLIENT = "no batch client for these credentials and headers"
     LOOP = "another event loop uses the client now"

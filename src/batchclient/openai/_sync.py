@@ -23,7 +23,7 @@ from batchclient.openai._identity import Identity
 from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
 from batchclient.openai._resources import SyncPlainChat, SyncPlainCompletions
 from batchclient.openai._results import error_of, parse, response_of, to_process
-from batchclient.openai._seams import is_watched, key_of, mark, seams, take_options
+from batchclient.openai._seams import is_replaced, is_watched, key_of, mark, seams, take_options
 from batchclient.openai._sharing import Past, SharingStatistics
 from batchclient.types import Reply
 
@@ -123,7 +123,9 @@ class OpenAI(openai.OpenAI):
     def _planned(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
         if not self._shares:
             return Past.BLOCKING
-        return plan(self, path, body, options, more) if self._may_share else Past.SUBCLASS
+        if not self._may_share:
+            return Past.SUBCLASS
+        return Past.REPLACED if is_replaced(self, _OPENAIS) else plan(self, path, body, options, more)
 
     def _reply(self, planned: Planned, key: str, request: Any = None) -> Reply | Past:
         planned.key = key

@@ -30,6 +30,14 @@ ADAPTERS = (
         "tests/drop_in/test_tracers.py::test_it_sees_every_call_and_they_share",
     ),
     Protection(
+        "who has replaced what makes openai's requests has each of them made there",
+        "batchclient.openai._seams",
+        "is_replaced",
+        "methods = (*_methods(type(client)), *_methods(openais), *_methods(openais.__base__))",
+        "methods = _untouched.get(openais, ())",
+        "tests/drop_in/test_tracers.py::test_who_has_replaced_what_makes_requests_has_each_call_sent_as_openai_sends_it",
+    ),
+    Protection(
         "a fault takes back what answers used up in the same request",
         "batchclient.testing._mock",
         "MockLLM._decide",
