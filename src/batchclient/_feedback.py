@@ -48,11 +48,11 @@ class PollTimes:
 
     Attributes:
         first_after_s: from when calls are under way to the first question, seconds.
-        interval_s: from one question to the next at least, seconds. A page costs vLLM 8 to 10 ms of its API process's time (measured,
-            0.32): 2 % at two a second.
-        pause_ratio: the same, in times of the last answer's. What takes long is a busy server's turn to answer, not its work: a real
-            vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just where it was
-            overloaded.
+        interval_s: from one question to the next at least, seconds. A page costs vLLM 8 to 10 ms of
+            its API process's time (measured, 0.32): 2 % at two a second.
+        pause_ratio: the same, as a multiple of the time the last answer took. A busy server is late
+            to answer; the page itself is little work. A real vLLM short of CPU took 0.01 to 1 s for
+            the same page. With pauses of ten times that, reports of an overloaded server were stale.
         timeout_s: of one question, seconds.
     """
 
