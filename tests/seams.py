@@ -1,6 +1,9 @@
-"""The seams of the shell: what the client builds by a class's name in its own module, a test may have it build otherwise.
+"""The seams of the shell: the client builds its parts by class names of its own module.
 
-Two kinds: other connections (``connected``), and a class's own arguments, such as its times (``with_runners``, ``bridged``).
+A test replaces such a name, and so gives the client:
+- other connections (``connected``);
+- other arguments of a class, such as its times (``with_runners``, ``bridged``);
+- a core that is looked on at (``watch_cores``).
 """
 
 import weakref
@@ -23,10 +26,14 @@ _bridges = weakref.WeakKeyDictionary()
 def connected(
     base_url="http://scripted/v1", *, calls=None, metrics=None, detection=None, made=lambda transport: None, **arguments
 ):
-    """A ``BatchClient`` whose transports are what these functions of a base URL return; ``None``: its own.
+    """A ``BatchClient`` whose transports are made by these functions of a base URL.
 
-    Unlike a user's ``transport=``, this also says over what a server is asked for its load and for what it is.
-    ``made`` is told of each transport for calls.
+    Args:
+        base_url, arguments: the client's.
+        calls: for calls; ``None``: the client's own.
+        metrics: to ask a server for its load; likewise. A user's ``transport=`` does not reach these.
+        detection: to ask which server it is; likewise.
+        made: told of each transport for calls.
     """
 
     class Scripted(Connections):
@@ -46,7 +53,7 @@ def connected(
 
 
 def with_runners(monkeypatch, **arguments):
-    """Have every client that starts in this test make its runner with these arguments, such as ``body_timeouts``."""
+    """Every client that starts in this test makes its runner with these arguments."""
     monkeypatch.setattr(client_module, "Runner", partial(Runner, **arguments))
 
 
@@ -56,7 +63,7 @@ def with_cores(monkeypatch, **arguments):
 
 
 def bridged(*args, bridge=None, **arguments):
-    """A ``SyncBatchClient`` whose bridge is known (``bridge_of``); ``bridge``: that one's arguments, such as ``gather_s``."""
+    """A ``SyncBatchClient`` whose bridge ``bridge_of`` returns; ``bridge``: the bridge's arguments."""
     made = []
 
     def make(on_end):
@@ -76,7 +83,12 @@ def bridge_of(client):
 
 
 def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda commands: None):
-    """Look on at every client of this test: at each event after its core was told of it, and at each round of commands before it is done."""
+    """Look on at the core of every client of this test.
+
+    Args:
+        told: called with each event, after the core has handled it.
+        commanded: called with each list of commands, before the runner does them.
+    """
 
     class Watched(Scheduler):
         def handle(self, event, now):

@@ -1,10 +1,11 @@
-"""Tests go through contracts: none of them reads or writes an attribute with a leading underscore of what is not its own.
+"""Tests go through contracts: none reads or writes a private attribute of an object that is not its own.
 
-What is private may change with every refactoring, and a test that looks at it pins how the code is made instead of what it does. A test has
-public methods, ``statistics()``, what the server saw, what the system knows of threads, tasks and sockets, and the seams of ``tests/seams.py``.
+A private attribute may change with every refactoring. A test that looks at one pins how the code is
+made instead of what it does. A test may use public methods, ``statistics()``, what the server saw,
+the system's threads, tasks and sockets, and the seams of ``tests/seams.py``.
 
-Its own are ``self``, ``cls`` and ``super()`` of the tests' classes, and modules. Names in ``getattr``, ``setattr`` and ``monkeypatch.setattr`` count,
-and so does Python within a string.
+A test's own objects are ``self``, ``cls``, ``super()`` and modules. Names in ``getattr``, ``setattr``
+and ``monkeypatch.setattr`` count, and so does Python within a string.
 """
 
 import ast
@@ -22,7 +23,7 @@ OTHERS = {
     "integrations/test_langchain.py": {"_calculate_retry_timeout"},
     "testing/test_clock.py": {"_selector"},
 }
-"""Attributes of other libraries' objects, which have no other name for it."""
+"""By file, attributes of other libraries' objects that have no public name."""
 EXCEPTIONS = {
     "playbook/test_cancel.py": {"_buckets"},
     "playbook/test_deadlines.py": {"_deadlines"},
@@ -69,11 +70,11 @@ EXCEPTIONS = {
     "unit/test_vllm.py": {"_known", "_shapes"},
     "unit/test_warmth.py": {"_queue"},
 }
-"""By file, what is still looked at. This list may only become shorter."""
+"""By file, private attributes that are still looked at. This list may only become shorter."""
 
 _IMPORTS = re.compile(r"^\s*(from|import) .*$", re.MULTILINE)
 _PERHAPS = re.compile(r"(?<!\bself)\._[A-Za-z]|[\"']_[A-Za-z]")
-"""What is private looks like this, and so does some of what is not. Most files have none of it, and need no syntax tree."""
+"""Every private name looks like this. A file without a match needs no syntax tree."""
 _BY_NAME = {"delattr", "getattr", "hasattr", "setattr"}
 
 

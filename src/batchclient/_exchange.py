@@ -54,7 +54,7 @@ class BodyTimeouts:
 
     Attributes:
         error_s: an error's body. The status says what to do; its body only says why.
-        usage_s: a usage behind the last choice. A proxy adds up the usage of what it has passed on before it tells it.
+        usage_s: a usage behind the last choice. A proxy adds it up once it has passed on the reply.
         end_s: a body's end. It comes with the last event, or in the next packet.
     """
 

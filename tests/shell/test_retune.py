@@ -146,12 +146,14 @@ async def test_a_limit_that_is_found_grows_while_that_pays():
     ],
 )
 async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, field):
-    async with make_client(ScriptedTransport(held=True), limit=7, max_list=1, when_full="raise") as client:
+    server = ScriptedTransport()
+    async with make_client(server, limit=7) as client:
         with pytest.raises(ConfigError) as caught:
-            client.retune(max_queued=1, **wrong)
+            client.retune(batch_size=lambda queue_depth: 1, **wrong)
         assert caught.value.field == field
         assert client.statistics().endpoints[0].limit == 7
-        assert await busy(client, 9) == 7
+        await client.batch_map(["a", "b", "c"], "{}", max_tokens=1)
+    assert [len(prompts) for prompts in server.prompts] == [3]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "8", None])

@@ -33,7 +33,7 @@ def endless(*, done=True):
 @pytest.mark.parametrize("done", [True, False], ids=["DONE", "no DONE"])
 async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(backend, done, monkeypatch):
     assert BodyTimeouts().end_s == 0.5
-    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=0.02))
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=0.02, usage_s=3600.0))
     async with RawServer(endless(done=done)) as server, make(server, backend, limit=8, **QUIET) as client:
         answers = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "abc"))
         assert [each.text for each in answers] == ["<a>", "<b>", "<c>"]
@@ -103,7 +103,7 @@ def without_usage(heard, *, last):
 @pytest.mark.parametrize("last", [True, False], ids=["usage", "no usage"])
 async def test_a_lone_calls_usage_is_waited_for_as_long_as_the_end(backend, last, monkeypatch):
     """Without ``[DONE]`` and without an end."""
-    with_runners(monkeypatch, body_timeouts=BodyTimeouts(usage_s=0.05))
+    with_runners(monkeypatch, body_timeouts=BodyTimeouts(usage_s=0.05, end_s=3600.0))
 
     async def on_request(heard, reader, writer, server):
         events = without_usage(heard, last=last)

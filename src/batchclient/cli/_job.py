@@ -54,7 +54,7 @@ class Job:
         on_asking: called where the server takes its time to say which model it has.
         keep_going: never give up.
         packed: write vectors as base64.
-        refusals: after so many rows that were refused alike, and none that succeeded, it gives up.
+        refusals: rows refused alike, and none that succeeded, after which the job gives up.
 
     Attributes:
         refusals: the argument.

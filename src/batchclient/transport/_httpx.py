@@ -88,7 +88,7 @@ class HttpxTransport:
         client: the user's own client, of httpx or of httpx2; never sharded, never closed.
         backend: ``"httpx"``, or ``"httpx2"`` or ``"aiohttp"`` (the extras of those names).
         trust_env: whether proxies and certificates may come from the environment.
-        race_s: within this time of being used again, seconds, a break is that of a socket that was closed while it was idle.
+        race_s: a used socket that breaks within this time, seconds, was closed while it was idle.
 
     Raises:
         ConfigError: the environment names a proxy that cannot be used.
@@ -133,7 +133,7 @@ class HttpxTransport:
 
     @property
     def in_pools(self) -> list[int]:
-        """How many requests are in each pool: first the pools that take more, as they are tried, then those that end."""
+        """Requests in each pool: first the pools that take more, in their order, then those that end."""
         return [pool.used for pool in self._pools + self._retired]
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
