@@ -9,7 +9,7 @@ import pytest
 
 from tests.playbook import test_endings, test_refill
 from tests.snapshots.core import lines_of_seed, recorded
-from tests.snapshots.snapshots import SEEDS, hash_of, read_hashes, surface_differences
+from tests.snapshots.snapshots import DRAWS, SEEDS, hash_of, read_hashes, surface_differences
 from tests.snapshots.text import text_of
 from tests.snapshots.wire import lines_of_wire, names_of_wire
 
@@ -51,6 +51,7 @@ def test_the_public_surface_is_the_same():
 
 def test_every_seed_and_every_recording_has_a_hash():
     expected = {f"simulation/{seed}" for seed in SEEDS} | {f"wire/{name}" for name in names_of_wire()}
+    expected |= set(DRAWS)
     assert expected == {name for name in COMMITTED if not name.startswith("playbook/")}
 
 
