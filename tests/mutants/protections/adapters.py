@@ -24,9 +24,9 @@ ADAPTERS = (
     Protection(
         "a tracer that passes for the function it wraps is noticed",
         "batchclient.openai._seams",
-        "is_openais",
-        'type(function) is FunctionType and function.__globals__.get("__name__", "").startswith(_HOME)',
-        'function.__globals__.get("__name__", "").startswith(_HOME)',
+        "_comes_from",
+        'type(function) is FunctionType and function.__globals__.get("__name__", "").startswith(home)',
+        'function.__globals__.get("__name__", "").startswith(home)',
         "tests/drop_in/test_tracers.py::test_it_sees_every_call_and_they_share",
     ),
     Protection(
