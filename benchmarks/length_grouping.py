@@ -42,7 +42,7 @@ from benchmarks.lab.workloads import Calls, Lengths
 from benchmarks.strategies import Job, Strategy, run
 
 from batchclient import BatchClient
-from batchclient._core.lengths import PromptLengths
+from batchclient._core.learnt.lengths import PromptLengths
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request
 

@@ -102,7 +102,7 @@ def _vectors() -> dict[str, float]:
 
 
 def _lengths() -> dict[str, float]:
-    from batchclient._core.lengths import OutputLengths, PromptLengths
+    from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
     from batchclient._core.requests import Request, Shape
     from batchclient.types import Usage
 

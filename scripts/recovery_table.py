@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from batchclient._core.recovery_table import TABLE, Row
+from batchclient._core.outcomes.recovery_table import TABLE, Row
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "batching.md"
 _PLACE = re.compile(r"(?<=<!-- recovery -->\n).*?(?=<!-- /recovery -->)", re.DOTALL)

@@ -13,10 +13,10 @@ from unittest import mock
 from batchclient import BatchClient, SyncBatchClient
 from batchclient import client as client_module
 from batchclient import sync as sync_module
-from batchclient._bridge import Bridge
-from batchclient._connections import Connections
+from batchclient._threads.bridge import Bridge
+from batchclient._client.connections import Connections
 from batchclient._core.scheduler import Scheduler
-from batchclient._runner import Runner
+from batchclient._shell.runner import Runner
 
 __all__ = ["bridge_of", "bridged", "connected", "watch_cores", "with_cores", "with_runners"]
 

@@ -102,7 +102,7 @@ import batchclient._feedback
 client._runner
 client._runner._tasks = {}
 setattr(client, "_settings", None)
-monkeypatch.setattr("batchclient._bridge._GATHER_S", 1)
+monkeypatch.setattr("batchclient._threads.bridge._GATHER_S", 1)
 in_python('''
     import os
     client._nursery

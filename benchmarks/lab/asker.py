@@ -22,8 +22,8 @@ from benchmarks.lab.profiles import Scenario
 from benchmarks.lab.trace import Trace
 from benchmarks.lab.workloads import Call, Running
 
-from batchclient._connections import Connections
-from batchclient._control import make_limit
+from batchclient._client.connections import Connections
+from batchclient._client.make_limit import make_limit
 from batchclient._core.limits import Limit, Turn
 from batchclient._core.messages import (
     AbortBatch,
@@ -49,7 +49,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient._dialect_choice import DialectChoice
+from batchclient._shell.dialect_choice import DialectChoice
 from batchclient.config import make_settings
 from batchclient.dialects import ENGINES
 from batchclient.dialects.vllm import VllmDialect

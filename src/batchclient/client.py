@@ -21,20 +21,20 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from batchclient._backend import AsyncioBackend, Backend, TrioBackend
-from batchclient._callbacks import Callbacks, ends_unwrapped
-from batchclient._calls import CallMaker
-from batchclient._connections import Connections, shown
+from batchclient._calls.make import CallMaker
+from batchclient._client.connections import Connections, shown
+from batchclient._client.control import SteeringMethods
+from batchclient._client.map_methods import MapMethods
+from batchclient._client.scoring import PoolingMethods
 from batchclient._core.limits import Turn
 from batchclient._core.messages import Adjustment, Paused, Resumed
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._core.statistics import Statistics
-from batchclient._dialect_choice import DialectChoice
-from batchclient._map_methods import MapMethods
-from batchclient._pooling import PoolingMethods
-from batchclient._runner import Runner
-from batchclient._steering import SteeringMethods
+from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
+from batchclient._shell.callbacks import Callbacks, ends_unwrapped
+from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.transport import Timeouts, Transport

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from batchclient._batch_size import BatchSize
 from batchclient._core.messages import Adjustment
 from batchclient._core.settings import SchedulerSettings
+from batchclient._shell.batch_size import BatchSize
 from batchclient.errors import ConfigError
 
 if TYPE_CHECKING:
-    from batchclient._callbacks import Callbacks
+    from batchclient._shell.callbacks import Callbacks
     from batchclient.dialects import Dialect
 
 __all__ = ["CHANGEABLE", "PRESETS", "Preset", "Settings", "changed", "check_base_url", "make_settings"]

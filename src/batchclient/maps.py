@@ -37,9 +37,9 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._core.messages import Request
-from batchclient._map_reader import SLICE_S, read_documents, stop_reading
-from batchclient._runner import Runner
-from batchclient._seen import Occurrences
+from batchclient._maps.occurrences import Occurrences
+from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
+from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.types import Completion, MapResult
 

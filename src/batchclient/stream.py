@@ -20,8 +20,8 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._core.messages import Request
-from batchclient._runner import Runner
-from batchclient._sink import Sink
+from batchclient._shell.pieces import Sink
+from batchclient._shell.runner import Runner
 from batchclient.types import Completion, Delta
 
 __all__ = ["Stream"]

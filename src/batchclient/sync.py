@@ -13,10 +13,10 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
 
-from batchclient._bridge import Bridge
-from batchclient._map_results import Results, check_documents
-from batchclient._sync_iterators import Feed, SyncMap, SyncStream
-from batchclient._tables import refuse_frame
+from batchclient._calls.tables import refuse_frame
+from batchclient._maps.results import Results, check_documents
+from batchclient._threads.bridge import Bridge
+from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
@@ -26,7 +26,7 @@ from batchclient.types import Completion
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient._methods import Messages
+    from batchclient._client.methods import Messages
 
 __all__ = ["SyncBatchClient", "SyncStream"]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from batchclient._tables import kind_of, missing
+from batchclient._calls.tables import kind_of, missing
 from batchclient.errors import ConfigError
 
 __all__ = ["Prompt", "make_prompt"]

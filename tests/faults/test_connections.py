@@ -23,7 +23,7 @@ from batchclient import (
     OutOfSockets,
     TenacityRetry,
 )
-from batchclient._exchange import BodyTimeouts
+from batchclient._shell.exchange import BodyTimeouts
 from batchclient.transport._httpx import HttpxTransport
 
 NEVER = Backoff(max_attempts=1)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from batchclient import ConfigError
-from batchclient._bridge import Bridge
+from batchclient._threads.bridge import Bridge
 from batchclient.integrations import _transports as transports_module
 from batchclient.simulator import EmbeddedServer, expected_text
 

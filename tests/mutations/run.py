@@ -15,7 +15,7 @@ from traceback import extract_tb
 
 from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded
 from batchclient._core.kinds import Kind
-from batchclient._openai_form import WireCalls, make_calls
+from batchclient.integrations.form import WireCalls, make_calls
 from tests.mutations.answers import foreign, prompt_of, right_answer, text_told
 from tests.mutations.cases import all_cases
 from tests.mutations.mutate import draw

@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.list_trial import COMPARED, GIVEN_UP
+from batchclient._core.learnt.list_trial import COMPARED, GIVEN_UP
 from batchclient._core.messages import Retuned, ServerKnown, Woke
 from batchclient._core.settings import SchedulerSettings
 from tests.playbook.playbook import Playbook, answered, calls, shape

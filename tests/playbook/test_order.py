@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.messages import Cancelled, FailureKind, Woke
-from batchclient._core.order import NO_DEADLINE_S, S_PER_TOKEN, Order
+from batchclient._core.waiting.order import NO_DEADLINE_S, S_PER_TOKEN, Order
 from tests.playbook.playbook import Playbook, answered, calls, failed, shape
 
 

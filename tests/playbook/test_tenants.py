@@ -5,7 +5,7 @@ import random
 import pytest
 
 from batchclient._core.lane import Account
-from batchclient._core.lanes import Lanes
+from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.messages import FailureKind, Woke
 from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, counted, failed, shape

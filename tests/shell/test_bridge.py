@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from batchclient import ClientClosed, ConfigError
-from batchclient import _bridge as bridge_module
-from batchclient._bridge import Bridge
-from batchclient._crossing import Crossing
+from batchclient._threads import bridge as bridge_module
+from batchclient._threads.bridge import Bridge
+from batchclient._threads.crossing import Crossing
 from tests.shell.test_loops import in_python
 
 NEVER_S = 3600.0
@@ -749,7 +749,7 @@ def test_the_interpreters_end_closes_it_and_wakes_who_waits():
     # What was registered first comes last.
     atexit.register(lambda: (waiter.join(), print("over")))
     from batchclient import ClientClosed
-    from batchclient._bridge import Bridge
+    from batchclient._threads.bridge import Bridge
 
     async def on_end():
         await asyncio.sleep(0)
@@ -779,7 +779,7 @@ def test_a_loop_that_stands_still_does_not_keep_the_interpreter_from_ending():
     status, out, err = in_python(
         """
     import threading
-    from batchclient._bridge import Bridge
+    from batchclient._threads.bridge import Bridge
 
     def stand_still():
         stands.set()
@@ -804,7 +804,7 @@ def test_after_a_fork_the_child_starts_afresh_and_the_parent_goes_on():
     status, out, err = in_python(
         """
     import asyncio, gc, os, sys, threading
-    from batchclient._bridge import Bridge
+    from batchclient._threads.bridge import Bridge
 
     async def where():
         return os.getpid()

@@ -12,7 +12,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
 
 from batchclient import ClientClosed
-from batchclient._kept_clients import KeptClients
+from batchclient.integrations.kept_clients import KeptClients
 
 MOST = 3
 

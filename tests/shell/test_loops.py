@@ -16,7 +16,7 @@ from tests.shell.scripted import ScriptedTransport, answer_to, make_client, sett
 
 from batchclient import BatchClient, ClientClosed, ConfigError
 from batchclient import client as client_module
-from batchclient._backend import AsyncioBackend
+from batchclient._shell.backend import AsyncioBackend
 
 
 def in_python(code, *options, timeout_s=20):

@@ -174,7 +174,7 @@ async def test_a_document_whose_own_code_fails_is_a_failure_of_its_own(batch_map
 
 
 def test_others_have_turns_while_a_long_list_is_checked(monkeypatch):
-    monkeypatch.setattr("batchclient._map_results.now", lambda: asyncio.get_running_loop().time())
+    monkeypatch.setattr("batchclient._maps.results.now", lambda: asyncio.get_running_loop().time())
 
     class Slow(dict):
         def __getitem__(self, name):

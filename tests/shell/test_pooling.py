@@ -22,7 +22,7 @@ from batchclient import (
     Usage,
 )
 from batchclient._core.kinds import Kind
-from batchclient._likelihood import make_split, read_likelihood
+from batchclient._calls.likelihood import make_split, read_likelihood
 from batchclient.dialects._scores import RerankScores
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator import SimulatedServer, SimulatorTransport

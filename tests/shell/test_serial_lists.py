@@ -5,7 +5,7 @@ from functools import partial
 import anyio
 import pytest
 
-from batchclient._core.list_trial import COMPARED, GIVEN_UP
+from batchclient._core.learnt.list_trial import COMPARED, GIVEN_UP
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport

@@ -13,7 +13,7 @@ import pytest
 
 from batchclient import ClientClosed, ConfigError, ConnectionLost
 from batchclient import sync as sync_module
-from batchclient._sync_iterators import SyncMap
+from batchclient._threads.iterators import SyncMap
 from tests.seams import bridge_of
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, echo, error, stream, stream_end
 from tests.shell.test_bridge import Calls, holds, interrupt_when, running_loop, wait_until

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from batchclient import Backoff, BatchClient
 from batchclient._core.kinds import Kind
-from batchclient._openai_form import WireCalls, make_calls
+from batchclient.integrations.form import WireCalls, make_calls
 from tests.mutations.sockets import PairLoop, on_the_loops_clock
 from tests.snapshots.text import text_of
 

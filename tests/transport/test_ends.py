@@ -11,7 +11,7 @@ from tests.transport.test_one_reply_per_request import NEVER, make
 from tests.transport.test_sockets import chunked
 
 from batchclient import BatchClient, DialectError
-from batchclient._exchange import BodyTimeouts
+from batchclient._shell.exchange import BodyTimeouts
 from batchclient.types import Usage
 
 QUIET = {"server_metrics": False}

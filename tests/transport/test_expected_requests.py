@@ -11,7 +11,7 @@ import pytest
 import respx
 
 from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, DialectError, ResponseTooLarge
-from batchclient import _map_methods as map_methods
+from batchclient._client import map_methods
 from batchclient.maps import Map
 
 URL = "http://server.test/v1"

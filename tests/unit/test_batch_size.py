@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from batchclient._batch_size import BatchSize
+from batchclient._shell.batch_size import BatchSize
 
 
 def test_the_answer_for_the_queue_depth():

@@ -3,12 +3,12 @@
 import pytest
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.endpoint import Endpoint
+from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.kinds import Kind
-from batchclient._core.lengths import OutputLengths
+from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Request, RequestState, Shape
-from batchclient._core.queue import Group
+from batchclient._core.waiting.queue import Group
 from batchclient._core.settings import SchedulerSettings
 
 PLAIN = Shape(b"k", b"{}", max_output_tokens=16)

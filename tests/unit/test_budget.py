@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.budget import RetryBudget
+from batchclient._core.servers.budget import RetryBudget
 
 LIMIT = 64
 

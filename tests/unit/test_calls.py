@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchclient import ConfigError
-from batchclient._calls import CallMaker
+from batchclient._calls.make import CallMaker
 from batchclient._core.requests import Shape
 from batchclient.config import make_settings
 from tests.inspection import held

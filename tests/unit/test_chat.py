@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import FailureKind
-from batchclient._inputs import has_media, write_messages
+from batchclient._calls.inputs import has_media, write_messages
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._replies import redact
 from batchclient.dialects._shapes import Shapes

@@ -2,11 +2,11 @@
 
 import pytest
 
-from batchclient._core.choice import choose, expected_waits
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.health import Sign
+from batchclient._core.servers.choice import choose, expected_waits
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.health import Sign
 from batchclient._core.limits import FixedLimit
-from batchclient._core.speed import Speed, work
+from batchclient._core.servers.speed import Speed, work
 
 
 def endpoint(number, limit=10, in_flight=0, speed=None, measured_at=0.0):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.demux import Demux
+from batchclient.dialects._demux import Demux
 from batchclient.errors import DemuxError
 
 

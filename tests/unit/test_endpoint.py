@@ -2,8 +2,8 @@
 
 import pytest
 
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.health import Sign
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.health import Sign
 from batchclient._core.limits import FixedLimit, LimitChange, Outcome, Sample
 
 

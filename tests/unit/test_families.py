@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._core.families import Families, path_of, rungs
-from batchclient._core.groups import FamilyGroup, Group
+from batchclient._core.prefixes.families import Families, path_of, rungs
+from batchclient._core.waiting.groups import FamilyGroup, Group
 from batchclient._core.messages import Request, RequestState, Shape
-from batchclient._core.order import Order
-from batchclient._core.queue import Queue
+from batchclient._core.waiting.order import Order
+from batchclient._core.waiting.queue import Queue
 from tests.inspection import held
 
 SHAPE = Shape(b"one", b"{}", model="m")

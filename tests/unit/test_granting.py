@@ -3,15 +3,15 @@
 import pytest
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.deadlines import Deadlines
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.endpoints import Endpoints
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.granting import Granting
-from batchclient._core.lengths import OutputLengths
+from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
-from batchclient._core.queue import Group, Queue
-from batchclient._core.service import ServiceTimes
+from batchclient._core.waiting.queue import Group, Queue
+from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.statistics import Counters
 

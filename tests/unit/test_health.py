@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.endpoints import Endpoints
-from batchclient._core.health import Health, HealthState, Sign, sign_of
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.health import Health, HealthState, Sign, sign_of
 from batchclient._core.limits import FixedLimit, LimitChange
 from batchclient._core.messages import Failure, FailureKind
 from batchclient.errors import (

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._core.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.requests import Batch, Request, Shape
 from batchclient.types import Choice, Completion, Usage
 from tests.inspection import held

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from batchclient._core.list_trial import COMPARED, GIVEN_UP, ListTrial, Measured
+from batchclient._core.learnt.list_trial import COMPARED, GIVEN_UP, ListTrial, Measured
 
 KEY = b"k"
 OTHER = b"other"

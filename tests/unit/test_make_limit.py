@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient import BatchClient
-from batchclient._control import make_limit
+from batchclient._client.make_limit import make_limit
 from batchclient.config import make_settings
 
 URL = "http://localhost:8000/v1"

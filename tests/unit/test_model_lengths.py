@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._model_lengths import ModelLengths
+from batchclient._calls.lengths import ModelLengths
 from batchclient.dialects._fingerprints import ServedModel, ServerFacts
 from tests.inspection import held
 

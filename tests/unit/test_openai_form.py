@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient._openai_form import read_body
+from batchclient.integrations.form import read_body
 
 CHAT = [{"role": "user", "content": "hi"}]
 

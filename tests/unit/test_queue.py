@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
-from batchclient._core.order import Order
-from batchclient._core.queue import Group, Queue
+from batchclient._core.waiting.order import Order
+from batchclient._core.waiting.queue import Group, Queue
 from tests.inspection import held
 
 ONE, OTHER = Shape(b"one", b"{}"), Shape(b"other", b"{}")

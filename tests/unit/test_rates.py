@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.messages import RateWindow
-from batchclient._core.rates import Rates, TokenBucket
+from batchclient._core.servers.rates import Rates, TokenBucket
 
 
 def test_a_bucket_is_full_at_the_start_and_fills_at_its_rate():

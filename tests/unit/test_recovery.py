@@ -2,11 +2,11 @@
 
 import pytest
 
-from batchclient._core.endpoint import Endpoint
+from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Isolation, Request, RequestState, Shape
-from batchclient._core.queue import Queue
-from batchclient._core.recovery import Recovery
+from batchclient._core.waiting.queue import Queue
+from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.statistics import Counters
 from batchclient.errors import BadRequest
 

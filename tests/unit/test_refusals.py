@@ -4,7 +4,7 @@ import pytest
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, Request, Shape
-from batchclient._core.refusals import Refusals, is_refusal
+from batchclient._core.servers.denials import Refusals, is_refusal
 from batchclient.errors import BadRequest
 
 

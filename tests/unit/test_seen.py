@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchclient._seen import Occurrences
+from batchclient._maps.occurrences import Occurrences
 from tests.inspection import held_bytes
 
 

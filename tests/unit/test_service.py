@@ -3,7 +3,7 @@
 import pytest
 
 from batchclient._core.messages import Request, Shape
-from batchclient._core.service import ServiceTimes, is_fresh
+from batchclient._core.learnt.times import ServiceTimes, is_fresh
 
 KEY = b"k"
 

@@ -1,7 +1,7 @@
 """When a server's own count of tokens shows that its engine is dead."""
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.stillness import Stillness
+from batchclient._core.servers.dead_engine import Stillness
 
 NEVER = float("-inf")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient._core.families import Families, length_of
+from batchclient._core.prefixes.families import Families, length_of
 from batchclient._core.limits import FixedLimit
 from batchclient._core.messages import (
     Answered,
@@ -17,7 +17,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.warmth import Warmth
+from batchclient._core.prefixes.conversations import Warmth
 from batchclient.types import Choice, Completion, Usage
 
 SHAPE = Shape(b"one", b"{}", model="m", max_output_tokens=4)

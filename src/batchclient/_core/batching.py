@@ -5,11 +5,11 @@ It looks and decides; it changes nothing.
 
 from __future__ import annotations
 
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.lengths import OutputLengths
+from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.messages import Request, Shape
-from batchclient._core.queue import Group
+from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.settings import SchedulerSettings
+from batchclient._core.waiting.queue import Group
 
 __all__ = ["BatchingRule"]
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batchclient._core.asking import Asking
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.endpoints import Endpoints
-from batchclient._core.health import HealthState, Sign, sign_of
+from batchclient._core.feeding import Steering
 from batchclient._core.limits import LimitChange
 from batchclient._core.messages import (
     AbortBatch,
@@ -31,10 +29,12 @@ from batchclient._core.messages import (
     Retuned,
     ServerKnown,
 )
+from batchclient._core.servers.dead_engine import STILL, Stillness
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.health import HealthState, Sign, sign_of
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import ServerOutage
-from batchclient._core.steering import Steering
-from batchclient._core.stillness import STILL, Stillness
 from batchclient.errors import ReadTimedOut
 
 __all__ = ["Fleet"]

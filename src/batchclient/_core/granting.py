@@ -21,21 +21,21 @@ from __future__ import annotations
 import math
 
 from batchclient._core.batching import BatchingRule
-from batchclient._core.choice import choose, expected_waits
-from batchclient._core.deadlines import Deadlines
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.endpoints import Endpoints
-from batchclient._core.health import HealthState
-from batchclient._core.lanes import Reserve
-from batchclient._core.lengths import OutputLengths
+from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.times import ServiceTimes, is_fresh
 from batchclient._core.messages import Batch, Isolation, Request, RequestState
-from batchclient._core.queue import FamilyGroup, Group, Queue
-from batchclient._core.refusals import subject_of
 from batchclient._core.requests import shape_of
-from batchclient._core.service import ServiceTimes, is_fresh
+from batchclient._core.servers.choice import choose, expected_waits
+from batchclient._core.servers.denials import subject_of
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.health import HealthState
+from batchclient._core.servers.speed import work
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.speed import work
 from batchclient._core.statistics import Counters
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.lanes import Reserve
+from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
 
 __all__ = ["Granting"]
 

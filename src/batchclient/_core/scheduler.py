@@ -33,14 +33,12 @@ from typing import Any
 
 from batchclient._core.asking import Asking, LoadTimes
 from batchclient._core.batching import BatchingRule
-from batchclient._core.deadlines import Deadlines
-from batchclient._core.endings import Endings
-from batchclient._core.endpoint import Endpoint
-from batchclient._core.endpoints import Endpoints
+from batchclient._core.feeding import Steering
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
-from batchclient._core.lanes import Lanes
-from batchclient._core.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.answers import Tally
+from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
     AbortBatch,
@@ -73,20 +71,22 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
-from batchclient._core.order import Order
-from batchclient._core.outage import Outage
-from batchclient._core.outside import Outside
-from batchclient._core.queue import Queue
-from batchclient._core.recovery import Recovery
-from batchclient._core.resending import Resending
-from batchclient._core.service import ServiceTimes
+from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.recovery import Recovery
+from batchclient._core.outcomes.resending import Resending
+from batchclient._core.servers.dead_engine import STILL
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import note_attempt, with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, Statistics
-from batchclient._core.steering import Steering
-from batchclient._core.stillness import STILL
-from batchclient._core.tally import Tally
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.lanes import Lanes
+from batchclient._core.waiting.order import Order
+from batchclient._core.waiting.overflow import Outside
+from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
 __all__ = ["Scheduler"]

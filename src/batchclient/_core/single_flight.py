@@ -18,8 +18,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
-from batchclient._core.deadlines import Deadlines
-from batchclient._core.endings import copy_of
 from batchclient._core.messages import (
     Cancelled,
     CloseRequested,
@@ -32,8 +30,10 @@ from batchclient._core.messages import (
     Resolve,
     Submitted,
 )
+from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.statistics import Statistics
+from batchclient._core.waiting.deadlines import Deadlines
 from batchclient.errors import BatchClientError
 from batchclient.types import Completion
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batchclient._connections import shown
+from batchclient._client.connections import shown
 from batchclient.cli._contest import Contest, Report, Run, percentile
 from batchclient.cli._corpus import docstrings
 from batchclient.errors import BatchClientError

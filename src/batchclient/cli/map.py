@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from batchclient._connections import shown
+from batchclient._client.connections import shown
 from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
 from batchclient.cli._job import Job
 from batchclient.cli._progress import ProgressBar

@@ -14,12 +14,12 @@ from __future__ import annotations
 from typing import Any
 
 from batchclient._core.messages import Batch, Failure, FailureKind
-from batchclient.dialects._completions import stream_fields
 from batchclient.dialects._decoder import join_fields, join_logprobs, reason_of
 from batchclient.dialects._deltas import join_deltas
 from batchclient.dialects._plain_decoder import PlainDecoder
 from batchclient.dialects._shares import size_of
 from batchclient.dialects._stream_decoder import StreamDecoder, decoder_of
+from batchclient.dialects.completions import stream_fields
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest
 from batchclient.types import Choice, Completion, Delta

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from batchclient._core.demux import Demux
 from batchclient._core.messages import Batch, Failure, FailureKind
+from batchclient.dialects._demux import Demux
 from batchclient.dialects._reader import OpenAIReader, Reader
 from batchclient.dialects._replies import redact
 from batchclient.dialects._status import failure_of

@@ -14,12 +14,12 @@ from typing import Protocol
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, RateWindow
 from batchclient._core.requests import Learnt, Shape
-from batchclient.dialects._completions import ANY_NUMBER, events_per_choice
 from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._rate_limits import read_rate_limits
 from batchclient.dialects._replies import error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.dialects._unknown_fields import OUR_FIELDS, refused_fields
+from batchclient.dialects.completions import ANY_NUMBER, events_per_choice
 from batchclient.errors import BadRequest, NotFound
 from batchclient.transport import WireRequest
 

@@ -25,7 +25,6 @@ from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind
 from batchclient.dialects._bodies import Bodies, refuse
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._completions import Completions
 from batchclient.dialects._dialect import Decoder
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
@@ -34,6 +33,7 @@ from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._stream_decoder import decoder_of
 from batchclient.dialects._tokens import LlamaCppTokens
+from batchclient.dialects.completions import Completions
 from batchclient.dialects.openai import VLLM_ONLY
 from batchclient.errors import BadRequest
 from batchclient.transport import WireRequest

@@ -24,7 +24,6 @@ from batchclient._core.messages import Batch, Failure
 from batchclient._core.requests import Shape
 from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._completions import Completions, stream_interval
 from batchclient.dialects._dialect import Decoder
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
@@ -33,6 +32,7 @@ from batchclient.dialects._scores import RerankScores
 from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._stream_decoder import decoder_of
 from batchclient.dialects._tokens import SglangTokens
+from batchclient.dialects.completions import Completions, stream_interval
 from batchclient.transport import WireRequest
 
 __all__ = ["SglangDialect"]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from batchclient._core.kinds import Kind
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._completions import Completions
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._scores import Classes, PairScores
 from batchclient.dialects._server import ServerDialect
 from batchclient.dialects._tokens import VllmTokens
+from batchclient.dialects.completions import Completions
 
 __all__ = ["VllmDialect"]
 

@@ -13,14 +13,14 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
-from batchclient._header_roles import HeaderRoles
-from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
-from batchclient._openai_form import make_calls
 from batchclient.client import BatchClient
 from batchclient.config import check_base_url, only_given
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader
 from batchclient.integrations._responses import ResponseWriter
+from batchclient.integrations.form import make_calls
+from batchclient.integrations.header_roles import HeaderRoles
+from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
 
 __all__ = ["Batcher"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from batchclient._header_roles import HeaderRole, HeaderRoles
-from batchclient._openai_form import PATHS, WireCalls, read_body
+from batchclient.integrations.form import PATHS, WireCalls, read_body
+from batchclient.integrations.header_roles import HeaderRole, HeaderRoles
 
 __all__ = ["Job", "RequestReader"]
 

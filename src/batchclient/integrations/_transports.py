@@ -18,8 +18,8 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from batchclient._backend import AsyncioBackend
-from batchclient._bridge import Bridge
+from batchclient._shell.backend import AsyncioBackend
+from batchclient._threads.bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher

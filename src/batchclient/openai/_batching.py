@@ -20,12 +20,12 @@ from typing import Any
 
 from openai import DEFAULT_TIMEOUT
 
-from batchclient._bridge import Bridge
-from batchclient._header_roles import HeaderRoles
-from batchclient._kept_clients import _MOST_CLIENTS, KeptClients
+from batchclient._threads.bridge import Bridge
 from batchclient.client import BatchClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
+from batchclient.integrations.header_roles import HeaderRoles
+from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
 from batchclient.openai._identity import Identity, identity_of, refused_header, state_of, urls_of
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing

@@ -17,8 +17,8 @@ from typing import Any
 from openai import NotGiven, Omit
 from openai._models import FinalRequestOptions
 
-from batchclient._header_roles import HeaderRole
-from batchclient._openai_form import WireCalls, read_body
+from batchclient.integrations.form import WireCalls, read_body
+from batchclient.integrations.header_roles import HeaderRole
 from batchclient.openai._seams import key_of
 from batchclient.openai._sharing import Past
 from batchclient.openai._timeouts import bounds_of

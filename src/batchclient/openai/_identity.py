@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from openai import Omit
 
-from batchclient._header_roles import HeaderRoles
 from batchclient.errors import ConfigError
+from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.openai._keys import defaults_of
 
 if TYPE_CHECKING:

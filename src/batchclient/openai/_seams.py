@@ -25,7 +25,7 @@ from typing import Any
 
 from openai._base_client import AsyncAPIClient
 
-from batchclient._openai_form import PATHS
+from batchclient.integrations.form import PATHS
 
 __all__ = ["is_openais", "is_ours", "is_replaced", "is_watched", "key_of", "mark", "seams", "take_options"]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import openai
 from openai._models import FinalRequestOptions
 
-from batchclient._openai_form import PATHS, make_calls
 from batchclient.errors import BatchClientError, ConfigError
+from batchclient.integrations.form import PATHS, make_calls
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
 from batchclient.openai._identity import Identity

@@ -71,7 +71,7 @@ ADAPTERS = (
     ),
     Protection(
         "requests with different keys never share",
-        "batchclient._header_roles",
+        "batchclient.integrations.header_roles",
         "_OF_THE_PROGRAM",
         '{"user-agent"}',
         '{"user-agent", "authorization"}',
@@ -79,7 +79,7 @@ ADAPTERS = (
     ),
     Protection(
         "a client that is at work does not make room for another",
-        "batchclient._kept_clients",
+        "batchclient.integrations.kept_clients",
         "KeptClients.find",
         "each not in self._held and not _is_at_work(kept)",
         "each not in self._held",

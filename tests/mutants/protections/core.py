@@ -9,7 +9,7 @@ _SIMULATION = "tests/simulation/test_seeds.py::test_nothing_is_lost_and_nothing_
 CORE = (
     Protection(
         "the limit: no grant above it",
-        "batchclient._core.endpoint",
+        "batchclient._core.servers.endpoint",
         "Endpoint.free",
         "self.limit.limit - self.in_flight",
         "self.limit.limit - self.in_flight + 1",
@@ -17,7 +17,7 @@ CORE = (
     ),
     Protection(
         "the permit of a caller that left, until its choice finishes",
-        "batchclient._core.endings",
+        "batchclient._core.outcomes.ends",
         "Endings.detach",
         "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight",
         "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight\n"
@@ -26,7 +26,7 @@ CORE = (
     ),
     Protection(
         "a connection nobody waits for is closed",
-        "batchclient._core.endings",
+        "batchclient._core.outcomes.ends",
         "Endings.detach",
         "not batch.callers and not batch.aborting",
         "False",
@@ -35,7 +35,7 @@ CORE = (
     ),
     Protection(
         "a streamed answer is not begun anew under its caller's eyes",
-        "batchclient._core.endings",
+        "batchclient._core.outcomes.ends",
         "Endings.fail_begun",
         "[request for request in requests if request.begun]",
         "[]",
@@ -108,7 +108,7 @@ CORE = (
     ),
     Protection(
         "a caller that left is handed nothing",
-        "batchclient._core.tally",
+        "batchclient._core.learnt.answers",
         "Tally.__init__",
         "request.state is _IN_FLIGHT",
         "request.state is not _DONE",
@@ -116,7 +116,7 @@ CORE = (
     ),
     Protection(
         "an answer goes to the prompt its index names",
-        "batchclient._core.demux",
+        "batchclient.dialects._demux",
         "Demux.finish",
         "index // self._n",
         "index // self._n - 1",
@@ -124,7 +124,7 @@ CORE = (
     ),
     Protection(
         "an index that comes twice is refused",
-        "batchclient._core.demux",
+        "batchclient.dialects._demux",
         "Demux.check",
         "self._seen[index]",
         "self._seen[index] and False",
@@ -132,7 +132,7 @@ CORE = (
     ),
     Protection(
         "an unknown index is refused",
-        "batchclient._core.demux",
+        "batchclient.dialects._demux",
         "Demux.check",
         "0 <= index < self._size",
         "0 <= index",
@@ -140,7 +140,7 @@ CORE = (
     ),
     Protection(
         "one bad prompt fails alone",
-        "batchclient._core.recovery_table",
+        "batchclient._core.outcomes.recovery_table",
         "TABLE",
         "(FailureKind.BAD_CALL, FailureKind.LIST_REFUSED)",
         "(FailureKind.LIST_REFUSED,)",
@@ -148,7 +148,7 @@ CORE = (
     ),
     Protection(
         "calls that failed together never mix with fresh ones",
-        "batchclient._core.recovery",
+        "batchclient._core.outcomes.recovery",
         "Recovery._resend",
         "self._queue.add_sealed(requests, group)",
         "for request in requests:\n    self._queue.add(request)",
@@ -157,7 +157,7 @@ CORE = (
     ),
     Protection(
         "a list too long for the server is not sent again as long",
-        "batchclient._core.recovery_table",
+        "batchclient._core.outcomes.recovery_table",
         "_shorter_lists",
         "case.abilities.shorten_lists(len(case.batch.requests), case.failure.list_cap, now)",
         "pass",
@@ -165,7 +165,7 @@ CORE = (
     ),
     Protection(
         "an endpoint that breaks replies is ejected",
-        "batchclient._core.health",
+        "batchclient._core.servers.health",
         "_EJECTS_AFTER",
         "{Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3, Sign.SILENT: 3, Sign.FAULTY: 5}",
         "{Sign.REFUSED: 1, Sign.STILL: 1, Sign.BROKEN: 3_000, Sign.SILENT: 3, Sign.FAULTY: 5}",
@@ -174,7 +174,7 @@ CORE = (
     ),
     Protection(
         "a reply that came whole is no broken connection",
-        "batchclient._core.health",
+        "batchclient._core.servers.health",
         "sign_of",
         "issubclass(failure.error, RemoteError)",
         "False",
@@ -231,7 +231,7 @@ CORE = (
     ),
     Protection(
         "calls of a server that is removed at once cost no attempt",
-        "batchclient._core.resending",
+        "batchclient._core.outcomes.resending",
         "Resending.failed",
         "batch.moving",
         "False",
@@ -240,7 +240,7 @@ CORE = (
     ),
     Protection(
         "a refusal on the route for lists is no refusal of the calls",
-        "batchclient._core.member_first",
+        "batchclient._core.outcomes.member_first",
         "_may_be_the_route",
         "event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)",
         "False",
@@ -249,7 +249,7 @@ CORE = (
     ),
     Protection(
         "a dead server is asked three times more for a list, not for ever",
-        "batchclient._core.member_first",
+        "batchclient._core.outcomes.member_first",
         "_MOST_TRIALS",
         "3",
         "99",
@@ -257,7 +257,7 @@ CORE = (
     ),
     Protection(
         "a list is taken apart only where one member was answered",
-        "batchclient._core.member_first",
+        "batchclient._core.outcomes.member_first",
         "MemberFirst.failed",
         "if (alive and not own) or not self._try_one(parked, now, paused=paused):\n"
         "    self._as_ever(parked.event, parked.requests, parked.endpoint, now)",
@@ -266,7 +266,7 @@ CORE = (
     ),
     Protection(
         "a conversation that was begun goes on before others begin",
-        "batchclient._core.warmth",
+        "batchclient._core.prefixes.conversations",
         "Warmth.is_warm",
         "served is not None and now < served.warm_until",
         "False",
@@ -274,7 +274,7 @@ CORE = (
     ),
     Protection(
         "no conversation keeps others waiting for ever",
-        "batchclient._core.warmth",
+        "batchclient._core.prefixes.conversations",
         "Warmth.is_warm",
         "served is not None and now < served.warm_until",
         "served is not None",
@@ -290,7 +290,7 @@ CORE = (
     ),
     Protection(
         "lists are given up only where all four pairs say so",
-        "batchclient._core.list_trial",
+        "batchclient._core.learnt.list_trial",
         "_Key._end_side",
         "len(_SIDES)",
         "2",
@@ -298,7 +298,7 @@ CORE = (
     ),
     Protection(
         "lists that were given up are tried, and come back where they are served at once",
-        "batchclient._core.list_trial",
+        "batchclient._core.learnt.list_trial",
         "_Key.take",
         "_ratio(request, _added_up(self._singles)) < _BACK_RATIO",
         "_ratio(request, _added_up(self._singles)) < 0",
@@ -306,7 +306,7 @@ CORE = (
     ),
     Protection(
         "lists of a server of a known sort are not compared with singles",
-        "batchclient._core.steering",
+        "batchclient._core.feeding",
         "Steering.ended",
         "endpoint.is_known",
         "False",
@@ -314,7 +314,7 @@ CORE = (
     ),
     Protection(
         "a list cap that grows back is told",
-        "batchclient._core.steering",
+        "batchclient._core.feeding",
         "Steering.ended",
         "abilities.told_cap is not None",
         "False",
@@ -322,7 +322,7 @@ CORE = (
     ),
     Protection(
         "what was refused is tried again by one batch, not by all",
-        "batchclient._core.withheld",
+        "batchclient._core.learnt.withheld",
         "Withheld.allows",
         "now >= self._until and self._trial is None",
         "now >= self._until",
@@ -331,7 +331,7 @@ CORE = (
     ),
     Protection(
         "a form is given up only after a control",
-        "batchclient._core.abilities",
+        "batchclient._core.learnt.abilities",
         "Abilities.form_failed",
         "not (tried or self._doubted[streamed])",
         "False",
@@ -339,7 +339,7 @@ CORE = (
     ),
     Protection(
         "words: calls that another server could have had waited for none",
-        "batchclient._core.endpoints",
+        "batchclient._core.servers.endpoints",
         "Endpoints.outages_after",
         "outages if len(outages) == len(latest) else []",
         "outages",

@@ -128,7 +128,7 @@ LIMITS = (
     ),
     Protection(
         "a start that was given is not doubled",
-        "batchclient._control",
+        "batchclient._client.make_limit",
         "_number",
         "start = opens_to = settings.initial_limit",
         "start, opens_to = settings.initial_limit, OPENS_TO",

@@ -9,7 +9,7 @@ _SIMULATION = "tests/simulation/test_seeds.py::test_nothing_is_lost_and_nothing_
 SHELL = (
     Protection(
         "what a broken stream had finished is answered",
-        "batchclient._exchange",
+        "batchclient._shell.exchange",
         "Exchanges._exchange",
         "pending.flush()",
         "pass",
@@ -18,7 +18,7 @@ SHELL = (
     ),
     Protection(
         "a slow reader stops the reading of its own reply",
-        "batchclient._exchange",
+        "batchclient._shell.exchange",
         "Exchanges._hand_out",
         "await sink.wait_for_room()",
         "pass",
@@ -26,7 +26,7 @@ SHELL = (
     ),
     Protection(
         "the body of a list's error is nobody's alone",
-        "batchclient._exchange",
+        "batchclient._shell.exchange",
         "Exchanges._exchange",
         "body if len(batch.requests) == 1 else None",
         "body",
@@ -34,7 +34,7 @@ SHELL = (
     ),
     Protection(
         "a body that does not end holds nobody up",
-        "batchclient._exchange",
+        "batchclient._shell.exchange",
         "Exchanges._read",
         "decoder.failed or decoder.complete",
         "decoder.failed",
@@ -66,7 +66,7 @@ SHELL = (
     ),
     Protection(
         "a batch given up before its task began is over",
-        "batchclient._runner",
+        "batchclient._shell.runner",
         "Runner._abort",
         "self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)",
         "pass",
@@ -74,7 +74,7 @@ SHELL = (
     ),
     Protection(
         "closing aborts what is answered and has not ended",
-        "batchclient._runner",
+        "batchclient._shell.runner",
         "Runner.aclose",
         "self._tasks.cancel_the_rest()",
         "pass",
@@ -82,7 +82,7 @@ SHELL = (
     ),
     Protection(
         "a request whose task is cancelled is over",
-        "batchclient._attempts",
+        "batchclient._shell.attempts",
         "Attempts._make",
         "self.end(batch, batch.verdict or CANCELLED)",
         "pass",
@@ -91,7 +91,7 @@ SHELL = (
     ),
     Protection(
         "a fault of ours leaves no caller hanging",
-        "batchclient._attempts",
+        "batchclient._shell.attempts",
         "Attempts._make",
         "BaseException",
         "MemoryError",
@@ -99,7 +99,7 @@ SHELL = (
     ),
     Protection(
         "pieces of a failed attempt are forgotten before the next",
-        "batchclient._attempts",
+        "batchclient._shell.attempts",
         "Attempts.end",
         "batch.requests[0].waiter.restart()",
         "pass",
@@ -107,7 +107,7 @@ SHELL = (
     ),
     Protection(
         "max_retries bounds the requests of a call",
-        "batchclient._attempts",
+        "batchclient._shell.attempts",
         "Attempts._learn",
         "_is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most)",
         "_is_no_retry(batch, failure)",
@@ -115,7 +115,7 @@ SHELL = (
     ),
     Protection(
         "a closed client can be retuned",
-        "batchclient._steering",
+        "batchclient._client.control",
         "SteeringMethods.retune",
         "self._runner is not None and not self._runner.ended",
         "self._runner is not None",
@@ -123,7 +123,7 @@ SHELL = (
     ),
     Protection(
         "what ends a program does not end a step of ours",
-        "batchclient._callbacks",
+        "batchclient._shell.callbacks",
         "Callbacks.guard.guarded",
         "BaseException",
         "MemoryError",
@@ -147,7 +147,7 @@ SHELL = (
     ),
     Protection(
         "a token without a likelihood is not left out of the total",
-        "batchclient._likelihood",
+        "batchclient._calls.likelihood",
         "_part",
         "number is None and place == 0",
         "number is None",

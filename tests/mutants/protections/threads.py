@@ -7,7 +7,7 @@ __all__ = ["THREADS"]
 THREADS = (
     Protection(
         "threads' calls wake the loop once per queue",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._submit",
         "not self._due",
         "True",
@@ -15,7 +15,7 @@ THREADS = (
     ),
     Protection(
         "a thread's call waits a moment for others",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._on_first",
         "self._timer = self._loop.call_later(self._gather_s, self._drain)",
         "self._drain()",
@@ -23,7 +23,7 @@ THREADS = (
     ),
     Protection(
         "a thread that is alone does not wait for others",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._on_first",
         "self._was_alone and not self._tasks",
         "False",
@@ -31,7 +31,7 @@ THREADS = (
     ),
     Protection(
         "beside calls under way a thread's call waits",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._on_first",
         "self._was_alone and not self._tasks",
         "self._was_alone",
@@ -39,7 +39,7 @@ THREADS = (
     ),
     Protection(
         "a thread that is interrupted cancels its call",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread.do",
         "self._loop.call_soon_threadsafe(self._drop, call)",
         "pass",
@@ -47,7 +47,7 @@ THREADS = (
     ),
     Protection(
         "a thread that is interrupted leaves no queue behind",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._drop",
         "self._drain()",
         "pass",
@@ -55,7 +55,7 @@ THREADS = (
     ),
     Protection(
         "what was given up in the queue never begins",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._drain",
         "not call.left",
         "True",
@@ -63,7 +63,7 @@ THREADS = (
     ),
     Protection(
         "a call runs in its caller's context",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._drain",
         "self._loop.create_task(self._answer(call), context=call.context)",
         "self._loop.create_task(self._answer(call))",
@@ -71,7 +71,7 @@ THREADS = (
     ),
     Protection(
         "a caller within trio does not mislead the loop",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._live",
         'sniffio.thread_local.name = "asyncio"',
         "pass",
@@ -79,7 +79,7 @@ THREADS = (
     ),
     Protection(
         "a blocking call from the loop itself is refused",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread.do",
         "self.is_current",
         "False",
@@ -87,7 +87,7 @@ THREADS = (
     ),
     Protection(
         "what ends a program does not end the loop",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._answer",
         "BaseException",
         "Exception",
@@ -95,7 +95,7 @@ THREADS = (
     ),
     Protection(
         "the loop's end ends what is under way",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._end_loop",
         "[*self._tasks.values(), *self._queued()]",
         "self._queued()",
@@ -103,7 +103,7 @@ THREADS = (
     ),
     Protection(
         "the loop's end ends what is queued",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._end_loop",
         "[*self._tasks.values(), *self._queued()]",
         "self._tasks.values()",
@@ -111,7 +111,7 @@ THREADS = (
     ),
     Protection(
         "a call that comes after the loop's end is refused",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._submit",
         "if self._over:\n    self._refuse(self._queued())",
         "pass",
@@ -119,7 +119,7 @@ THREADS = (
     ),
     Protection(
         "an ending loop begins nothing more",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_LoopThread._drain",
         "self._ending.is_set()",
         "False",
@@ -127,7 +127,7 @@ THREADS = (
     ),
     Protection(
         "a bridge that is dropped ends its thread",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "Bridge.__del__",
         'thread = getattr(self, "_thread", None)\nif thread is not None:\n    thread.end()',
         "pass",
@@ -135,7 +135,7 @@ THREADS = (
     ),
     Protection(
         "the interpreter's end closes every bridge",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "",
         "atexit.register(_end_all)",
         "pass",
@@ -143,7 +143,7 @@ THREADS = (
     ),
     Protection(
         "a stuck loop does not hold the interpreter",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "_end_all",
         "thread.join(exit_s)",
         "thread.join()",
@@ -151,7 +151,7 @@ THREADS = (
     ),
     Protection(
         "after a fork the child has a loop of its own",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "Bridge._forget_parent",
         "self._thread = None",
         "pass",
@@ -159,7 +159,7 @@ THREADS = (
     ),
     Protection(
         "after a fork the child's lock is free",
-        "batchclient._bridge",
+        "batchclient._threads.bridge",
         "Bridge._forget_parent",
         "self._lock = threading.RLock()",
         "pass",
@@ -167,7 +167,7 @@ THREADS = (
     ),
     Protection(
         "an error that was handled is gone",
-        "batchclient._crossing",
+        "batchclient._threads.crossing",
         "Crossing.outcome",
         "error, self._error = self._error, None",
         "error = self._error",
@@ -183,7 +183,7 @@ THREADS = (
     ),
     Protection(
         "a blocking map reads no further than it may",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "_read_slice",
         "len(documents) < room",
         "True",
@@ -192,7 +192,7 @@ THREADS = (
     ),
     Protection(
         "a blocking map counts what was read and not opened",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "_step",
         "rows.room - len(feed.documents)",
         "rows.room",
@@ -200,7 +200,7 @@ THREADS = (
     ),
     Protection(
         "a blocking map's source that failed is not asked again",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "SyncMap._fetch",
         "self._documents = self._iterator = iter(())",
         "pass",
@@ -208,7 +208,7 @@ THREADS = (
     ),
     Protection(
         "a blocking map reads on from a slow source while no row is ready",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "_step",
         "read.pressed",
         "False",
@@ -216,7 +216,7 @@ THREADS = (
     ),
     Protection(
         "opening documents leaves the loop other turns",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "Feed.__anext__",
         "if self._turn % _OPENED_AT_ONCE == 0:\n    await asyncio.sleep(0)",
         "pass",
@@ -224,7 +224,7 @@ THREADS = (
     ),
     Protection(
         "a blocking map or stream that is closed cancels its calls",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "_Fetched.close",
         "self._bridge.call_now(self._source.aclose)",
         "pass",
@@ -232,7 +232,7 @@ THREADS = (
     ),
     Protection(
         "what was begun before a fork is refused in the child",
-        "batchclient._sync_iterators",
+        "batchclient._threads.iterators",
         "_Fetched._check_process",
         "self._process != process",
         "False",

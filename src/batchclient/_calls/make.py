@@ -1,0 +1,270 @@
+"""From a caller's arguments to a request: every check that can be made before anything is queued.
+
+Rules:
+- What is wrong is refused here, with a ``ConfigError`` that names the argument.
+- A prompt becomes JSON bytes here, once: bad text is found where it is given, and retries and splits need not write it again.
+- A model's length is known from the settings, or learnt from the servers (see ``_model_lengths``).
+- The model is the call's, the client's, or the one that the server was asked for: ``asks_model`` says that it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from json import dumps
+from typing import TYPE_CHECKING, Any
+
+from batchclient._calls.inputs import ARGUMENTS, BYTES_PER_TOKEN, INPUTS, check_ids, has_media, write_text
+from batchclient._calls.lengths import ModelLengths
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Batch, Request, Shape
+from batchclient._shell.backend import Waiter
+from batchclient._shell.callbacks import call_back
+from batchclient.errors import BadRequest, BatchClientError, ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from batchclient.config import Settings
+    from batchclient.dialects import OwnFields
+
+__all__ = ["CallMaker"]
+
+_LONGEST_TIMEOUT_S = 1e9
+_HIGHEST_PRIORITY = 100
+"""Classes are few: each has its own bound in the queue."""
+_LONGEST_TENANT = 256
+_SHAPES_REMEMBERED = 4096
+_TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
+"""Fields by which a server is told to cut what is too long: no prompt is, then."""
+
+
+class CallMaker:
+    """Makes requests for one client.
+
+    Args:
+        settings: the client's.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        from batchclient.dialects._shapes import Shapes
+
+        self._shapes = Shapes()
+        self.lengths = ModelLengths()
+        self.default_model = settings.model
+        """Of calls that name none."""
+        self.asks_model = settings.model is None
+        """Whether the server is to be asked for it before a call that names none."""
+        self._of_lanes: dict[tuple[Shape, int, str | None, int | None], Shape] = {}
+        self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
+
+    def make(
+        self,
+        item: Any,
+        model: str | None,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        waiter: Waiter | None,
+        now: float,
+        priority: int = 0,
+        tenant: str | None = None,
+        kind: Kind = Kind.COMPLETION,
+        *,
+        to_caller: bool = False,
+        verbatim: bool = False,
+        max_attempts: int | None = None,
+    ) -> Request:
+        """Return the request of one call.
+
+        Args:
+            item: what the call is about; the others are the call's own.
+            to_caller: it is streamed to its caller.
+            verbatim: its answer keeps the server's own reply.
+            max_attempts: requests that may be sent for it; ``None``: the retry policy alone decides.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        name = self.model(model)
+        token_ids = False
+        alone = None
+        write = INPUTS.get(kind)
+        if write is not None:
+            wire, tokens = write(item)
+            if kind is Kind.CHAT and has_media(item):
+                alone = "content parts"
+        elif isinstance(item, str):
+            wire = self._check_text(item, name, params, now, kind)
+            tokens = len(wire) // BYTES_PER_TOKEN + 1
+        else:
+            wire, tokens = self._check_ids(item, name, params, now, kind)
+            token_ids = True
+        if verbatim and params.get("echo") and params.get("logprobs") is not None:
+            alone = "events have no logprobs of prompts"
+        shape, solo = self._shapes.shape(
+            params, name, kind=kind, token_ids=token_ids, alone=alone, to_caller=to_caller, verbatim=verbatim
+        )
+        if write is not None and kind is Kind.RERANK:
+            shape = self._of_query(shape, item[0])
+        if priority or type(priority) is not int or tenant is not None or max_attempts is not None:
+            shape = self._in_lane(shape, priority, tenant, max_attempts)
+        deadline = self.deadline(timeout_s, now)
+        return Request(shape, wire, prompt_tokens=tokens, deadline=deadline, solo_fields=solo, waiter=waiter)
+
+    def check(
+        self,
+        model: str | None,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        priority: int = 0,
+        tenant: str | None = None,
+        kind: Kind = Kind.COMPLETION,
+    ) -> None:
+        """Check what all calls of a map share; the model may be one that the server is still to be asked for.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        if model is None and self.asks_model:
+            model = self.some_model
+        shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
+        self._in_lane(shape, priority, tenant)
+        self.deadline(timeout_s, 0.0)
+
+    def check_call(
+        self,
+        item: Any,
+        timeout_s: float | None,
+        params: Mapping[str, Any],
+        now: float,
+        priority: int,
+        tenant: str | None,
+        kind: Kind,
+    ) -> float | None:
+        """Check a call whose model the server is still to be asked for; return its deadline.
+
+        Raises:
+            ConfigError: an argument is wrong.
+        """
+        return self.make(item, self.some_model, timeout_s, params, None, now, priority, tenant, kind).deadline
+
+    @property
+    def some_model(self) -> str:
+        """Stands for the server's model while arguments are only checked."""
+        return self.default_model or "?"
+
+    def mix(self, own_fields: OwnFields | None) -> None:
+        """From now on calls may share lists in which each has its own values of these fields; ``None``: none may."""
+        self._shapes.mix(own_fields)
+
+    def found_model(self, name: str) -> None:
+        """The server was asked for its model."""
+        self.default_model = name
+        self.asks_model = False
+
+    def model(self, model: str | None) -> str:
+        """Return the model's name: the call's, or the client's."""
+        name = model if model is not None else self.default_model
+        if name is not None and not isinstance(name, str):
+            raise ConfigError(f"model is a name, not a {type(name).__name__}", field="model")
+        if not name:
+            message = "no model: give it to the client, BatchClient(…, model=…), or to the call"
+            raise ConfigError(message, field="model")
+        return name
+
+    def deadline(self, timeout_s: float | None, now: float) -> float | None:
+        """Return the absolute deadline, or ``None``."""
+        seconds = timeout_s if timeout_s is not None else self._settings.timeout_s
+        if seconds is None:
+            return None
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < _LONGEST_TIMEOUT_S:
+            raise ConfigError(f"timeout_s is a positive number of seconds, not {seconds!r:.40}", field="timeout_s")
+        return now + seconds
+
+    def _in_lane(self, shape: Shape, priority: int, tenant: str | None, max_attempts: int | None = None) -> Shape:
+        """Return the shape of the same calls made with a priority, for a tenant or with attempts of their own: another key, so that they never mix."""
+        if type(priority) is not int or abs(priority) > _HIGHEST_PRIORITY:
+            message = (
+                f"priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}, not {priority!r:.40}"
+            )
+            raise ConfigError(message, field="priority")
+        if tenant is not None and not (isinstance(tenant, str) and 0 < len(tenant) <= _LONGEST_TENANT):
+            message = f"tenant is a name of 1 to {_LONGEST_TENANT} characters, not a {type(tenant).__name__} like this"
+            raise ConfigError(message, field="tenant")
+        if priority == 0 and tenant is None and max_attempts is None:
+            return shape
+        known = self._of_lanes.get((shape, priority, tenant, max_attempts))
+        if known is not None:
+            return known
+        lane = dumps([priority, tenant, max_attempts]).encode()
+        made = replace(
+            shape,
+            key=lane + shape.key,
+            priority=priority,
+            tenant=tenant,
+            answer_key=shape.answer_key,
+            tells_priority=bool(priority and self._settings.send_priority),
+            max_attempts=max_attempts,
+            mixed=None if shape.mixed is None else self._in_lane(shape.mixed, priority, tenant, max_attempts),
+        )
+        if len(self._of_lanes) >= _SHAPES_REMEMBERED:
+            self._of_lanes.clear()
+        self._of_lanes[shape, priority, tenant, max_attempts] = made
+        return made
+
+    def _of_query(self, shape: Shape, query: str) -> Shape:
+        """Return the shape of the pairs that share a query: another key, for servers that rank documents for one query at a time."""
+        digest = sha256(query.encode()).digest()
+        known = self._of_queries.get((shape, digest))
+        if known is None:
+            if len(self._of_queries) >= _SHAPES_REMEMBERED:
+                self._of_queries.clear()
+            known = replace(shape, key=digest + shape.key, answer_key=digest + shape.key)
+            self._of_queries[shape, digest] = known
+        return known
+
+    def learn(self, batch: Batch, error: BatchClientError) -> None:
+        """Learn a model's length from the server's complaint, and that it has another model now."""
+        if isinstance(error, BadRequest):
+            from batchclient.dialects._replies import model_len_in
+
+            length = model_len_in(error.message)
+            if length is not None:
+                self.lengths.learn(batch.endpoint, batch.shape.model, length, batch.sent_at)
+            if isinstance(error, NotFound) and self._settings.model is None and batch.shape.model == self.default_model:
+                self.asks_model = True
+
+    def _check_text(self, prompt: str, model: str, params: Mapping[str, Any], now: float, kind: Kind) -> bytes:
+        wire = write_text(prompt, ARGUMENTS[kind][1])
+        count = self._settings.count_tokens
+        if count is not None and kind is not Kind.TOKENS and _TRUNCATING.isdisjoint(params):
+            longest = self._longest(model, now)
+            # A token is at least a byte, so that short texts need no counting.
+            if longest is not None and len(wire) > longest:
+                _check_length(call_back("count_tokens", count, prompt), longest, kind)
+        return wire
+
+    def _check_ids(
+        self, prompt: Any, model: str, params: Mapping[str, Any], now: float, kind: Kind
+    ) -> tuple[bytes, int]:
+        ids = check_ids(prompt, kind)
+        longest = self._longest(model, now)
+        if longest is not None and _TRUNCATING.isdisjoint(params):
+            _check_length(len(ids), longest, kind)
+        return str(ids).replace(" ", "").encode(), len(ids)
+
+    def _longest(self, model: str, now: float) -> int | None:
+        if self._settings.max_model_len is not None:
+            return self._settings.max_model_len
+        return self.lengths.longest(model, now)
+
+
+def _check_length(tokens: int, longest: int, kind: Kind) -> None:
+    argument = ARGUMENTS[kind][1]
+    if kind is Kind.COMPLETION and tokens >= longest:
+        message = (
+            f"the prompt has {tokens} tokens, and the model's length is {longest} with at least one for the answer"
+        )
+        raise ConfigError(message, field=argument)
+    if tokens > longest:
+        raise ConfigError(f"the {argument} has {tokens} tokens, and the model's length is {longest}", field=argument)

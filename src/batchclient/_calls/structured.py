@@ -1,0 +1,102 @@
+"""Answers in the form of a pydantic model: the schema that goes out, the instance that comes back.
+
+Rules:
+- The schema goes as ``response_format`` of type ``json_schema``, OpenAI's way, which vLLM takes for completions and chats alike; it joins the
+  coalescing key like any other field.
+- Every choice is validated here, whatever the server promises: an answer that was cut off is no JSON.
+- No error shows anything of an answer. Pydantic's own says what was wrong with what; only the kinds of its complaints are passed on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticUserError
+
+from batchclient._shell.callbacks import call_back
+from batchclient.errors import AnswerInvalid, ConfigError
+from batchclient.types import Choice, Completion
+
+__all__ = ["demand", "parse"]
+
+_formats: WeakKeyDictionary[type[BaseModel], dict[str, Any]] = WeakKeyDictionary()
+_OTHER_FORMS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+)
+
+
+def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's parameters with the model's schema among them.
+
+    Raises:
+        ConfigError: it is no pydantic model, has no JSON schema, or the parameters demand another form already.
+    """
+    if not isinstance(model, type) or not issubclass(model, BaseModel):
+        raise ConfigError("response_model is a pydantic model, a subclass of BaseModel", field="response_model")
+    extra = params.get("extra_body")
+    for other in _OTHER_FORMS:
+        if params.get(other) is not None or (isinstance(extra, Mapping) and extra.get(other) is not None):
+            raise ConfigError(
+                f"response_model and {other} both demand a form; give one of them", field="response_model"
+            )
+    wanted = _formats.get(model)
+    if wanted is None:
+        try:
+            schema = model.model_json_schema()
+        except PydanticUserError as error:
+            message = f"response_model has no JSON schema: {error.message}"
+            raise ConfigError(message, field="response_model") from None
+        named = {"name": model.__name__, "schema": schema, "strict": True}
+        _formats[model] = wanted = {"type": "json_schema", "json_schema": named}
+    return {**params, "response_format": wanted}
+
+
+def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
+    """Return what puts instances of the model into an answer.
+
+    What it returns raises:
+        AnswerInvalid: a choice does not fit the model.
+    """
+
+    def finish(completion: Completion) -> Completion:
+        complaints = [_complaint(choice, model) for choice in completion.choices]
+        wrong = next(((i, said) for i, said in enumerate(complaints) if said is not None), None)
+        if wrong is not None:
+            place, said = wrong
+            raise _invalid(model, completion, place, said)
+        return completion
+
+    return finish
+
+
+def _complaint(choice: Choice, model: type[BaseModel]) -> str | None:
+    """Validate one choice; return what is wrong with it, in words that are not the answer's."""
+    try:
+        choice.parsed = call_back("a validator", model.model_validate_json, choice.text)
+    except ValidationError as error:
+        kinds = Counter(
+            one["type"] for one in error.errors(include_url=False, include_context=False, include_input=False)
+        )
+        return ", ".join(f"{kind} × {count}" if count > 1 else kind for kind, count in sorted(kinds.items()))
+    except Exception as error:  # a validator of the user's
+        return f"a validator raised {type(error).__name__}"
+    return None
+
+
+def _invalid(model: type[BaseModel], completion: Completion, place: int, said: str) -> AnswerInvalid:
+    which = f"choice {place} of the answer" if len(completion.choices) > 1 else "the answer"
+    cut = completion.choices[place].finish_reason == "length"
+    why = "; it was cut off at max_tokens (finish_reason: length)" if cut else ""
+    error = AnswerInvalid(f"{which} is no {model.__name__}: {said}{why}", attempt=completion.attempts)
+    error.completion = completion
+    error.retryable = not cut
+    return error

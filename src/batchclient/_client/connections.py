@@ -1,0 +1,177 @@
+"""How a client reaches its servers: what goes with every request, over whose connections, and what may be asked beside the calls.
+
+Rules:
+- A user's own ``http_client`` or ``transport`` carries the calls and nothing else: what is asked beside them (``/metrics``, which server it is) needs
+  connections of our own, and is not asked where there are none.
+- What is asked beside the calls has transports of its own, so that it neither waits for the calls nor takes their connections.
+- A key is never shown: not in a URL, and ``secrets`` are cut out of what servers say.
+- It does not know its client, and asks nobody: the transports it makes are the runner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote
+
+from batchclient._core.messages import Page
+from batchclient._shell.callbacks import call_back
+from batchclient._shell.pages import LARGEST_PAGE_BYTES
+from batchclient.errors import ConfigError
+from batchclient.transport import Transport, root_of
+
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
+
+    from batchclient.config import Settings
+
+__all__ = ["Connections", "shown"]
+
+_SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
+
+
+class Connections:
+    """Of one client.
+
+    Args:
+        settings: the client's; those of connections cannot change while it runs.
+        api_key, http_client, transport: the client's.
+        dialect: its name, if it was given.
+
+    Raises:
+        ConfigError: an argument is wrong, or two contradict each other.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        api_key: str | None,
+        http_client: httpx.AsyncClient | httpx2.AsyncClient | None,
+        transport: Callable[[str, Mapping[str, str]], Transport] | None,
+        dialect: str | None,
+    ) -> None:
+        self._settings = settings
+        self._headers = _with_key(settings.headers, api_key)
+        self._http_client = http_client
+        self._own_transport = _check_transport(transport, http_client)
+        given = "transport" if transport is not None else "http_client" if http_client is not None else None
+        self.pages: dict[Page, Callable[[str], Transport]] = {}
+        """What servers may be asked beside the calls, and what makes the transport to a base URL for it."""
+        if _may_ask_for_load(settings, given, dialect):
+            self.pages[Page.LOAD] = self.for_metrics
+        if _may_detect(settings, given, dialect):
+            self.pages[Page.SERVER] = self.for_detection
+        if transport is None:
+            _check_http_library(http_client, settings.http_backend)
+        self._heeds_proxies = settings.trust_env and given is None
+        self.secrets = _secrets_of(self._headers) + self.secrets_for(settings.base_url)
+
+    def secrets_for(self, base_urls: Sequence[str]) -> tuple[str, ...]:
+        """What is secret on the way to some servers: what their URLs have after the ``?``, and the passwords of their proxies.
+
+        Raises:
+            ConfigError: the environment names a proxy that cannot be used.
+        """
+        secrets = _secrets_in(base_urls)
+        if self._heeds_proxies:
+            from batchclient.transport._proxies import proxy_secrets
+
+            secrets += proxy_secrets(base_urls, self._settings.http_backend)
+        return secrets
+
+    def for_calls(self, base_url: str) -> Transport:
+        """Return what a server's calls go over."""
+        if self._own_transport is not None:
+            from batchclient.transport._given import GivenTransport
+
+            own: Transport = call_back("transport", self._own_transport, base_url, self._headers)
+            return GivenTransport(own)
+        return self._httpx(base_url, self._settings.max_response_bytes, self._http_client)
+
+    def for_metrics(self, base_url: str) -> Transport:
+        """Return what a server is asked for its load over: to its root, where the page is."""
+        return self._httpx(root_of(base_url), LARGEST_PAGE_BYTES)
+
+    def for_detection(self, base_url: str) -> Transport:
+        """Return what a server is asked over which it is."""
+        return self._httpx(base_url, LARGEST_PAGE_BYTES)
+
+    def _httpx(self, url: str, most_bytes: int, client: Any = None) -> Transport:
+        from batchclient.transport._httpx import HttpxTransport
+
+        return HttpxTransport(
+            url,
+            self._headers,
+            max_response_bytes=most_bytes,
+            client=client,
+            backend=self._settings.http_backend,
+            trust_env=self._settings.trust_env,
+        )
+
+
+def shown(base_url: str) -> str:
+    """A URL as it may be shown."""
+    # A query may hold a key.
+    return base_url.partition("?")[0]
+
+
+def _secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys among the headers: what a server may say back to us and nobody may see."""
+    return _with_last_words(value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS))
+
+
+def _secrets_in(base_urls: Sequence[str]) -> tuple[str, ...]:
+    """What URLs have after their ``?``, likewise."""
+    queries = [url.partition("?")[2] for url in base_urls]
+    return _with_last_words(
+        form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))
+    )
+
+
+def _with_last_words(values: Iterable[str]) -> tuple[str, ...]:
+    # Of ``Bearer …`` the last alone is the key.
+    return tuple({part for value in values for part in (value, value.rpartition(" ")[2])})
+
+
+def _may_ask_for_load(settings: Settings, given: str | None, dialect: str | None) -> bool:
+    if settings.server_metrics is None:
+        return given is None and dialect is None
+    if settings.server_metrics and given is not None:
+        message = f"server_metrics needs connections of our own; the {given} is used for the calls alone"
+        raise ConfigError(message, field="server_metrics")
+    return settings.server_metrics
+
+
+def _may_detect(settings: Settings, given: str | None, dialect: str | None) -> bool:
+    if settings.detect is None:
+        return given is None and dialect is None and settings.server_metrics is not False
+    if settings.detect and (given is not None or dialect is not None):
+        field = given or "dialect"
+        raise ConfigError(f"detect finds out what {field} says, on connections of our own: give one", field="detect")
+    return settings.detect
+
+
+def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
+    if api_key is None:
+        return dict(headers)
+    if not isinstance(api_key, str) or not api_key or any(not 32 < ord(character) < 127 for character in api_key):
+        raise ConfigError("api_key is a string of printable ASCII characters", field="api_key")
+    return {**headers, "authorization": f"Bearer {api_key}"}
+
+
+def _check_transport(transport: Any, http_client: object) -> Any:
+    if transport is not None and not callable(transport):
+        message = "transport is a function of a base URL and headers that returns a batchclient.transport.Transport"
+        raise ConfigError(f"{message}; not {type(transport).__name__}", field="transport")
+    if transport is not None and http_client is not None:
+        raise ConfigError("an http_client and a transport are two ways of sending: give one", field="transport")
+    return transport
+
+
+def _check_http_library(http_client: object, http_backend: str) -> None:
+    # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
+    import batchclient._shell.model_question  # noqa: F401  # the runner's, for the same reason
+    from batchclient.transport._httpx import check_arguments
+
+    check_arguments(http_client, http_backend)

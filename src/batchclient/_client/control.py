@@ -1,0 +1,193 @@
+"""What can be changed about a client while it runs: its settings, its limits, whether it sends, and to which servers.
+
+Rules:
+- Each works before the first call, too, and after the event loop has gone: what it says holds for the runner that there is, and for those to come.
+- Nothing here touches a call under way, but ``abort``, and ``remove_endpoint`` where it is told not to drain.
+- Bad input is refused before anything is changed, with an error that names the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from batchclient._calls.make import CallMaker
+from batchclient._client.connections import shown
+from batchclient._client.make_limit import make_limit
+from batchclient._core.limits import LimitControl, Turn
+from batchclient._core.messages import UNPIN, AbortRequested, Page, Paused, Resumed, Retuned
+from batchclient._shell.callbacks import Callbacks
+from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.runner import Runner
+from batchclient.errors import CallAborted, ClientClosed, ConfigError
+from batchclient.transport import Transport
+
+if TYPE_CHECKING:
+    from batchclient.config import Settings
+
+__all__ = ["SteeringMethods"]
+
+_LIMIT_SETTINGS = frozenset(("limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s"))
+
+
+class SteeringMethods:
+    """How ``BatchClient`` is steered; it brings the runner."""
+
+    _settings: Settings
+    _dialects: DialectChoice
+    _calls: CallMaker
+    _callbacks: Callbacks
+    _runner: Runner | None
+    _endpoints: list[tuple[str, int]]
+    _leaving: list[tuple[str, int]]
+    _make_transport: Callable[[str], Transport]
+    _page_transports: Mapping[Page, Callable[[str], Transport]]
+    _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
+    _closed: bool
+    _paused: bool
+    _pinned: int | None
+    _turn: Turn
+
+    def retune(self, **settings: Any) -> None:
+        """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
+        ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
+        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+
+        Calls under way go on. A limit given anew starts its search anew.
+
+        Raises:
+            ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
+        """
+        from batchclient.config import changed
+
+        self._settings = changed(self._settings, settings)
+        if self._runner is not None and not self._runner.ended:
+            limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
+            core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+            self._runner.tell(Retuned(core, limits, self._pinned))
+
+    def pin(self, limit: int) -> None:
+        """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
+
+        Raises:
+            ConfigError: it is no whole number of at least 1.
+        """
+        if type(limit) is not int or limit < 1:
+            raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
+        self._pinned = limit
+        if self._runner is not None:
+            self._runner.tell(Retuned(pin=limit))
+
+    def unpin(self) -> None:
+        """Let the limit be found again; what was learnt meanwhile counts."""
+        self._pinned = None
+        if self._runner is not None:
+            self._runner.tell(Retuned(pin=UNPIN))
+
+    def pause(self) -> None:
+        """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
+        self._paused = True
+        if self._runner is not None:
+            self._runner.tell(Paused())
+
+    def resume(self) -> None:
+        """Send again."""
+        self._paused = False
+        if self._runner is not None:
+            self._runner.tell(Resumed())
+
+    def add_endpoint(self, base_url: str) -> None:
+        """Send calls to another server, too. It has a limit of its own, like the others.
+
+        Args:
+            base_url: as for the client.
+
+        Raises:
+            ConfigError: the URL is wrong, or one of the client's already; the environment's proxy for it cannot be used; or
+                another running event loop uses the client.
+            ClientClosed: the client is closed.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        from batchclient.config import check_base_url
+
+        url = check_base_url(base_url)
+        if any(url == served for served, _ in self._endpoints):
+            raise ConfigError(f"{shown(url)} is one of the client's servers already", field="base_url")
+        runner = self._present_runner()
+        secrets = self._secrets_for([url])
+        self._dialects.secrets += secrets
+        number = 0
+        if runner is not None:
+            runner.hide(secrets)
+            pages = {page: make(url) for page, make in self._page_transports.items()}
+            number = runner.add_endpoint(self._make_transport(url), pages, self._make_limit(), shown(url))
+            self._calls.lengths.endpoints.add(number)
+        self._endpoints.append((url, number))
+
+    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
+        """Send nothing more to a server, and wait until nothing is left there.
+
+        Args:
+            base_url: as it was given.
+            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
+                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
+
+        Raises:
+            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
+
+        Cancellation: the server leaves all the same.
+        """
+        from batchclient.config import check_base_url
+
+        url = check_base_url(base_url)
+        if not isinstance(drain, bool):
+            raise ConfigError(f"drain is True or False, not a {type(drain).__name__}", field="drain")
+        runner = self._present_runner()
+        entry = next((one for one in self._endpoints if one[0] == url), None)
+        if entry is not None:
+            if len(self._endpoints) == 1:
+                raise ConfigError(f"{shown(url)} is the client's last server", field="base_url")
+            self._endpoints.remove(entry)
+            if runner is not None:
+                self._leaving.append(entry)
+                self._calls.lengths.endpoints.discard(entry[1])
+        else:
+            entry = next((one for one in self._leaving if one[0] == url), None)
+            if entry is None:
+                served = ", ".join(shown(one) for one, _ in self._endpoints)
+                raise ConfigError(f"the URL is none of the client's servers, which are {served}", field="base_url")
+        if runner is not None:
+            try:
+                await runner.remove_endpoint(entry[1], drain=drain)
+            finally:
+                # One whose connections failed to close has left, too; where this was cancelled, calls may be left there.
+                if entry in self._leaving and not runner.has_endpoint(entry[1]):
+                    self._leaving.remove(entry)
+
+    def abort(self) -> None:
+        """End every call now with ``CallAborted`` and close their connections; the client stays open."""
+        if self._runner is not None:
+            self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
+            self._runner.tell(AbortRequested())
+
+    def _present_runner(self) -> Runner | None:
+        """The runner of the running event loop, if it is at work.
+
+        Raises:
+            ConfigError: another live event loop uses the client.
+        """
+        runner = self._runner
+        if runner is None or runner.ended:
+            return None
+        if runner.backend.is_current():
+            return runner
+        if runner.backend.is_running():
+            raise ConfigError("another running event loop uses this client; make one client per event loop")
+        return None
+
+    def _make_limit(self) -> LimitControl:
+        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
+        # Also where a server joins later, or a runner starts anew.
+        limit.pin(self._pinned, 0.0)
+        return limit

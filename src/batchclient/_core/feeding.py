@@ -1,0 +1,247 @@
+"""What the limits are told, and the memory of what they decided.
+
+Rules:
+- Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its speed too.
+- Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
+  sent fresh is *late*: the others had spent their time in our queue, which is not the server's load. So is what a gateway cuts off.
+- What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
+- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap that grows back with time is told with the next
+  batch that ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from batchclient._core.kinds import Kind
+from batchclient._core.learnt.answers import Tally
+from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.list_trial import GIVEN_UP, Measured
+from batchclient._core.learnt.times import is_fresh
+from batchclient._core.limits import Outcome, Sample
+from batchclient._core.messages import (
+    Adjusted,
+    Adjustment,
+    Answered,
+    Batch,
+    Command,
+    Failure,
+    FailureKind,
+    LoadReported,
+    Request,
+    RequestState,
+)
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.speed import work
+
+__all__ = ["Steering"]
+
+_REMEMBERED = 256
+
+
+class Steering:
+    """Feeds the limits of one scheduler's endpoints.
+
+    Args:
+        endpoints: whose limits.
+        lengths: expected output lengths.
+        command: takes a command.
+    """
+
+    __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "trusts_from")
+
+    def __init__(self, endpoints: Endpoints, lengths: OutputLengths, command: Callable[[Command], None]) -> None:
+        self._endpoints = endpoints
+        self._lengths = lengths
+        self._command = command
+        self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
+        """The last changes, oldest first."""
+        self.trusts_from = float("-inf")
+        """Batches sent before this are not measured."""
+
+    def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
+        """Some requests of a batch have their answers; ``in_flight`` is the load before."""
+        batch = event.batch
+        batch.made_tokens += tally.made_tokens
+        outcome = Outcome.SUCCESS
+        if not tally.resolved:
+            # An answer that nobody waited for took its time and brought nothing.
+            late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
+            outcome = Outcome.LATE if late else Outcome.WASTED
+        first_tokens_s = tally.first_tokens_s * batch.shape.weight
+        shared_tokens = 0.0
+        if batch.has_families and tally.prompt_tokens:
+            requests = [batch.requests[position] for position, _ in event.answers]
+            size = sum(len(request.prompt) for request in requests)
+            shared_tokens = tally.prompt_tokens * sum(request.shared for request in requests) / size
+        self._observe(
+            batch,
+            in_flight,
+            tally.count,
+            outcome,
+            now,
+            tally.prompt_tokens,
+            tally.used_tokens,
+            first_tokens_s,
+            shared_tokens,
+        )
+
+    def begun(self, batch: Batch, now: float) -> bool:
+        """Every prompt of a batch has its first token; return whether that changed a limit."""
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        if not endpoint.opening or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
+            return False
+        # Servers begin prompts in order: of what was there when it was sent, nothing waits any more. Of the last one's choices one is known to have begun.
+        running = batch.in_flight_at_sent - (endpoint.returned - batch.returned_at_sent) - (batch.shape.weight - 1)
+        before = endpoint.limit.limit
+        change = endpoint.limit.on_begun(running, now)
+        if change is None:
+            return False
+        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        return True
+
+    def resumed(self, now: float) -> None:
+        """Calls are about to be sent, and nothing is in flight anywhere."""
+        for endpoint in self._endpoints.serving:
+            before = endpoint.limit.limit
+            change = endpoint.limit.on_resume(now)
+            if change is not None:
+                self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+
+    def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
+        """A batch was answered whole: see how it streamed, whether longer lists are tried again, and whether the prompts of lists are served at once."""
+        abilities = endpoint.can(batch.shape.kind)
+        abilities.ended(batch)
+        if abilities.told_cap is not None:
+            reason = "some time has passed: longer lists are tried again"
+            self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
+        seconds = now - batch.sent_at
+        if seconds <= 0 or endpoint.max_list <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
+            return
+        shape = batch.shape
+        load = (endpoint.area(now) - batch.area_at_sent) / seconds
+        request = Measured(len(batch.requests), batch.made_tokens, seconds, load)
+        given_up = abilities.trial.ended(shape.list_key, request, batch.sent_at, now)
+        if given_up is not None:
+            cap = endpoint.list_cap(now, shape.kind)
+            reason = f"{GIVEN_UP}, requests at once" if given_up else "a list was as fast as singles again"
+            if shape.max_output_tokens is not None:
+                # It holds for one key; this is what keys mostly differ in.
+                reason += f" (max_tokens={shape.max_output_tokens})"
+            before, after = (cap, 1) if given_up else (1, cap)
+            self.adjusted(endpoint.id, _list_setting(shape.kind), before, after, reason, now)
+
+    def failed(
+        self, batch: Batch, failure: Failure, in_flight: int, left: list[Request], alive: int, now: float
+    ) -> None:
+        """The unanswered requests of a batch have failed.
+
+        Args:
+            batch: theirs.
+            failure: why.
+            in_flight: sequences in flight before.
+            left: all of them; those whose callers have gone are done already.
+            alive: how many callers still wait.
+            now: the time.
+        """
+        if alive:
+            self._observe(batch, in_flight, alive, _outcome(failure), now, failure=failure)
+        if alive < len(left):
+            gone = [request for request in left if request.state is RequestState.DONE]
+            late = sum(_is_late(request, batch, now) for request in gone)
+            if late:
+                self._observe(batch, in_flight, late, Outcome.LATE, now)
+            if late < len(gone):
+                self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
+
+    def on_load(self, event: LoadReported, now: float) -> bool:
+        """A server has said how busy it is; return whether that changed a limit."""
+        endpoint = self._endpoints.by_id.get(event.endpoint)
+        if endpoint is None:
+            return False
+        before = endpoint.limit.limit
+        change = endpoint.limit.on_load(event.load, endpoint.in_flight, now)
+        if change is None:
+            return False
+        self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
+        return True
+
+    def drop_trials(self, endpoint: Endpoint, reason: str, now: float) -> None:
+        """Lists that were given up as served one prompt after another are sent again."""
+        for kind in endpoint.drop_trials():
+            self.adjusted(endpoint.id, _list_setting(kind), 1, endpoint.list_cap(now, kind), reason, now)
+
+    def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
+        """Something may have changed an endpoint's list cap."""
+        after = endpoint.list_cap(now, kind)
+        if after != before:
+            self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
+            endpoint.can(kind).told_cap = after
+
+    def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
+        """Remember a change and tell of it."""
+        adjustment = Adjustment(now, endpoint, setting, old, new, reason)
+        self.adjustments.append(adjustment)
+        self._command(Adjusted(adjustment))
+
+    def _observe(
+        self,
+        batch: Batch,
+        in_flight: int,
+        requests: int,
+        outcome: Outcome,
+        now: float,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        first_tokens_s: float = 0.0,
+        shared_tokens: float = 0.0,
+        failure: Failure | None = None,
+    ) -> None:
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        if batch.sent_at < self.trusts_from and outcome is not Outcome.DROPPED:
+            outcome = Outcome.IGNORED
+        seconds = now - batch.sent_at
+        mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
+        before = endpoint.limit.limit
+        if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
+            units = work(self._lengths.expected(batch.shape.learnt_as, batch.shape.max_output_tokens))
+            endpoint.speed.measure(seconds, units, mean / before, requests, now)
+        change = endpoint.observe(
+            Sample(
+                now,
+                batch.sent_at,
+                in_flight,
+                mean,
+                batch.in_flight_at_sent,
+                requests * batch.shape.weight,
+                prompt_tokens,
+                completion_tokens,
+                first_tokens_s,
+                outcome,
+                batch.admitted_at,
+                shared_tokens,
+                batch.shape.weight,
+                batch.shape.priority,
+                failure.retry_after_s or 0.0 if failure is not None else 0.0,
+                failure is not None and outcome is Outcome.LATE,
+            )
+        )
+        if change is not None:
+            self.adjusted(batch.endpoint, "limit", before, change.limit, change.reason, now)
+
+
+def _list_setting(kind: Kind) -> str:
+    return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
+
+
+def _outcome(failure: Failure) -> Outcome:
+    """What a failure says of the load."""
+    if failure.kind is FailureKind.REJECTED or failure.out_of_memory:
+        return Outcome.DROPPED
+    return Outcome.LATE if failure.cut_off else Outcome.IGNORED
+
+
+def _is_late(request: Request, batch: Batch, now: float) -> bool:
+    return request.deadline is not None and request.deadline <= now and is_fresh(request, batch.sent_at)

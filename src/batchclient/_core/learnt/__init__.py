@@ -1,0 +1,1 @@
+"""What past replies have taught: lengths, times, what a server can do."""

@@ -1,0 +1,1 @@
+"""How a call ends, or goes again."""

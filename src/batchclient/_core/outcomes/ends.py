@@ -1,0 +1,210 @@
+"""How calls end without an answer, wherever they are, and the errors they end with.
+
+Rules:
+- A request ends once: whoever ends it takes it out of where it waits, or marks it abandoned where the server still works on it.
+- A batch nobody waits for any more is aborted.
+- Every caller has an error object of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from batchclient._core.messages import AbortBatch, Batch, Command, Failed, Reject, Request, RequestState
+from batchclient._core.outcomes.recovery import Recovery
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.spent import ServerOutage, time_spent, was_mostly_queued, with_cause
+from batchclient._core.statistics import Counters
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.overflow import Outside
+from batchclient._core.waiting.queue import Queue
+from batchclient.errors import BatchClientError, DeadlineExceeded
+
+__all__ = ["Endings", "copy_of", "too_late"]
+
+
+_WAY_OUT = "; the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
+
+
+def too_late(
+    request: Request, now: float, outages: Sequence[ServerOutage] = (), held_by: str = "", since: float | None = None
+) -> DeadlineExceeded:
+    """The error of a call whose deadline has passed: where it is, and what its time was spent on.
+
+    Args:
+        request: its request.
+        now: the time.
+        outages: what it has waited for.
+        held_by: what holds queued calls back on all endpoints, if anything does.
+        since: when the call was made; when its request was, if not given.
+    """
+    where = {
+        RequestState.IN_FLIGHT: "while the server worked on it",
+        RequestState.BACKING_OFF: "while waiting to be tried again",
+        RequestState.WAITING: "while waiting for a place in the queue",
+        RequestState.NEW: "before it was queued",
+    }.get(request.state, "in the queue")
+    if held_by and request.state is RequestState.QUEUED:
+        where += f", where {held_by} held it back"
+    elif held_by and request.state is RequestState.WAITING:
+        where += f", which {held_by} held back"
+    spent = time_spent(request, outages, now, since)
+    way_out = "" if held_by else _way_out(request, outages, now)
+    message = f"the call's timeout_s passed {where}{': ' if spent else ''}{spent}{way_out}"
+    return with_cause(DeadlineExceeded(message, attempt=request.attempts), request, outages)
+
+
+def _way_out(request: Request, outages: Sequence[ServerOutage], now: float) -> str:
+    """What helps a call that had too little time because it waited its turn."""
+    return _WAY_OUT if not outages and was_mostly_queued(request, now) else ""
+
+
+def copy_of(error: BatchClientError) -> BatchClientError:
+    """An error of its own for one more caller."""
+    # Callers never share an exception object: each raise adds to its traceback.
+    own = type(error)(error.message)
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error.__cause__
+    return own
+
+
+class Endings:
+    """Ends the calls of one scheduler.
+
+    Args:
+        endpoints: where they may be in flight.
+        queue, outside, recovery, batches: where they may be.
+        deadlines: what knows when they must end.
+        counters: what is counted.
+        command: takes a command.
+    """
+
+    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_outside", "_queue", "_recovery")
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        queue: Queue,
+        outside: Outside,
+        recovery: Recovery,
+        batches: dict[int, Batch],
+        deadlines: Deadlines,
+        counters: Counters,
+        command: Callable[[Command], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._queue = queue
+        self._outside = outside
+        self._recovery = recovery
+        self._batches = batches
+        self._deadlines = deadlines
+        self._counters = counters
+        self._command = command
+
+    def detach(self, request: Request) -> None:
+        """A request ends before its answer came."""
+        state = request.state
+        request.state = RequestState.DONE
+        if state is RequestState.WAITING:
+            self._outside.discard(request)
+        elif state is RequestState.QUEUED:
+            self._queue.discard(request)
+        elif state is RequestState.BACKING_OFF:
+            self._recovery.backing_off -= 1
+        elif state is RequestState.IN_FLIGHT:
+            batch = request.batch
+            assert batch is not None, "a request in flight is in a batch"
+            request.state = RequestState.ABANDONED
+            self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight
+            batch.callers -= 1
+            if not batch.callers and not batch.aborting:
+                batch.aborting = True
+                self._command(AbortBatch(batch))
+        if request.deadline is not None:
+            self._deadlines.ended(1)
+
+    def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
+        """End calls whose deadlines have passed."""
+        held_by = self.held_by(now, paused=paused)
+        self.end(requests, lambda request: self.too_late(request, now, held_by))
+
+    def held_by(self, now: float, *, paused: bool) -> str:
+        """What holds queued calls back on all endpoints; empty: nothing does."""
+        if paused:
+            return "pause()"
+        holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
+        return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
+
+    def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
+        """As the function of this name; a call has waited for the outages that there were."""
+        outages = self._endpoints.outages_after(request.queued_at if since is None else since)
+        return too_late(request, now, outages, held_by, since)
+
+    def reject(self, requests: list[Request], error: BatchClientError) -> None:
+        """End requests that are in no queue and no batch."""
+        errors = []
+        for request in requests:
+            request.state = RequestState.DONE
+            own = copy_of(error)
+            own.attempt = request.attempts
+            errors.append((request, own))
+        self._counters.failed += len(errors)
+        self._command(Reject(errors))
+
+    def fail(self, requests: list[Request], event: Failed) -> None:
+        errors = [(request, event.failure.to_error(request.attempts)) for request in requests]
+        for request in requests:
+            request.state = RequestState.DONE
+        self._deadlines.ended(sum(request.deadline is not None for request in requests))
+        self._counters.failed += len(requests)
+        self._command(Reject(errors))
+
+    def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
+        """Fail those whose callers have a part of the answer, which cannot be begun anew; return the others."""
+        begun = [request for request in requests if request.begun]
+        if not begun:
+            return requests
+        self.fail(begun, event)
+        return [request for request in requests if not request.begun]
+
+    def end_all(self, error: BatchClientError, now: float) -> None:
+        """End every call, each told what its time was spent on."""
+
+        def own(request: Request) -> BatchClientError:
+            outages = self._endpoints.outages_after(request.queued_at)
+            spent = time_spent(request, outages, now)
+            return with_cause(type(error)(f"{error.message}: {spent}" if spent else error.message), request, outages)
+
+        requests = self._outside.requests()
+        requests += self._recovery.requests()
+        requests += [request for batch in self._batches.values() for request in batch.requests]
+        requests += self._queue.requests()
+        ended = (RequestState.NEW, RequestState.DONE, RequestState.ABANDONED)
+        self.end([request for request in requests if request.state not in ended], own)
+
+    def waiting(self) -> list[Request]:
+        """Every call that is not in flight."""
+        return self._outside.requests() + self._recovery.requests() + self._queue.requests()
+
+    def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
+        """Tell callers that their calls end here, wherever they are."""
+        if not requests:
+            return
+        errors = []
+        for request in requests:
+            error = error_for(request)
+            error.attempt = request.attempts
+            self.detach(request)
+            errors.append((request, error))
+        self._counters.failed += len(errors)
+        self._command(Reject(errors))
+
+    def give_up(self, hopeless: list[Request], now: float) -> None:
+        """End calls, taken out of the queue, that could only be answered too late."""
+        for request in hopeless:
+            outages = self._endpoints.outages_after(request.queued_at)
+            spent = time_spent(request, outages, now)
+            told = f" ({spent}{_way_out(request, outages, now)})" if spent else ""
+            message = f"the call's timeout_s cannot be met: what is left of it is less than such calls take{told}"
+            self.reject([request], with_cause(DeadlineExceeded(message), request, outages))
+        self._deadlines.ended(len(hopeless))

@@ -1,0 +1,227 @@
+"""A list that fails and names no culprit: one member goes first, alone, before the list is taken apart or given up.
+
+Such a failure is a reply to a list that is no answer and may have any reason: a server that is down, one that takes no lists, one that
+chokes on fields that only we add, one prompt that it cannot digest. Answers of single members tell these apart.
+
+Rules:
+- The list goes once more as it is, if the retry policy allows it. If it does not, the second list in a row that fails counts instead. It also does
+  where no list was ever answered here.
+- Then one member goes alone and bare: plain, with its callers' own fields. That is another form and no retry. There is one such trial per endpoint and
+  kind of call at a time, and three for a list at most, each with another member; lists that fail meanwhile wait for its end. Where another
+  endpoint is in use, which may have them, they wait five seconds at most.
+- The member is not answered: it goes back, and the lists go again, or fail, as the retry policy said. So a server that is down is asked three
+  times more for a list at most.
+- The member is answered, and no batch in the list's form ever was (streamed, or plain with our fields): the rest goes as a bare list, where it failed. What
+  that says of the form: see ``abilities``.
+- It is answered, and no list ever was, or lists are being tried after a refusal: the rest goes singly, and so do all calls for a while.
+- It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once.
+  What fails alone is tried again as the policy allows. If not one part with more than one prompt was answered, and every prompt alone was, the server has
+  stopped to take lists. If both halves of two lists in a row were answered, lists were too long.
+- A connection that breaks while a long list is being written, or had just been, may be a refusal for its length, which the server could not say: if a member is answered, it was.
+- On a route for lists that not all servers have, a refusal of any sort may mean the route, until a list was answered there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchclient._core.granting import Granting
+from batchclient._core.kinds import Kind
+from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.messages import Batch, Command, Failed, FailureKind, Isolation, Request, SendBatch
+from batchclient._core.outcomes.recovery import Parked, Recovery
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+
+__all__ = ["MemberFirst"]
+
+_MOST_TRIALS = 3
+_LONGEST_WAIT_S = 5.0
+"""More than a short answer takes; whoever waits longer is better served elsewhere."""
+
+
+class MemberFirst:
+    """The trials of one scheduler.
+
+    Args:
+        recovery: requeues what failed.
+        granting: sends the member.
+        batches: the open batches, by their ids; the scheduler's own.
+        command: takes a command.
+        as_ever: does with a failed list what is done where nothing is tried.
+    """
+
+    __slots__ = ("_as_ever", "_batches", "_command", "_granting", "_recovery", "_under_way")
+
+    def __init__(
+        self,
+        recovery: Recovery,
+        granting: Granting,
+        batches: dict[int, Batch],
+        command: Callable[[Command], None],
+        as_ever: Callable[[Failed, list[Request], Endpoint, float], None],
+    ) -> None:
+        self._recovery = recovery
+        self._granting = granting
+        self._batches = batches
+        self._command = command
+        self._as_ever = as_ever
+        self._under_way: dict[tuple[int, Kind], int] = {}
+        """The batches that hold one member, by endpoint and kind of call."""
+
+    def is_trial(self, batch: Batch) -> bool:
+        """Whether a batch holds the member that goes first."""
+        return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
+
+    def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> bool:
+        """Take over a list that has failed; return false if it is none of those, or has failed for the first time.
+
+        Args:
+            event: the failure.
+            alive: the requests whose callers still wait.
+            endpoint: where it failed.
+            now: the time.
+            paused: nothing may be sent now.
+        """
+        batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
+        tried_lists, tried_form = abilities.failed(batch)
+        by_route = _may_be_the_route(event, abilities)
+        if not alive or not (failure.unforeseen or failure.while_sending or by_route):
+            return False
+        if abilities.form_failed(batch, now, tried=tried_form):
+            # Known already: it goes again at once, in the form that is answered here.
+            self._recovery.send_bare(alive, batch)
+            return True
+        if len(batch.requests) == 1:
+            return False
+        isolation = batch.isolation
+        if isolation is not None and isolation.blind:
+            self._search(event, alive, endpoint, now)
+            return True
+        abilities.lists_failed += 1
+        if batch.bare and not abilities.lists_proven:
+            # A member was answered in this form, so that it is the list.
+            abilities.lists.refuse(now)
+            self._recovery.send_singly(alive, batch.failures, isolation)
+            return True
+        again = batch.failures > 0 or tried_lists or failure.kind is FailureKind.REFUSED
+        alone_counts = event.retry_delay_s is None or not abilities.lists_proven
+        if not again and not (alone_counts and abilities.lists_failed > 1):
+            return False
+        return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now, paused=paused)
+
+    def _try_one(self, parked: Parked, now: float, *, paused: bool) -> bool:
+        """Send one member of a list alone, or let the list wait for another's; return false if neither can be."""
+        batch, endpoint, recovery = parked.event.batch, parked.endpoint, self._recovery
+        key = (endpoint.id, batch.shape.kind)
+        trial = self._under_way.get(key)
+        if trial is None:
+            isolation = batch.isolation
+            if isolation is None:
+                batch.isolation = isolation = Isolation(size=len(parked.requests))
+            if paused or isolation.trials >= _MOST_TRIALS:
+                return False
+            sent = self._send(parked.requests[:1], parked, now)
+            if sent is None:
+                return False
+            isolation.trials += 1
+            parked.requests = parked.requests[1:]
+            self._under_way[key] = trial = sent.id
+        recovery.park(parked, trial)
+        return True
+
+    def _send(self, requests: list[Request], parked: Parked, now: float) -> Batch | None:
+        batch = parked.event.batch
+        assert batch.isolation is not None, "a list of which a member goes first has one"
+        sent = self._granting.grant_bare(requests, parked.endpoint, batch.failures, batch.isolation, now)
+        if sent is not None:
+            self._batches[sent.id] = sent
+            self._command(SendBatch(sent))
+        return sent
+
+    def answered(self, batch: Batch, now: float, *, paused: bool) -> None:
+        """The member was answered: the lists that wait for it are not what their server cannot do at all."""
+        del self._under_way[batch.endpoint, batch.shape.kind]
+        for parked in self._recovery.unpark(batch.id, now):
+            if parked.requests:
+                self._take_apart(parked, now, paused=paused)
+
+    def failed(self, event: Failed, alive: list[Request], now: float, *, paused: bool) -> list[Request]:
+        """The member was not answered; return it if its failure is its own, and not to be put back."""
+        batch = event.batch
+        del self._under_way[batch.endpoint, batch.shape.kind]
+        own = event.failure.kind is FailureKind.BAD_CALL
+        lists = self._recovery.unpark(batch.id, now)
+        if batch.moving:
+            for parked in lists:
+                if parked.requests:
+                    self._recovery.move(parked.requests, parked.event.batch)
+            return alive
+        if alive and not own and lists:
+            # Behind the others: the next trial is another's. The later of the two pauses that the policy wants holds for all of them.
+            lists[0].requests += alive
+            first = lists[0].event
+            if first.retry_delay_s is not None and event.retry_delay_s is not None:
+                first.retry_delay_s = max(first.retry_delay_s, event.retry_delay_s)
+        for parked in lists:
+            if not parked.requests:
+                continue
+            refused = parked.event.failure.kind is FailureKind.REFUSED
+            if refused and alive and not own and event.failure.kind is not FailureKind.REFUSED:
+                # The route refused the list, and the member was put off: so are the others.
+                parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
+            # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
+            if (alive and not own) or not self._try_one(parked, now, paused=paused):
+                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
+        return alive if own or not lists else []
+
+    def let_go(self, endpoints: Endpoints, now: float) -> None:
+        """Do as ever with the lists that have waited long enough for a member's answer."""
+        for parked in self._recovery.unpark_late(endpoints, now):
+            if parked.requests:
+                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
+
+    def _take_apart(self, parked: Parked, now: float, *, paused: bool) -> None:
+        event, alive, endpoint = parked.event, parked.requests, parked.endpoint
+        batch, recovery, abilities = event.batch, self._recovery, endpoint.can(event.batch.shape.kind)
+        if event.failure.while_sending:
+            self._begin_search(parked, now)
+        elif _differs_bare(batch) and not abilities.proves_form(batch):
+            if batch.isolation is None:
+                batch.isolation = Isolation(size=len(alive))
+            # Where it failed: another server's answer would say nothing of this one.
+            if paused or self._send(alive, parked, now) is None:
+                recovery.send_bare(alive, batch)
+        elif not abilities.lists_proven or abilities.lists.in_doubt:
+            abilities.lists.refuse(now)
+            recovery.send_singly(alive, batch.failures, batch.isolation)
+        else:
+            self._begin_search(parked, now)
+
+    def _begin_search(self, parked: Parked, now: float) -> None:
+        batch = parked.event.batch
+        isolation = batch.isolation
+        if isolation is None:
+            batch.isolation = isolation = Isolation(size=len(parked.requests))
+        isolation.blind = True
+        batch.failures += 1
+        self._search(parked.event, parked.requests, parked.endpoint, now)
+
+    def _search(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
+        batch = event.batch
+        if event.failure.while_sending:
+            endpoint.can(batch.shape.kind).shorten_lists(len(batch.requests), None, now)
+        self._recovery.search(alive, batch)
+
+
+def _differs_bare(batch: Batch) -> bool:
+    """Whether the list would be another request without what only we add; on a route for lists alone it tells nothing."""
+    adds_fields = batch.packed or "return_token_ids" not in batch.without
+    return not (batch.bare or batch.to_list_route) and (batch.streamed or adds_fields)
+
+
+def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
+    """Whether a list was refused, or failed, on a route for lists that its server may not have."""
+    if abilities.lists_proven or not event.batch.to_list_route or event.failure.status is None:
+        return False
+    return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)

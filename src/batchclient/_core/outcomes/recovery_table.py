@@ -1,0 +1,245 @@
+"""What becomes of the calls of a failed batch, as a table: the first row that applies.
+
+``docs/explanation/batching.md`` shows the same rows (``python -m scripts.recovery_table``). A row says for which kinds of failure it
+is, when it applies, how the calls go again, and what the endpoint is taken to be from then on. ``recovery`` carries it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.messages import Batch, Failed, Failure, FailureKind, Request
+from batchclient._core.servers.endpoint import Endpoint
+
+__all__ = ["TABLE", "Case", "Row", "Way", "row_for"]
+
+
+class Way(Enum):
+    """How calls go again."""
+
+    AT_ONCE = "together, at once"
+    BARE = "together, at once: plain and without our fields"
+    SINGLY = "one by one, at once"
+    HALVES = "in two halves, at once"
+    SEARCH = "in halves, and those again, until the guilty are alone"
+    LATER = "together, when the retry policy says"
+    NOT = "they fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A failed batch, as the rows ask about it.
+
+    Args:
+        event: the failure, and what the retry policy says.
+        alive: the requests whose callers still wait.
+        endpoint: where the batch failed.
+        others: another endpoint is in use.
+        known: any endpoint has ever answered.
+    """
+
+    event: Failed
+    alive: list[Request]
+    endpoint: Endpoint
+    others: bool
+    known: bool
+
+    @property
+    def batch(self) -> Batch:
+        return self.event.batch
+
+    @property
+    def failure(self) -> Failure:
+        return self.event.failure
+
+    @property
+    def listed(self) -> bool:
+        """Whether it was a list."""
+        return len(self.batch.requests) > 1
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the endpoint can do with such calls."""
+        return self.endpoint.can(self.batch.shape.kind)
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether the retry policy wants it tried again."""
+        return self.event.retry_delay_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Args:
+        kinds: the kinds of failure that it is for; empty: any.
+        applies: whether it applies; ``None``: always.
+        when: the same in words.
+        way: how the calls go again.
+        learn: what the endpoint is taken to be from now on; takes the case and the time. ``None``: as before.
+        learnt: the same in words.
+        is_retry: it counts as a retry.
+        is_attempt: it is a failed attempt: of the calls, and for the endpoint's retry budget.
+    """
+
+    kinds: tuple[FailureKind, ...]
+    way: Way
+    applies: Callable[[Case], bool] | None = None
+    when: str = ""
+    learn: Callable[[Case, float], None] | None = None
+    learnt: str = ""
+    is_retry: bool = False
+    is_attempt: bool = False
+
+    def is_for(self, case: Case) -> bool:
+        """Whether it is for such a case."""
+        if self.kinds and case.failure.kind not in self.kinds:
+            return False
+        return self.applies is None or self.applies(case)
+
+
+def row_for(case: Case) -> Row:
+    """The first row that applies; the last one always does."""
+    return next(row for row in TABLE if row.is_for(case))
+
+
+# When ------------------------------------------------------------------------------------------------------------------
+
+
+def _of_one_reply(case: Case) -> bool:
+    return case.batch.streamed and case.failure.once and not case.abilities.stream_doubted
+
+
+def _first_list(case: Case) -> bool:
+    return case.listed and not case.abilities.lists_proven
+
+
+def _too_long_for_its_queue(case: Case) -> bool:
+    # The queue limit of vLLM is shorter than the list, and waiting is in vain.
+    batch = case.batch
+    longer = len(batch.requests) > case.abilities.longest_list
+    return case.failure.status == 503 and batch.failures > 0 and longer and not case.endpoint.in_flight
+
+
+def _worth_another_try(case: Case) -> bool:
+    if not case.may_be_retried or case.failure.final:
+        return False
+    return not (case.failure.once and all(request.met_before for request in case.alive))
+
+
+# What is learnt --------------------------------------------------------------------------------------------------------
+
+
+def _doubt_streams(case: Case, _now: float) -> None:
+    case.abilities.stream_doubted = True
+
+
+def _streams_refused(case: Case, now: float) -> None:
+    case.abilities.streaming.refuse(now)
+
+
+def _base64_refused(case: Case, now: float) -> None:
+    case.abilities.packing.refuse(now)
+
+
+def _lists_refused(case: Case, now: float) -> None:
+    case.abilities.lists.refuse(now)
+
+
+def _shorter_lists(case: Case, now: float) -> None:
+    case.abilities.shorten_lists(len(case.batch.requests), case.failure.list_cap, now)
+
+
+TABLE = (
+    Row(
+        (FailureKind.NOT_SENT,),
+        Way.AT_ONCE,
+        lambda case: case.others or case.known,
+        "another server is in use, or one has ever answered: it is waited for",
+        is_retry=True,
+    ),
+    Row(
+        (FailureKind.NOT_SENT,),
+        Way.NOT,
+        lambda case: case.endpoint.health.is_wrong_address,
+        "nothing was ever reached at this address",
+    ),
+    # The endpoint's dialect leaves the fields out from now on; those that it can leave out are few, so that this comes to an end.
+    Row((FailureKind.FIELDS_REFUSED,), Way.AT_ONCE, learnt="such fields are left out"),
+    Row(
+        (FailureKind.STREAM_REFUSED,),
+        Way.BARE,
+        _of_one_reply,
+        "a stream of several ended without all of them, for the first time",
+        _doubt_streams,
+    ),
+    Row(
+        (FailureKind.STREAM_REFUSED,),
+        Way.AT_ONCE,
+        lambda case: case.batch.streamed,
+        "it was asked for as a stream",
+        _streams_refused,
+        "no streams",
+    ),
+    Row(
+        (FailureKind.PACKING_REFUSED,),
+        Way.AT_ONCE,
+        lambda case: case.batch.packed,
+        "numbers were asked for as base64",
+        _base64_refused,
+        "no base64",
+    ),
+    # Each has a shape of its own, which any server takes.
+    Row((FailureKind.MIX_REFUSED,), Way.SINGLY, lambda case: case.listed, "a list"),
+    Row(
+        (FailureKind.LIST_REFUSED,),
+        Way.SINGLY,
+        _first_list,
+        "a list, and no list was ever answered",
+        _lists_refused,
+        "no lists",
+    ),
+    Row((FailureKind.LIST_TOO_LONG,), Way.HALVES, lambda case: case.listed, "a list", _shorter_lists, "shorter lists"),
+    Row(
+        (),
+        Way.HALVES,
+        _too_long_for_its_queue,
+        "503 for the second time, nothing else is in flight there, and no list as long was ever answered",
+        _shorter_lists,
+        "shorter lists",
+    ),
+    Row((FailureKind.BAD_CALL, FailureKind.LIST_REFUSED), Way.SEARCH, lambda case: case.listed, "a list"),
+    # A server that answers only the first prompt of a list does so every time. The first list was the probe: whatever the retry policy
+    # thinks of failures, what it did not serve is sent again.
+    Row(
+        (FailureKind.MISMATCH,),
+        Way.SINGLY,
+        _first_list,
+        "a list, and no list was ever answered",
+        _lists_refused,
+        "no lists",
+    ),
+    # At once, as it goes in another form; but it failed, and what failed has its price.
+    Row(
+        (FailureKind.MISMATCH,),
+        Way.SINGLY,
+        lambda case: case.listed and case.may_be_retried,
+        "a list, and the retry policy allows it",
+        is_retry=True,
+        is_attempt=True,
+    ),
+    Row(
+        (),
+        Way.LATER,
+        _worth_another_try,
+        "the retry policy allows it; once at most where the same would happen again",
+        is_retry=True,
+        is_attempt=True,
+    ),
+    Row((), Way.NOT),
+)
+"""The rows, in their order."""

@@ -1,0 +1,102 @@
+"""Whether the requests of a failed batch are sent again, in which form, or end. The way from a failure to ``recovery`` or ``endings``.
+
+Rules, in this order:
+- A batch whose endpoint is being removed is sent elsewhere.
+- A list that names no culprit: one member goes first (see ``member_first``).
+- A key or a model that was refused: other endpoints, else one call that finds out for all (see ``refusals``).
+- Everything else: see ``recovery``. What it does not send again ends with its failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from batchclient._core.granting import Granting
+from batchclient._core.messages import Batch, Command, Failed, Request
+from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.member_first import MemberFirst
+from batchclient._core.outcomes.recovery import Recovery
+from batchclient._core.servers.denials import is_refusal, subject_of
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+
+__all__ = ["Resending"]
+
+
+class Resending:
+    """That of one scheduler.
+
+    Args:
+        endpoints: all of them.
+        recovery: requeues.
+        endings: tells callers.
+        granting: sends the one member.
+        batches: the open batches, by their ids; the scheduler's own.
+        command: takes a command.
+    """
+
+    __slots__ = ("_endings", "_endpoints", "_recovery", "member_first")
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        recovery: Recovery,
+        endings: Endings,
+        granting: Granting,
+        batches: dict[int, Batch],
+        command: Callable[[Command], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._recovery = recovery
+        self._endings = endings
+        self.member_first = MemberFirst(recovery, granting, batches, command, self._as_ever)
+
+    def failed(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool, paused: bool
+    ) -> None:
+        """A batch has failed.
+
+        Args:
+            event: how.
+            alive: its unanswered requests whose callers still wait.
+            endpoint: where.
+            now: the time.
+            disproved: it was the one call that was to find out about a refused key or model.
+            paused: nothing may be sent now.
+        """
+        batch, member_first = event.batch, self.member_first
+        if batch.bare and member_first.is_trial(batch):
+            alive = member_first.failed(event, alive, now, paused=paused)
+        if batch.moving:
+            if alive:
+                self._recovery.move(alive, batch)
+        elif not member_first.take(event, alive, endpoint, now, paused=paused):
+            self._as_ever(event, alive, endpoint, now, disproved=disproved)
+
+    def _as_ever(
+        self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool = False
+    ) -> None:
+        if is_refusal(event.failure) and event.retry_delay_s is None:
+            self._refused(event, alive, endpoint, now, disproved=disproved)
+        elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
+            self._endings.fail(alive, event)
+
+    def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
+        """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
+        shape = event.batch.shape
+        endpoint.refusals.doubt(event.batch, now)
+        if self._endpoints.others_take(shape, endpoint, now):
+            for request in alive:
+                request.failed_on = endpoint.id
+            if alive:
+                self._recovery.move(alive, event.batch)
+            return
+        if alive:
+            self._endings.fail(alive, event)
+        if disproved:
+            message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
+            failure = replace(event.failure.of_the_server, message=message)
+            subject = subject_of(shape)
+            waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
+            self._endings.end(waiting, lambda request: failure.to_error(request.attempts))

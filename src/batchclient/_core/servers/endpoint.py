@@ -1,0 +1,280 @@
+"""One endpoint's permits and what was learnt about it.
+
+Rules:
+- Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
+  connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
+- ``blocked_until`` is the server's own wish (``Retry-After``); what its failures mean is in ``health``.
+- What it can do with each kind of call is in ``abilities``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from batchclient._core.kinds import Kind
+from batchclient._core.learnt.abilities import Abilities
+from batchclient._core.learnt.list_trial import ListTrial
+from batchclient._core.limits import Limit, LimitChange, Sample
+from batchclient._core.messages import RateWindow
+from batchclient._core.servers.budget import RetryBudget
+from batchclient._core.servers.dead_engine import Stillness
+from batchclient._core.servers.denials import Refusals
+from batchclient._core.servers.health import Health
+from batchclient._core.servers.rates import Rates
+from batchclient._core.servers.speed import Speed
+from batchclient._core.settings import SchedulerSettings
+from batchclient._core.spent import ServerOutage
+from batchclient._core.statistics import EndpointStatistics
+
+__all__ = ["Endpoint"]
+
+_NOTHING_KNOWN: Mapping[Kind, int] = {}
+_LONGEST_BLOCK_S = 60.0
+"""A server may ask for more rest than this; the calls that were refused then fail, and others find out for themselves."""
+
+
+class Endpoint:
+    """Permits, health and abilities of one server.
+
+    Args:
+        number: its id, unique within a scheduler and never given again; of the first endpoints, the place in the list of base URLs.
+        limit: the algorithm that says how many sequences may be in flight.
+        max_list: prompts per request, at most.
+        name: its base URL as it may be shown.
+        known_caps: prompts per request that the server takes, by kind, as far as is known.
+        is_known: whether it is taken for granted which sort of server it is.
+    """
+
+    __slots__ = (
+        "_abilities",
+        "_area",
+        "_area_at",
+        "_known_caps",
+        "abandoned",
+        "answered_at",
+        "blocked_until",
+        "budget",
+        "health",
+        "held_since",
+        "id",
+        "in_flight",
+        "is_engine",
+        "is_known",
+        "leaving",
+        "limit",
+        "max_list",
+        "name",
+        "outage",
+        "rates",
+        "refusals",
+        "returned",
+        "server",
+        "slots",
+        "speed",
+        "stillness",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        limit: Limit,
+        max_list: int,
+        name: str = "",
+        known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
+        *,
+        is_known: bool = False,
+    ) -> None:
+        self.id = number
+        self.name = name
+        self.slots: int | None = None
+        """Sequences that it takes at once, as it says itself."""
+        self.is_engine = False
+        """Whether it is known to be an engine that batches hundreds of sequences and queues the rest."""
+        self.server: str | None = None
+        """Which server it is, as may be shown; ``None``: not found out."""
+        self.is_known = is_known
+        """Whether it is of a sort whose lists are known to be served at once."""
+        self.leaving = False
+        """Whether it was removed and what is in flight there is being waited for."""
+        self.limit = limit
+        self.max_list = max_list
+        self._known_caps = known_caps
+        self._abilities: dict[Kind, Abilities] = {}
+        self.in_flight = 0
+        self.returned = 0
+        """Permits given back, for whatever reason."""
+        self.speed = Speed()
+        self._area = 0.0
+        self._area_at = 0.0
+        self.abandoned = 0
+        self.held_since: float | None = None
+        """Since when free permits have been held back to be granted together; ``None``: none are."""
+        self.blocked_until: float | None = None
+        """Until when the server wishes to be left alone."""
+        self.rates: Rates | None = None
+        """What it may be sent per minute; ``None``: whatever has a permit."""
+        self.budget = RetryBudget()
+        self.health = Health()
+        self.outage: ServerOutage | None = None
+        """Its latest, which may be over."""
+        self.refusals = Refusals()
+        self.stillness = Stillness()
+        self.answered_at = float("-inf")
+        """When it last answered anything."""
+
+    @classmethod
+    def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
+        """As the settings have it."""
+        caps, is_known = settings.known_caps, settings.is_known_server
+        endpoint = cls(number, limit, settings.max_list, name, caps, is_known=is_known)
+        endpoint.set_rates(settings)
+        return endpoint
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.id}: {self.in_flight} of {self.limit.limit} in flight>"
+
+    @property
+    def opening(self) -> bool:
+        """Whether first tokens may still raise the limit."""
+        return self.limit.opening
+
+    @property
+    def free(self) -> int:
+        """Permits free now."""
+        free, allowed = self.limit.limit - self.in_flight, self.health.allowed
+        return free if allowed is None else min(free, allowed - self.in_flight)
+
+    def take(self, sequences: int, now: float) -> None:
+        """Take permits for a batch that is sent in this step."""
+        self._area += self.in_flight * (now - self._area_at)
+        self._area_at = now
+        self.in_flight += sequences
+
+    def give_back(self, sequences: int, now: float) -> None:
+        """Return permits."""
+        self._area += self.in_flight * (now - self._area_at)
+        self._area_at = now
+        self.in_flight -= sequences
+        self.returned += sequences
+        assert self.in_flight >= 0, "more permits returned than taken"
+
+    def area(self, now: float) -> float:
+        """The integral of ``in_flight`` over time so far, sequence-seconds; a difference of two is a mean load times its time."""
+        return self._area + self.in_flight * (now - self._area_at)
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether the endpoint is to be left alone for now."""
+        if self.blocked_until is not None and now >= self.blocked_until:
+            self.blocked_until = None
+        return self.blocked_until is not None
+
+    def held_back(self, now: float) -> tuple[float, str] | None:
+        """Until when calls are held back though permits are free, and by what; ``None``: they are not."""
+        held = self.rates.held(now) if self.rates is not None else None
+        if (
+            self.blocked_until is None
+            or now >= self.blocked_until
+            or (held is not None and held[0] > self.blocked_until)
+        ):
+            return held
+        return self.blocked_until, "the server's Retry-After"
+
+    def block(self, seconds: float, now: float) -> None:
+        """Leave the endpoint alone for a while; never for less long than it was going to be."""
+        until = now + min(seconds, _LONGEST_BLOCK_S)
+        self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
+
+    def answer(self, sequences: int, now: float) -> LimitChange | None:
+        """It answered some sequences; return the change of the limit if it comes back from an outage."""
+        self.blocked_until = None
+        health = self.health
+        if health.ailing:
+            return self.live(sequences, now)
+        # What ``live`` does for a healthy one, without a call: this runs for each reply.
+        self.answered_at = now
+        health.answered_once = True
+        return None
+
+    def live(self, sequences: int, now: float) -> LimitChange | None:
+        """It is there, whatever it said; ``sequences`` of its work are done."""
+        health, change = self.health, None
+        self.answered_at = now
+        if health.ailing and health.answer(sequences, self.limit.limit, now):
+            self.speed.forget()
+            for abilities in self._abilities.values():
+                abilities.longest_list = 1
+                abilities.event_per_token = False
+            self.drop_trials()
+            change = self.limit.on_restart(now)
+        health.answered_once = True
+        return change
+
+    def set_rates(self, settings: SchedulerSettings) -> None:
+        """Begin with full buckets; what a gateway said stays."""
+        paused_until = self.rates.paused_until if self.rates is not None else None
+        self.rates = None
+        if settings.requests_per_minute is not None or settings.tokens_per_minute is not None or paused_until:
+            self.rates = Rates(settings.requests_per_minute, settings.tokens_per_minute)
+            self.rates.paused_until = paused_until
+
+    def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
+        """A gateway before it says what is left of its limits."""
+        if self.rates is None:
+            self.rates = Rates()
+        self.rates.observe(windows, now)
+
+    def can(self, kind: Kind = Kind.COMPLETION) -> Abilities:
+        """What the server can do with calls of that kind."""
+        abilities = self._abilities.get(kind)
+        if abilities is None:
+            self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
+        return abilities
+
+    def know(self, caps: Mapping[Kind, int], server: str | None) -> None:
+        """Which server it is has been found out: it takes lists of at most so many prompts, by kind."""
+        self._known_caps = caps
+        self.server = server
+        self.is_known = server is not None
+        for kind, abilities in self._abilities.items():
+            abilities.known_cap = caps.get(kind)
+
+    def drop_trials(self) -> list[Kind]:
+        """Forget what trials of lists have found; return the kinds of calls whose lists were given up because of it."""
+        given_up = [kind for kind, abilities in self._abilities.items() if abilities.trial.gave_up]
+        for abilities in self._abilities.values():
+            abilities.trial = ListTrial()
+        return given_up
+
+    def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
+        """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
+        return self.can(kind).list_cap(self.max_list if most is None else most, now)
+
+    def list_caps(self, now: float) -> dict[Kind, int]:
+        """The longest lists to send now, by the kinds of calls that have been looked at."""
+        return {kind: self.list_cap(now, kind) for kind in (Kind.COMPLETION, *self._abilities)}
+
+    def statistics(self, now: float) -> EndpointStatistics:
+        """Return a snapshot."""
+        blocked_until, blocked_by = self.held_back(now) or (None, "")
+        return EndpointStatistics(
+            limit=self.limit.limit,
+            limit_reason=self.limit.reason,
+            in_flight=self.in_flight,
+            abandoned=self.abandoned,
+            list_cap=self.list_cap(now),
+            lists_refused=not self.can().lists.allows(now),
+            streams_refused=not self.can().streams(now),
+            blocked_until=blocked_until,
+            blocked_by=blocked_by,
+            id=self.id,
+            base_url=self.name,
+            state="leaving" if self.leaving else self.health.state.value,
+            reason="it was removed" if self.leaving else self.health.reason,
+            retry_budget_tokens=int(self.budget.level(self.limit.limit, now)),
+            server=self.server,
+            outage=self.outage.sentence(now) if self.outage is not None and not self.health.in_use else "",
+        )
+
+    def observe(self, sample: Sample) -> LimitChange | None:
+        """Feed the limit algorithm; return the change it caused, if any."""
+        return self.limit.on_sample(sample)

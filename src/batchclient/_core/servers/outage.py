@@ -1,0 +1,146 @@
+"""Outages: no endpoint is in use, and at least one has answered before. Dispatch pauses, and callers wait for a while.
+
+    SERVED ──the last one in use has vanished──▶ AWAY ──a probe was answered, or another endpoint came──▶ SERVED
+
+Rules:
+- While the servers are away, endpoints are probed with one call each at growing pauses (see ``health``). What was not sent uses
+  up no call's attempts: a retry policy decides about failures of calls, not about the absence of servers.
+- A call waits until its deadline, and no longer than the patience: from the beginning of the outage, or from when it was made if
+  that was later. Calls of maps have no such bound. Then it fails with what was last wrong with the servers.
+- A probe that has begun to answer shows that the outage may be over: patience then lasts until the probe has ended.
+- A second before anybody's patience ends, an endpoint that refused connections is probed once more, however long its pause.
+- Patience is looked at when the next call may have lost it, four times a second at most. Where a probe outlasts it, nobody is woken meanwhile:
+  it is looked at when the probe has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.messages import Batch, Request
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.spent import time_spent
+from batchclient.errors import BatchClientError, ConnectFailed
+
+__all__ = ["Outage"]
+
+_LOOK_AGAIN_S = 0.25
+_LAST_PROBE_S = 1.0
+_ROUNDING = 1e-6
+_UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
+
+
+class Outage:
+    """Whether there is one, and who has waited long enough.
+
+    Args:
+        endpoints: all of them.
+        batches: the open batches, by their ids; the scheduler's own.
+        patience_s: how long a call waits in an outage.
+    """
+
+    __slots__ = (
+        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed", "began_at", "due",
+    )  # fmt: skip
+
+    def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
+        self._endpoints = endpoints
+        self._batches = batches
+        self._patience_s = patience_s
+        self._failure = _UNKNOWN
+        self._expiry = 0.0
+        """When the next call may lose its patience."""
+        self._looked_at = -math.inf
+        self._outlasted = False
+        """Whether a probe has outlasted somebody's patience: its end is waited for."""
+        self._probed = False
+        """Whether the servers were given their last chance before that."""
+        self.began_at: float | None = None
+        """``None``: there is none."""
+        self.due: float | None = None
+        """When to look at the waiting calls next."""
+
+    def __repr__(self) -> str:
+        return "<Outage: none>" if self.began_at is None else f"<Outage since {self.began_at:.3f} s>"
+
+    def watch(self, now: float, failure: Failure | None = None) -> None:
+        """Endpoints may have come, gone or changed their state; ``failure`` is what was wrong with one of them."""
+        serving = self._endpoints.serving
+        if any(endpoint.health.in_use for endpoint in serving):
+            self.began_at = self.due = None
+        elif self.began_at is not None or self._endpoints.known:
+            if failure is not None and failure.kind in (FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED):
+                self._failure = failure.of_the_server
+            if self.began_at is None:
+                self.began_at = now
+                self._look_at(now + self._patience_s, now)
+            elif self._outlasted and self.due is not None:
+                # That probe was their last chance.
+                self._probed = True
+                self.due = self._expiry = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
+
+    def next(self, waiting: int, now: float) -> float | None:
+        """When to look again at the calls that wait, if any do."""
+        return None if self.due is None or self.due == math.inf or not waiting else max(self.due, now)
+
+    def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
+        """Return the calls that have waited long enough. Only to be asked in an outage.
+
+        Args:
+            waiting: returns every call that waits, wherever.
+            now: the time.
+        """
+        if self.due is not None and now < self.due:
+            return []
+        if not self._probed:
+            self._probed = True
+            self.due = self._expiry
+            for endpoint in self._endpoints.serving:
+                if endpoint.health.refuses:
+                    endpoint.health.open_now()
+            if now < self.due:
+                return []
+        if any(self._is_answering(endpoint.health.probe) for endpoint in self._endpoints.serving):
+            self._outlasted, self.due = True, math.inf
+            return []
+        self._looked_at = now
+        self._outlasted = False
+        late: list[Request] = []
+        # One that is made after this look has all its patience before it.
+        earliest = now + self._patience_s
+        for request in waiting():
+            until = self._patience_of(request)
+            if until <= now + _ROUNDING:
+                late.append(request)
+            else:
+                earliest = min(earliest, until)
+        for batch in self._batches.values():
+            # A probe may come back.
+            ends = [self._patience_of(request) for request in batch.requests]
+            self._outlasted = self._outlasted or min(ends) <= now + _ROUNDING
+            earliest = min([earliest, *(until for until in ends if until > now + _ROUNDING)])
+        self._look_at(max(now + _LOOK_AGAIN_S, earliest), now)
+        return late
+
+    def _patience_of(self, request: Request) -> float:
+        assert self.began_at is not None, "patience is asked for in an outage"
+        return math.inf if request.patient else max(self.began_at, request.queued_at) + self._patience_s
+
+    def error(self, request: Request, now: float) -> BatchClientError:
+        """The error of a call that has waited long enough."""
+        spent = time_spent(request, self._endpoints.outages_after(request.queued_at), now)
+        told = f": {spent}" if spent else ""
+        message = f"{self._failure.message} (no server came back within outage_patience_s{told})"
+        return replace(self._failure, message=message).to_error(request.attempts)
+
+    def _look_at(self, expiry: float, now: float) -> None:
+        self._expiry = expiry
+        self._probed = False
+        self.due = max(now, expiry - _LAST_PROBE_S)
+
+    def _is_answering(self, probe: int | None) -> bool:
+        batch = self._batches.get(probe) if probe is not None else None
+        return batch is not None and batch.heard

@@ -1,0 +1,1 @@
+"""Who waits for a permit, and who is next."""

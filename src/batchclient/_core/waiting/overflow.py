@@ -1,0 +1,88 @@
+"""Calls that wait for a place in the queue, because their lane has ``max_queued`` there already.
+
+Rules:
+- The queue is bounded per lane (tenant and priority class): a million background calls do not keep an interactive one, or another
+  tenant's, outside.
+- Calls of a lane are let in in the order in which they came.
+- A call that has gone stays where it lies until it reaches the front, or until most of its line has gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from batchclient._core.lane import Lane
+from batchclient._core.messages import Request, RequestState
+from batchclient._core.waiting.queue import Queue
+
+__all__ = ["Outside"]
+
+_WAITING = RequestState.WAITING
+_SMALLEST_SWEEP = 1024
+
+
+class Outside:
+    """Waiting calls, by lane.
+
+    Args:
+        queue: where they want to be.
+        max_queued: calls of one lane in the queue, at most.
+    """
+
+    __slots__ = ("_lines", "_max_queued", "_queue", "size")
+
+    def __init__(self, queue: Queue, max_queued: int) -> None:
+        self._queue = queue
+        self._max_queued = max_queued
+        self._lines: dict[Lane, deque[Request]] = {}
+        self.size = 0
+
+    @property
+    def held(self) -> int:
+        """Requests in its lines, gone ones too."""
+        return sum(map(len, self._lines.values()))
+
+    def is_full(self, request: Request) -> bool:
+        """Whether the request's lane has no place in the queue."""
+        return self._queue.lane_of(request.shape).size >= self._max_queued
+
+    def add(self, request: Request) -> None:
+        """Let a request wait."""
+        request.state = _WAITING
+        lane = self._queue.lane_of(request.shape)
+        line = self._lines.get(lane)
+        if line is None:
+            self._lines[lane] = line = deque()
+        line.append(request)
+        lane.waiting += 1
+        self.size += 1
+
+    def discard(self, request: Request) -> None:
+        """A waiting request has ended; its state must already say so."""
+        lane = self._queue.lane_of(request.shape)
+        lane.waiting -= 1
+        self.size -= 1
+        line = self._lines[lane]
+        if len(line) > 2 * lane.waiting + _SMALLEST_SWEEP:
+            # Nobody is let in while the queue stands still, and those that gave up must not pile up meanwhile.
+            self._lines[lane] = deque(one for one in line if one.state is _WAITING)
+
+    def admit(self) -> list[Request]:
+        """Remove and return the requests for which there are places now."""
+        admitted: list[Request] = []
+        for lane, line in list(self._lines.items()):
+            places = self._max_queued - lane.size
+            while line and places > 0:
+                request = line.popleft()
+                if request.state is _WAITING:
+                    admitted.append(request)
+                    lane.waiting -= 1
+                    places -= 1
+            if not line:
+                del self._lines[lane]
+        self.size -= len(admitted)
+        return admitted
+
+    def requests(self) -> list[Request]:
+        """Every waiting request, lane by lane."""
+        return [request for line in self._lines.values() for request in line if request.state is _WAITING]

@@ -1,0 +1,276 @@
+"""What waits for a permit: groups of requests that may share a batch, in the order in which they are to be granted.
+
+Rules:
+- A request waits in the group of its shape, or of its mixed one if it has one; ``groups`` says in which order there.
+- Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes`` says which lane is next.
+- The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log groups) or amortised O(1);
+  nothing grows with the number of requests queued.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import chain
+
+from batchclient._core.lane import Lane
+from batchclient._core.messages import Request, RequestState, Shape
+from batchclient._core.prefixes.conversations import Warmth
+from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
+from batchclient._core.settings import SchedulerSettings
+from batchclient._core.waiting.groups import FamilyGroup, Group, RankedGroup
+from batchclient._core.waiting.lanes import Lanes
+from batchclient._core.waiting.order import Order
+
+__all__ = ["FamilyGroup", "Group", "Queue"]
+
+_QUEUED = RequestState.QUEUED
+_SMALLEST_SWEEP = 64
+
+
+class _Heap:
+    """The groups of one lane by rank; of a group that was pushed again, the older entry is stale."""
+
+    __slots__ = ("entries", "sweep_at")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, int, int, Group]] = []
+        """(rank, number of submission, ticket, group)."""
+        self.sweep_at = _SMALLEST_SWEEP
+
+
+class Queue:
+    """All groups that wait.
+
+    Args:
+        order: ranks requests.
+        lanes: whom calls are for.
+        longest_run_s: how long a prefix family may go before older calls, seconds; ``None``: prefixes are not looked at.
+    """
+
+    __slots__ = (
+        "_families",
+        "_fresh",
+        "_heaps",
+        "_order",
+        "_ranked",
+        "_shortest",
+        "_ticket",
+        "lanes",
+        "size",
+        "warmth",
+    )
+
+    def __init__(
+        self,
+        order: Order | None = None,
+        lanes: Lanes | None = None,
+        longest_run_s: float | None = None,
+    ) -> None:
+        self.lanes = lanes or Lanes()
+        self._order = order or Order()
+        self._ranked = not self._order.is_arrival
+        self._families = Families()
+        self.warmth = None if longest_run_s is None else Warmth(longest_run_s)
+        # One comparison is all that a short prompt pays.
+        self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
+        self._fresh: dict[bytes, Group] = {}
+        self._heaps: dict[Lane, _Heap] = {}
+        """Of the lanes that are ready."""
+        self._ticket = 0
+        self.size = 0
+
+    @classmethod
+    def made_for(cls, settings: SchedulerSettings, order: Order, lanes: Lanes) -> Queue:
+        """As the settings have it."""
+        families = settings.group_prefixes and settings.length_reach is None
+        return cls(order, lanes, settings.starvation_s if families else None)
+
+    def lane_of(self, shape: Shape) -> Lane:
+        """The lane in which calls of this shape wait."""
+        return self.lanes.lane(shape.priority, shape.tenant)
+
+    def add(self, request: Request) -> Group:
+        """Queue a fresh request; return its group."""
+        group = self._fresh.get(request.shape.list_key)
+        if group is None:
+            group = self._open(request)
+        request.state = _QUEUED
+        if len(request.prompt) >= self._shortest:
+            group = self._add_to_family(request, group)
+        else:
+            request.group = group
+            group.add(request)
+        self.size += 1
+        group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
+        if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
+            # The group was empty, or this request goes before all others of it.
+            self._push(group)
+        return group
+
+    def add_sealed(self, requests: list[Request], group: Group) -> None:
+        """Queue requests that failed together, under the rank of the oldest of them."""
+        self._enter_lane(group, requests[0].queued_at)
+        for request in requests:
+            request.state = _QUEUED
+            request.group = group
+            group.add(request)
+        self.size += len(requests)
+        assert group.lane is not None
+        group.lane.size += len(requests)
+        self._push(group)
+
+    def discard(self, request: Request) -> None:
+        """A queued request has ended; its state must already say so."""
+        group = request.group
+        assert isinstance(group, Group) and group.lane is not None, "only a queued request can be discarded"
+        request.group = None
+        group.discard()
+        group.lane.size -= 1
+        self._drop_if_empty(group)
+        self.size -= 1
+
+    def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
+        """Remove the group that goes first from the order; return it with its oldest request.
+
+        The caller puts it back with ``restore`` once it has looked at it.
+
+        Args:
+            above: look only at priority classes above this one.
+        """
+        ready = self.lanes.ready
+        if above is None and len(ready) == 1:
+            lane = next(iter(ready))
+            if self._first(lane) is None:
+                self._forget(lane)
+                return None
+        else:
+            ranks = {}
+            for lane in list(ready):
+                if above is not None and lane.priority <= above:
+                    continue
+                first = self._first(lane)
+                if first is None:
+                    self._forget(lane)
+                else:
+                    ranks[lane] = first
+            if not ranks:
+                return None
+            lane = self.lanes.choose(ranks)
+        group = heapq.heappop(self._heaps[lane].entries)[3]
+        group.ticket = 0
+        oldest = group.oldest()
+        assert oldest is not None, "a group in the order is not empty"
+        return group, oldest
+
+    def restore(self, group: Group) -> None:
+        """Put a group back into the order, if anything of it is left."""
+        if group.size:
+            self._push(group)
+        else:
+            self._drop_if_empty(group)
+
+    def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
+        """Take up to ``count`` requests of a group for a batch (see ``Group.take``); ``newest``: those that came last, if the order is arrival."""
+        if newest and not (self._ranked or group.sealed):
+            requests = group.take_newest(count)
+        else:
+            requests = group.take(count, reach, now)
+        lane = group.lane
+        assert lane is not None
+        lane.size -= len(requests)
+        self.size -= len(requests)
+        return requests
+
+    def requests(self) -> list[Request]:
+        """Every queued request, oldest first."""
+        entries = chain.from_iterable(heap.entries for heap in self._heaps.values())
+        groups = {id(group): group for _, _, _, group in entries}
+        return sorted((request for group in groups.values() for request in group), key=lambda request: request.seq)
+
+    def _open(self, request: Request) -> Group:
+        """Begin the group of a shape."""
+        shape, order = request.shape.mixed or request.shape, self._order
+        group: Group
+        if self._ranked:
+            group = RankedGroup(shape, order)
+        elif len(request.prompt) >= self._shortest:
+            assert self.warmth is not None
+            group = FamilyGroup(shape, order, self.warmth)
+        else:
+            group = Group(shape, order)
+        self._fresh[shape.key] = group
+        self._enter_lane(group, request.queued_at)
+        return group
+
+    def _enter_lane(self, group: Group, now: float) -> None:
+        group.lane = lane = self.lane_of(group.shape)
+        group.order = self._order
+        self.lanes.see(lane.priority, now)
+        if not lane.size:
+            self.lanes.come_back(lane)
+
+    def _add_to_family(self, request: Request, group: Group) -> Group:
+        path = self._families.join(request)
+        assert self.warmth is not None
+        if request.family:
+            self.warmth.came(request, request.queued_at)
+        if not self._ranked and not isinstance(group, FamilyGroup):
+            group = self._regroup(group)
+        request.group = group
+        if isinstance(group, FamilyGroup):
+            group.add(request, path)
+        else:
+            group.add(request)
+        return group
+
+    def _regroup(self, old: Group) -> Group:
+        """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""
+        assert self.warmth is not None
+        group = FamilyGroup(old.shape, self._order, self.warmth)
+        group.lane = old.lane
+        for request in old.give_up():
+            group.add(request)
+        self._fresh[group.shape.key] = group
+        return group
+
+    def _drop_if_empty(self, group: Group) -> None:
+        if not group.size and not group.sealed and self._fresh.get(group.shape.key) is group:
+            del self._fresh[group.shape.key]
+
+    def _first(self, lane: Lane) -> tuple[float, int] | None:
+        """The rank of the lane's first group, with stale entries dropped; ``None`` if no group waits."""
+        heap = self._heaps[lane].entries
+        while heap:
+            rank, seq, ticket, group = heap[0]
+            if group.ticket != ticket or not group.size:
+                heapq.heappop(heap)
+                continue
+            place = group.rank()
+            assert place is not None, "a group with requests has a first one"
+            if place == (rank, seq):
+                return place
+            # The request that went first was cancelled, or is ranked anew: so is its group.
+            heapq.heapreplace(heap, (*place, ticket, group))
+        return None
+
+    def _push(self, group: Group) -> None:
+        place, lane = group.rank(), group.lane
+        assert place is not None and lane is not None
+        # The ticket marks the group's one entry that counts, and breaks ties: groups are not comparable.
+        self._ticket += 1
+        group.ticket = self._ticket
+        heap = self._heaps.get(lane)
+        if heap is None:
+            self._heaps[lane] = heap = _Heap()
+            self.lanes.ready[lane] = None
+        heapq.heappush(heap.entries, (*place, self._ticket, group))
+        if len(heap.entries) > heap.sweep_at:
+            # A full or paused endpoint looks at nobody; groups whose calls have all gone must not pile up meanwhile.
+            heap.entries = [entry for entry in heap.entries if entry[3].ticket == entry[2] and entry[3].size]
+            heapq.heapify(heap.entries)
+            heap.sweep_at = max(_SMALLEST_SWEEP, 2 * len(heap.entries))
+
+    def _forget(self, lane: Lane) -> None:
+        """No group waits in a lane."""
+        del self.lanes.ready[lane]
+        del self._heaps[lane]

@@ -1,0 +1,143 @@
+"""``batch_map``'s outcome: a list of answers, or one error that holds the answers and the errors.
+
+Rules:
+- Every document that was read is run, whatever becomes of the others.
+- What is certain to fail is refused before anything is sent: documents of a list that the template cannot be filled with,
+  where errors are raised.
+- Messages name documents by their place. They show our own errors, which hold no prompt or key. Of others' errors they show
+  the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from batchclient._calls.unsendable import lone_surrogate
+from batchclient._maps.reader import SLICE_S
+from batchclient._shell.clock import now
+from batchclient.errors import BatchClientError, BatchMapFailed, ConfigError
+from batchclient.templates import make_prompt
+from batchclient.types import MapResult
+
+__all__ = ["Results", "check_documents"]
+
+_SHOWN = 3
+"""Failures that a message describes; the others are counted."""
+_LONGEST_SHOWN = 200
+"""Characters of each."""
+
+
+def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
+    """Check that a template can be filled with every document; iterated over, so that others have turns.
+
+    Raises:
+        ConfigError: it cannot; the message says with how many, and with which first.
+    """
+    fill = make_prompt(template)
+    faults = _Failures()
+    turn_ends = now() + SLICE_S
+    for place, document in enumerate(documents):
+        if now() >= turn_ends:
+            yield
+            turn_ends = now() + SLICE_S
+        fault = _fault(fill, document)
+        if fault is not None:
+            faults.add(place, fault)
+    if faults:
+        first = faults.first[0][1]
+        assert isinstance(first, ConfigError)
+        message = f"{faults.of(len(documents))} cannot be used, and nothing was sent: {faults.shown()}"
+        raise ConfigError(message, field=first.field)
+
+
+def _fault(fill: Callable[[Any], str], document: Any) -> ConfigError | None:
+    try:
+        why = lone_surrogate(fill(document))
+    except ConfigError as error:
+        return error
+    except Exception:  # a document's own code: if it fails again, that is its row's failure
+        return None
+    return None if why is None else ConfigError(f"the prompt {why}", field="prompt")
+
+
+class Results:
+    """Gathers the rows of one ``batch_map``, which come in input order.
+
+    Args:
+        return_exceptions: whether failures are results like any other.
+    """
+
+    def __init__(self, *, return_exceptions: bool) -> None:
+        self._return_exceptions = return_exceptions
+        self._results: list[Any] = []
+        self._failures = _Failures()
+
+    def add(self, row: MapResult) -> None:
+        """The next row has finished."""
+        if row.error is not None:
+            self._failures.add(row.index, row.error)
+        self._results.append(row.answer if row.error is None else row.error)
+
+    def all(self, source_error: Exception | None = None) -> list[Any]:
+        """Return the results of all documents.
+
+        Args:
+            source_error: what ended the reading of documents before their end.
+
+        Raises:
+            BatchMapFailed: there is such an error; or a document failed, and failures are not returned.
+        """
+        failures, count = self._failures, len(self._results)
+        if source_error is not None:
+            message = f"reading the documents failed after {count:,}: {_described(source_error)}"
+            if failures:
+                message += f". Of these {failures.count:,} failed: {failures.shown()}"
+        elif failures and not self._return_exceptions:
+            message = f"{failures.of(count)} failed: {failures.shown()}"
+        else:
+            return self._results
+        failed = BatchMapFailed(f"{message}. All answers and errors are in its results", self._results)
+        failed.retryable = source_error is None and failures.retryable
+        raise failed from (source_error or failures.first[0][1])
+
+
+class _Failures:
+    """How many documents failed, and the first of them.
+
+    Attributes:
+        first: (place, error).
+        retryable: whether each may succeed later, unchanged.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[tuple[int, Exception]] = []
+        self.retryable = True
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, place: int, error: Exception) -> None:
+        """One more has failed."""
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append((place, error))
+        self.retryable = self.retryable and isinstance(error, BatchClientError) and error.retryable
+
+    def of(self, count: int) -> str:
+        """How many they are of all documents."""
+        return f"{self.count:,} of {count:,} documents"
+
+    def shown(self) -> str:
+        """The first, with their places, and how many more there are."""
+        more = f"; and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
+        return "; ".join(f"document {place}: {_described(error, place)}" for place, error in self.first) + more
+
+
+def _described(error: Exception, place: int | None = None) -> str:
+    kind = type(error).__name__
+    if not isinstance(error, BatchClientError):
+        return kind
+    message = f"{error.message.removeprefix(f'document {place}: '):.{_LONGEST_SHOWN}}"
+    return message if isinstance(error, ConfigError) else f"{kind}: {message}"

@@ -1,0 +1,1 @@
+"""Where the core meets a clock, tasks and servers."""

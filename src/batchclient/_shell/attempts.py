@@ -1,0 +1,149 @@
+"""One attempt at a batch, from its task's first step to what the core is told of its end.
+
+Rules:
+- Every attempt ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it: a fault of ours and a cancelled task are failures, too.
+- Whether a failed one is tried again is the retry policy's to say, within the call's own ``max_attempts``. What is sent again in another form
+  (singly, in halves, without a field) is no retry, and no policy is asked.
+- A policy is the user's code: what it raises or returns is not trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from batchclient._core.messages import Batch, Event, Failed, Failure, FailureKind
+from batchclient._shell.callbacks import ends_task
+from batchclient._shell.exchange import Exchanges
+from batchclient._shell.servers import Servers
+from batchclient._shell.tasks import Tasks
+from batchclient.errors import BatchClientError, CallAborted
+from batchclient.retry import RetryPolicy
+
+__all__ = ["CANCELLED", "Attempts"]
+
+_log = logging.getLogger("batchclient")
+CANCELLED = Failure(FailureKind.REFUSED, CallAborted, "the request was cancelled")
+_SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.LIST_TOO_LONG, FailureKind.MIX_REFUSED})
+
+
+class Attempts:
+    """Those of one runner.
+
+    Args:
+        tasks: where an attempt's task is listed, by the batch's number.
+        exchanges: send a request and read its reply.
+        servers: what is known of them.
+        policy: when to try again.
+        now: the clock.
+        on_failure: told of each failed batch and its error, for what the client learns from it.
+        tell: tells the core.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        exchanges: Exchanges,
+        servers: Servers,
+        policy: RetryPolicy,
+        now: Callable[[], float],
+        on_failure: Callable[[Batch, BatchClientError], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._tasks = tasks
+        self._exchanges = exchanges
+        self._servers = servers
+        self._policy = policy
+        self._now = now
+        self._on_failure = on_failure
+        self._tell = tell
+        self._rng = Random()  # jitter only  # noqa: S311
+
+    async def send(self, batch: Batch) -> None:
+        """Make an attempt: a task's whole work."""
+        if not self._tasks.begins(batch.id):
+            return
+        try:
+            await self._make(batch)
+        finally:
+            # Whatever is raised while it ends: ``aclose`` waits for it.
+            self._tasks.forget(batch.id)
+
+    async def _make(self, batch: Batch) -> None:
+        failure: Failure | None
+        over = self._exchanges.over
+        try:
+            failure = await self._exchanges.run(batch)
+            if failure is not None and failure.status == 404:
+                failure = self._servers.name_models(batch, failure)
+        except BaseException as error:
+            if ends_task(error):
+                # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
+                if batch.id not in over:
+                    self.end(batch, batch.verdict or CANCELLED)
+                raise
+            # A fault of ours, or of a user's transport, must not leave callers hanging.
+            _log.exception("batch %d failed inside batchclient", batch.id)
+            message = f"internal error: {type(error).__name__}"
+            failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
+        finally:
+            answered = batch.id in over
+            over.discard(batch.id)
+        # What fails after the last answer, while the rest of the body is read or closed, is nobody's failure.
+        if failure is not None and not answered:
+            self.end(batch, failure)
+
+    def end(self, batch: Batch, failure: Failure, *, begun: bool = True) -> None:
+        """An attempt has failed: tell the core what of it, and whether and when to try again.
+
+        Args:
+            batch: what was attempted.
+            failure: why it has failed.
+            begun: whether its task had a first step; if not, nothing was sent.
+        """
+        if batch.shape.to_caller:
+            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            batch.requests[0].waiter.restart()
+        delay_s: float | None = None
+        try:
+            if failure is not CANCELLED:
+                delay_s = self._learn(batch, failure)
+        finally:
+            _log.debug("%r failed: %s; next attempt in %s s", batch, failure.kind.value, delay_s)
+            self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
+
+    def _learn(self, batch: Batch, failure: Failure) -> float | None:
+        """Learn from a failure; return when to try again, if at all."""
+        error = failure.to_error(batch.failures + 1)
+        self._on_failure(batch, error)
+        most = batch.shape.max_attempts
+        if _is_no_retry(batch, failure) or (most is not None and batch.failures + 1 >= most):
+            return None
+        return self._ask_policy(batch, error)
+
+    def _ask_policy(self, batch: Batch, error: BatchClientError) -> float | None:
+        try:
+            delay_s = self._policy.decide(error, batch.failures + 1, self._now() - batch.oldest_at, self._rng)
+            if delay_s is None:
+                return None
+            delay_s = float(delay_s)
+            if not math.isfinite(delay_s):
+                raise ValueError(f"{delay_s} is no delay in seconds")
+            return max(0.0, delay_s)
+        except Exception:  # a policy is the user's code
+            _log.exception("the retry policy failed; batch %d is not tried again", batch.id)
+            return None
+
+
+def _is_no_retry(batch: Batch, failure: Failure) -> bool:
+    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    if failure.kind is FailureKind.FIELDS_REFUSED:
+        return True
+    if failure.kind is FailureKind.STREAM_REFUSED:
+        return batch.streamed
+    if failure.kind is FailureKind.PACKING_REFUSED:
+        return batch.packed
+    return failure.kind in _SPLIT and len(batch.requests) > 1

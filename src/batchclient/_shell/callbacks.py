@@ -1,0 +1,103 @@
+"""The user's functions (``retry``, ``on_adjustment``, ``batch_size``, …): whatever they raise, our own step goes on.
+
+Rules:
+- They are plain functions. asyncio cancels a task where it awaits, so a ``CancelledError`` out of one is no cancellation:
+  it becomes a ``RuntimeError``, as Python makes of a ``StopIteration`` out of a generator.
+- A function called in its caller's own task (``call_back``) raises anything else there.
+- A function called within a step of the runner (``Callbacks.guard``) raises nothing but an ``Exception``. An attempt
+  must end and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the program one turn
+  later: the event loop raises them itself, as from any callback of its own. On trio they come out of ``async with``.
+- A transport is awaited, within a task of ours. What it raises is the call's failure, unless it ends the task (``ends_task``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import anyio
+
+if TYPE_CHECKING:
+    from batchclient._shell.backend import Backend
+    from batchclient.retry import RetryPolicy
+
+__all__ = ["Callbacks", "call_back", "ends_task", "ends_unwrapped"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def call_back(name: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call a user's function in its caller's own task.
+
+    Raises:
+        RuntimeError: it raised ``CancelledError``, though nobody is cancelled.
+    """
+    try:
+        return function(*args, **kwargs)
+    except CancelledError as error:
+        raise RuntimeError(f"{name} raised CancelledError") from error
+
+
+def ends_task(error: BaseException) -> bool:
+    """Whether what was raised where a user's code is awaited ends the task: it is cancelled, or its loop or the program ends."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return True
+    if asyncio._get_running_loop() is None:
+        return isinstance(error, anyio.get_cancelled_exc_class())
+    task = asyncio.current_task()
+    return isinstance(error, CancelledError) and (task is None or task.cancelling() > 0)
+
+
+@contextmanager
+def ends_unwrapped() -> Iterator[None]:
+    """Raise Ctrl-C and ``SystemExit`` as they are where a nursery raises nothing else: in a group they are an error to Python."""
+    end: BaseException | None = None
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ends, others = group.split((KeyboardInterrupt, SystemExit))
+        if ends is None or others is not None:
+            raise
+        end = ends.exceptions[0]
+    if end is not None:
+        # Without the group, which would be shown as its context.
+        raise end from end.__cause__
+
+
+class Callbacks:
+    """Those of one client that are called within a step of its runner.
+
+    Attributes:
+        backend: of the event loop that the client serves now.
+    """
+
+    def __init__(self) -> None:
+        self.backend: Backend | None = None
+
+    def guard(self, name: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """The same function, which raises nothing but an ``Exception``."""
+
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            try:
+                return call_back(name, function, *args, **kwargs)
+            except Exception:
+                raise
+            except BaseException as error:
+                if self.backend is not None:
+                    self.backend.raise_soon(error)
+                raise RuntimeError(f"{name} raised {type(error).__name__}") from error
+
+        return guarded
+
+    def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
+        """The same retry policy, guarded."""
+        return _Guarded(self.guard("retry", policy.decide))
+
+
+class _Guarded:
+    def __init__(self, decide: Callable[..., float | None]) -> None:
+        self.decide = decide

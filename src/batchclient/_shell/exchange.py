@@ -1,0 +1,348 @@
+"""One batch on the wire: its request, its reply as it comes, and why some of its calls have no answer.
+
+Rules:
+- What came is told before what failed: a stream that breaks keeps the answers it had finished.
+- What says nothing for ``read_timeout_s`` is given up, however many bytes it sends.
+- A caller who takes an answer piece by piece is not read ahead of.
+- What is answered is over. The end of its body is waited for, so that the connection can be used again, but for half a second at most, and by no
+  more requests than were ever under way at that server at once.
+- A failure says how long nothing had come before it: whether a gateway cut off what was silent too long is the core's to judge.
+- A reply to another request of ours is no attempt, once: the request is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import anyio
+
+from batchclient._core.messages import Answered, Batch, Begun, Event, Failure, FailureKind, RatesReported
+from batchclient._shell.backend import Backend
+from batchclient.errors import (
+    BatchClientError,
+    CertificateRefused,
+    ConnectFailed,
+    ConnectionLost,
+    OutOfSockets,
+    ReadTimedOut,
+    ResponseTooLarge,
+    TransportError,
+)
+from batchclient.transport import Timeouts, Transport, WireResponse
+from batchclient.transport._deadline import deadline
+from batchclient.types import Completion, Delta, Reply
+
+if TYPE_CHECKING:
+    from batchclient._shell.pieces import Sink
+    from batchclient.dialects import Decoder, Dialect
+
+__all__ = ["BodyTimeouts", "Exchanges"]
+
+_log = logging.getLogger("batchclient")
+_LONGEST_ERROR_BODY = 65_536
+_SAYS_NOTHING = (204, 205)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyTimeouts:
+    """How long the rest of a body is waited for, where the reply is known without it, seconds.
+
+    Attributes:
+        error_s: an error's body. The status says what to do; its body only says why.
+        usage_s: a usage behind the last choice. A proxy adds it up once it has passed on the reply.
+        end_s: a body's end. It comes with the last event, or in the next packet.
+    """
+
+    error_s: float = 5.0
+    usage_s: float = 2.0
+    end_s: float = 0.5
+
+
+class _Use:
+    """How many requests one server has."""
+
+    __slots__ = ("ending", "most", "under_way")
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.most = 0
+        self.ending = 0
+        """Answered, and their bodies have not ended."""
+
+
+class Exchanges:
+    """Those of one runner.
+
+    Args:
+        backend: the loop's clock.
+        transports: by endpoint; the runner's own, who adds and removes.
+        dialects: likewise.
+        timeouts: of each request.
+        tell: tells the core of an event.
+        body_timeouts: of what still comes once a reply is known.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        transports: Mapping[int, Transport],
+        dialects: Mapping[int, Dialect],
+        timeouts: Timeouts,
+        tell: Callable[[Event], None],
+        body_timeouts: BodyTimeouts,
+    ) -> None:
+        self._backend = backend
+        self._body_timeouts = body_timeouts
+        self._transports = transports
+        self._dialects = dialects
+        self._timeouts = timeouts
+        self._tell = tell
+        self._said: set[str] = set()
+        self._uses: dict[int, _Use] = {}
+        self.over: set[int] = set()
+        """Batches of whose end the core was told while their bodies had none."""
+
+    async def run(self, batch: Batch) -> Failure | None:
+        """Send a batch and hand its answers to the core as they come; return why some have none."""
+        use = self._uses.get(batch.endpoint)
+        if use is None:
+            use = self._uses[batch.endpoint] = _Use()
+        use.under_way += 1
+        use.most = max(use.most, use.under_way)
+        try:
+            try:
+                return await self._exchange(batch, use)
+            except ConnectionLost as error:
+                if not error.misdelivered or batch.id in self.over:
+                    raise
+                return await self._exchange(batch, use)
+        except BatchClientError as error:
+            failure = _from_transport(error, listed=len(batch.requests) > 1)
+            return replace(failure, silent_s=self._backend.now() - batch.read_at)
+        finally:
+            use.under_way -= 1
+            if not use.under_way and batch.endpoint not in self._transports:
+                # It was removed.
+                self._uses.pop(batch.endpoint, None)
+
+    async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
+        dialect, now = self._dialects[batch.endpoint], self._backend.now
+        sent_at = batch.read_at = now()
+        request = dialect.encode(batch)
+        if isinstance(request, Failure):
+            return request
+        response = await self._transports[batch.endpoint].send(request, self._timeouts)
+        batch.read_at = now()
+        windows = dialect.rate_limits(response.headers)
+        if windows:
+            self._tell(RatesReported(batch.endpoint, windows))
+        pending = _Pending(self._backend, self._tell, batch)
+        verbatim = batch.shape.verbatim
+        try:
+            if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
+                body = await _read_some(response, self._body_timeouts.error_s)
+                failed = dialect.failure(batch, response.status, response.headers, body, time.time())
+                failed = replace(failed, silent_s=batch.read_at - sent_at)
+                if not verbatim:
+                    return failed
+                # The body of a list's may speak of others' prompts.
+                alone = body if len(batch.requests) == 1 else None
+                return replace(failed, reply=Reply(alone, response.headers, response.status))
+            decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
+            async with aclosing(response.chunks()) as chunks:
+                await self._read(batch, decoder, pending, response, chunks)
+                batch.events = decoder.events
+                self._count_events(batch, decoder, dialect)
+                if decoder.complete and not decoder.failed:
+                    if pending.added == len(batch.requests):
+                        self.over.add(batch.id)
+                        self._tell(Answered(batch, pending.take(), ended=True))
+                        await self._await_end(chunks, None, pending, use)
+                        return None
+                    await self._await_end(chunks, decoder, pending, use)
+            answers, failure = decoder.end(now())
+            if verbatim:
+                _add_head(answers, response)
+        finally:
+            # Also when the stream breaks: what came before is answered before the rest fails.
+            pending.flush()
+            try:
+                await response.aclose()
+            except Exception as error:  # a socket that fails to close is closed; the answers are none the worse
+                _log.debug("a connection failed to close: %s", type(error).__name__)
+        if failure is None:
+            self._tell(Answered(batch, answers, ended=True))
+            return None
+        if answers:
+            self._tell(Answered(batch, answers))
+        return replace(failure, silent_s=now() - batch.read_at)
+
+    async def _read(
+        self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
+    ) -> None:
+        """Read until the reply has ended, has failed, or has all that was asked for."""
+        now = self._backend.now
+        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
+        verbatim = batch.shape.verbatim
+        silence_s = self._timeouts.read_s if batch.streamed else None
+        heard, heard_at = decoder.events, now()
+        async for chunk in chunks:
+            batch.heard = True
+            arrived_at = now()
+            answers = decoder.feed(chunk, arrived_at)
+            if sink is not None:
+                arrived_at = await self._hand_out(decoder, sink, ended=bool(answers))
+            if answers:
+                if verbatim:
+                    _add_head(answers, response)
+                pending.add(answers)
+            if batch.tell_begun and decoder.begun:
+                batch.tell_begun = False
+                if not pending.holds:
+                    self._tell(Begun(batch))
+            if decoder.failed or decoder.complete:
+                # What still comes, for ever perhaps, is not waited for.
+                return
+            # Where a caller took its time, nothing was read meanwhile.
+            batch.read_at = arrived_at
+            if decoder.events != heard:
+                heard, heard_at = decoder.events, arrived_at
+            elif silence_s is not None and arrived_at - heard_at > silence_s:
+                # Pings, or an event byte by byte: each read is in time, and nothing is said.
+                raise ReadTimedOut("the server sent bytes, but no event for read_timeout_s")
+
+    async def _await_end(
+        self, chunks: AsyncGenerator[bytes], decoder: Decoder | None, pending: _Pending, use: _Use
+    ) -> None:
+        """Read what follows the last choice: the reply's end, and before it perhaps a usage, which a decoder still waits for."""
+        if decoder is None and use.ending >= use.most:
+            # A call whose usage is still to come has its permit yet, and is counted by it.
+            return
+        timeouts = self._body_timeouts
+        use.under_way -= 1
+        use.ending += 1
+        try:
+            async with deadline(timeouts.end_s if decoder is None else timeouts.usage_s):
+                async for chunk in chunks:
+                    if decoder is not None:
+                        pending.add(decoder.feed(chunk, self._backend.now()))
+                        if decoder.failed:
+                            return
+        except (TransportError, TimeoutError) as error:
+            # All was said: nothing is lost but a connection.
+            _log.debug("a reply that was whole did not end: %s", type(error).__name__)
+        finally:
+            use.ending -= 1
+            use.under_way += 1
+
+    def _count_events(self, batch: Batch, decoder: Decoder, dialect: Dialect) -> None:
+        """Say it if the server sends many more than it was asked for."""
+        choices = len(batch.requests) * batch.shape.weight
+        if batch.shape.to_caller or decoder.events <= 2 * choices:
+            return
+        # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
+        spoken = self._dialects.get(batch.endpoint, dialect)
+        if decoder.events > (1 + spoken.events_per_choice(batch.shape)) * choices:
+            self._say_once(
+                "the server sends an event per token: it ignores stream_interval (vLLM before 0.27 does), which costs"
+                " this client about five times the CPU per streamed call"
+            )
+
+    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
+        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
+        # Decoders of what is never streamed have none.
+        deltas: list[Delta] = getattr(decoder, "deltas", [])
+        if deltas:
+            sink.put(deltas)
+            deltas.clear()
+            if not ended:
+                await sink.wait_for_room()
+        return self._backend.now()
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning(message)
+
+
+class _Pending:
+    """Answers of one read of the socket, told to the core together.
+
+    A read brings many events, each in an HTTP chunk of its own; telling the core once per event would cost more than
+    parsing it. The loop's next turn comes when the socket is empty.
+    """
+
+    __slots__ = ("_answers", "_backend", "_batch", "_tell", "added")
+
+    def __init__(self, backend: Backend, tell: Callable[[Event], None], batch: Batch) -> None:
+        self._backend = backend
+        self._tell = tell
+        self._batch = batch
+        self._answers: list[tuple[int, Completion]] = []
+        self.added = 0
+        """Answers so far, told or not."""
+
+    def add(self, answers: list[tuple[int, Completion]]) -> None:
+        if not self._answers and answers:
+            self._backend.call_soon(self.flush)
+        self._answers += answers
+        self.added += len(answers)
+
+    @property
+    def holds(self) -> bool:
+        """Whether any answer is still to be told."""
+        return bool(self._answers)
+
+    def take(self) -> list[tuple[int, Completion]]:
+        """Return those that are still to be told, for whoever tells them now."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def flush(self) -> None:
+        answers = self.take()
+        if answers:
+            self._tell(Answered(self._batch, answers))
+
+
+def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> None:
+    for _, answer in answers:
+        if answer.reply is not None:
+            answer.reply.headers, answer.reply.status = response.headers, response.status
+
+
+async def _read_some(response: WireResponse, timeout_s: float) -> bytes:
+    """Read an error's body, but no more of it than is worth showing; if it breaks off or never ends, what came of it."""
+    body = b""
+    try:
+        with anyio.move_on_after(timeout_s):
+            async with aclosing(response.chunks()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > _LONGEST_ERROR_BODY:
+                        break
+    except TransportError as error:
+        _log.debug("the body of an error broke off: %s", error)
+    return body
+
+
+def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
+    if isinstance(error, CertificateRefused):
+        kind = FailureKind.REFUSED
+    elif isinstance(error, OutOfSockets):
+        # As if the server had refused work: fewer at once is what helps, and it is not to blame.
+        kind = FailureKind.REJECTED
+    elif isinstance(error, ConnectFailed):
+        kind = FailureKind.NOT_SENT
+    elif isinstance(error, ResponseTooLarge):
+        kind = FailureKind.LIST_TOO_LONG if listed else FailureKind.REFUSED
+    elif isinstance(error, TransportError):
+        kind = FailureKind.MAYBE_PROCESSED
+    else:
+        kind = FailureKind.REFUSED
+    while_sending = isinstance(error, ConnectionLost) and error.while_sending
+    return Failure(kind, type(error), error.message, cause=error.__cause__, while_sending=while_sending)

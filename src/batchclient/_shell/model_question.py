@@ -1,0 +1,285 @@
+"""The model of a client that was given none: its servers are asked which one they serve, once, before the first call can be written.
+
+Rules:
+- It is the only question that a call waits for. All calls that wait share it, and one round trip is what it usually takes.
+- The question goes the way of the calls, through a user's own ``http_client`` too, with the calls' timeouts.
+- One model is taken; of several none is guessed. LoRA adapters do not count beside their base model, nor does a second name of one model.
+- A failure is retried as a call's would be, by the retry policy; its error then goes to each caller that waits. A later call asks again.
+- When the last of those that wait has gone, by its deadline or because its caller was cancelled, the question ends.
+
+A call that names a model which its server does not have learns from its error which ones there are, as far as that is known: ``name_models``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import anyio
+
+from batchclient._core.failures import Failure, FailureKind
+from batchclient._core.outcomes.ends import copy_of
+from batchclient._core.spent import seconds
+from batchclient._shell.backend import Backend, Cancellable, Waiter
+from batchclient._shell.callbacks import ends_task
+from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
+from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
+from batchclient.dialects._replies import error_in, read_retry_after, redact
+from batchclient.dialects._status import failure_of
+from batchclient.errors import (
+    BatchClientError,
+    ClientClosed,
+    ConfigError,
+    ConnectFailed,
+    DeadlineExceeded,
+    NotFound,
+    ReadTimedOut,
+    TransportError,
+)
+from batchclient.retry import RetryPolicy
+from batchclient.transport import Timeouts, Transport, WireRequest
+
+__all__ = ["ModelQuestion", "name_models"]
+
+_REFUSALS_OF_A_STRANGER = 3
+"""Of connections; as in ``_core/health``."""
+_TIMEOUT_S = 30.0
+"""Of one page's headers: they come in no time where the server is well, while a call's answer may take minutes."""
+_BODY_TIMEOUT_S = 5.0
+"""What was begun is one packet, or a few."""
+_MOST_NAMED = 20
+_LONGEST_SHOWN = 100
+_Found = Callable[[str, int, Fingerprint], None]
+
+
+class ModelQuestion:
+    """Asks a runner's servers for their model.
+
+    Args:
+        backend: the loop's clock, waiters and timer.
+        transports: (endpoint's id, way to it) of those that serve now.
+        start_task: starts a task that ends with the runner.
+        policy: when to try again.
+        timeouts: of each request.
+        secrets: keys to cut out of servers' messages.
+        found: told of the model's name, whose it is, and what was read of that server.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        transports: Callable[[], Sequence[tuple[int, Transport]]],
+        start_task: StartTask,
+        policy: RetryPolicy,
+        timeouts: Timeouts,
+        secrets: Callable[[], tuple[str, ...]],
+        found: _Found,
+    ) -> None:
+        self._backend = backend
+        self._transports = transports
+        self._start_task = start_task
+        self._policy = policy
+        self._timeouts = timeouts
+        self._secrets = secrets
+        self._found = found
+        self._rng = Random()  # jitter only  # noqa: S311
+        self._waiting: dict[Waiter, None] = {}
+        self._stop: Callable[[], object] | None = None
+        self._nobody_waits: anyio.Event | None = None
+        self._round = 0
+        self._trickled = False
+        self._tried: tuple[int, BatchClientError | None] = (0, None)
+        """Of the question that is being asked: attempts, and how the last that failed did."""
+
+    def __repr__(self) -> str:
+        return f"<ModelQuestion, {len(self._waiting)} wait>"
+
+    async def wait(self, deadline: float | None) -> None:
+        """Sleep until the model is known.
+
+        Raises:
+            ConfigError: the servers name no model, or several.
+            DeadlineExceeded: ``deadline`` came first.
+            BatchClientError: the servers cannot be asked; as a call that cannot be sent.
+        """
+        waiter = self._backend.waiter()
+        self._waiting[waiter] = None
+        timer: Cancellable | None = None
+        if deadline is not None:
+            timer = self._backend.call_at(deadline, partial(self._expire, waiter, self._backend.now()))
+        try:
+            if self._stop is None:
+                self._stop = _nothing
+                self._round += 1
+                stop = self._start_task(partial(self._ask, self._round), self.close)
+                # An eager task may be over already.
+                if self._stop is _nothing:
+                    self._stop = stop
+            await self._backend.wait(waiter)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiting.pop(waiter, None)
+            if not self._waiting:
+                self._end()
+
+    async def settled(self) -> None:
+        """Return once no call waits any more."""
+        if self._waiting:
+            if self._nobody_waits is None:
+                self._nobody_waits = anyio.Event()
+            await self._nobody_waits.wait()
+
+    def close(self) -> None:
+        """The client closes."""
+        self.fail(ClientClosed("the client was closed while the call was under way"))
+
+    def fail(self, error: BatchClientError) -> None:
+        """End every call that waits."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(copy_of(error))
+
+    def _expire(self, waiter: Waiter, since: float) -> None:
+        if waiter.done():
+            return
+        attempts, failure = self._tried
+        tries = f" in {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else ""
+        asked = f"{seconds(self._backend.now() - since)}{tries}"
+        error = DeadlineExceeded(f"the call's timeout_s passed while the server was asked for its model: {asked}")
+        error.__cause__ = None if failure is None else copy_of(failure)
+        waiter.set_exception(error)
+
+    def _end(self) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+        if self._nobody_waits is not None:
+            self._nobody_waits.set()
+            self._nobody_waits = None
+
+    async def _ask(self, number: int) -> None:
+        try:
+            await self._try()
+        except BaseException as error:  # a policy and a transport may be the user's code
+            failed = error
+            if not isinstance(failed, BatchClientError):
+                failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
+                failed.__cause__ = error
+            # Of a question that was ended, the next may have begun: those that wait now wait for that.
+            if self._round == number:
+                self.fail(failed)
+            if ends_task(error):
+                raise
+        else:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+        finally:
+            if self._round == number:
+                self._stop = None
+
+    async def _try(self) -> None:
+        """Ask until a server has answered.
+
+        Raises:
+            BatchClientError: the last server's error, once the policy gives up.
+        """
+        began, attempt, strangers, self._trickled = self._backend.now(), 0, 0, False
+        self._tried = (0, None)
+        while True:
+            places = list(self._transports())
+            number, transport = places[attempt % len(places)]
+            attempt += 1
+            self._tried = (attempt, self._tried[1])
+            try:
+                return await self._read(number, transport, attempt)
+            except ConfigError:
+                raise
+            except BatchClientError as raised:
+                error = _as_of_a_call(raised, attempt)
+                self._tried = (attempt, error)
+                strangers = strangers + 1 if isinstance(error, ConnectFailed) else 0
+                if isinstance(raised, ReadTimedOut) and not raised.retryable:
+                    raise error from None
+            if strangers >= _REFUSALS_OF_A_STRANGER * len(places):
+                raise error
+            delay_s = self._policy.decide(error, attempt, self._backend.now() - began, self._rng)
+            if delay_s is None:
+                raise error
+            await anyio.sleep(max(0.0, float(delay_s)))
+
+    async def _fetch(self, transport: Transport, request: WireRequest) -> FetchedPage:
+        silence_s = self._timeouts.read_s
+        headers_s = _TIMEOUT_S if silence_s is None else min(_TIMEOUT_S, silence_s)
+        body_s = min(_BODY_TIMEOUT_S, headers_s)
+        try:
+            return await read_page(transport, request, self._timeouts, headers_s, body_s)
+        except TimeoutError as error:
+            if error.args != (BODY_TRICKLES,):
+                message = f"the server did not say within {headers_s:g} s which model it serves"
+                raise ReadTimedOut(message) from None
+            began = ReadTimedOut(f"the server began to say which model it serves, and had not ended {body_s:g} s later")
+            # A server that is starting says nothing: this one may have paused once.
+            began.retryable = not self._trickled
+            self._trickled = True
+            raise began from None
+
+    async def _read(self, number: int, transport: Transport, attempt: int) -> None:
+        """Ask one server.
+
+        Raises:
+            ConfigError: it names no model, or several.
+            BatchClientError: it cannot be asked.
+        """
+        fingerprint, first_status = Fingerprint(), 0
+        while not fingerprint.names_models and (request := fingerprint.next()) is not None:
+            status, headers, body = await self._fetch(transport, request)
+            first_status = first_status or status
+            if not fingerprint.take(status, headers, body) or status in (401, 403):
+                message, code = error_in(body)
+                message = redact(message, (), self._secrets())
+                retry_after_s = read_retry_after(headers, time.time())
+                failure = failure_of(status, message, code, streamed=False, retry_after_s=retry_after_s)
+                message = f"{failure.message} (asked for its model; with model=… nothing is asked)"
+                raise replace(failure, message=message).to_error(attempt)
+        names = [redact(name, (), self._secrets()) for name in fingerprint.facts().base_models()]
+        if not names:
+            # The list of models is asked for first.
+            hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
+            why = "" if 200 <= first_status < 300 else f" ({first_status}{hint})"
+            message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
+            raise ConfigError(message, field="model")
+        if len(names) > 1:
+            message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
+            raise ConfigError(message, field="model")
+        self._found(fingerprint.facts().base_models()[0], number, fingerprint)
+
+
+def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:
+    """Add the names of the models that a server has to a failure that it has no such model."""
+    names = [served.id for served in facts.models] if facts is not None else []
+    if failure.error is not NotFound or not names or model in names:
+        return failure
+    shown = _shown([redact(name, (), secrets) for name in names])
+    return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
+
+
+def _shown(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(repr(name[:_LONGEST_SHOWN]) for name in names[:_MOST_NAMED]) + more
+
+
+def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
+    """The error that a call has when its request fails so."""
+    if not isinstance(error, TransportError):
+        return error
+    # Without the frames it passed: keys are among their variables.
+    return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
+
+
+def _nothing() -> None:
+    """Stands for a task that is being started."""

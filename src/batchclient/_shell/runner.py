@@ -1,0 +1,380 @@
+"""The shell: the only place where the core meets a clock, tasks and a timer.
+
+Rules:
+- There is one step, for every event: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
+- A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel together: what is due
+  now comes in the loop's next turn.
+- Every ``SendBatch`` is one task (``_tasks``), an attempt (``_attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
+- Every task of the runner ends before ``aclose`` does, a map's reader too.
+- The runner belongs to one event loop. Its client replaces it when the loop is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.lowlevel
+
+from batchclient._core.limits import Limit
+from batchclient._core.messages import (
+    AbortBatch,
+    Adjusted,
+    Adjustment,
+    Ask,
+    Batch,
+    Cancelled,
+    CloseRequested,
+    Command,
+    Drained,
+    DrainRequested,
+    DropAsk,
+    EndpointAdded,
+    EndpointGone,
+    EndpointRemoved,
+    Event,
+    HealthChanged,
+    Page,
+    Reject,
+    Request,
+    RequestState,
+    Resolve,
+    SendBatch,
+    ServerKnown,
+    Submitted,
+    Woke,
+)
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
+from batchclient._shell.announcer import Announcer
+from batchclient._shell.attempts import CANCELLED, Attempts
+from batchclient._shell.backend import Backend, Cancellable
+from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.exchange import BodyTimeouts, Exchanges
+from batchclient._shell.servers import Servers
+from batchclient._shell.tasks import Tasks
+from batchclient.dialects import ENGINES
+from batchclient.errors import BatchClientError
+from batchclient.retry import RetryPolicy
+from batchclient.transport import Timeouts, Transport
+
+if TYPE_CHECKING:
+    from batchclient._shell.asking import Questions
+    from batchclient._shell.model_question import ModelQuestion
+    from batchclient.dialects import OwnFields
+    from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
+
+__all__ = ["Runner"]
+
+_log = logging.getLogger("batchclient")
+_BODY_TIMEOUTS = BodyTimeouts()
+_PAGE_TIMEOUT_S = 2.0
+
+
+class Runner:
+    """Drives one scheduler in one event loop.
+
+    Args:
+        backend: the loop's clock, tasks and timer.
+        core: the scheduler.
+        dialects: which dialect an endpoint is spoken to in.
+        transports: one per endpoint, in the order of their ids.
+        policy: when to try again.
+        timeouts: of each request.
+        on_failure: told of each failed batch and its error, for what the client learns from it.
+        on_adjustment: told of each change of a limit or list cap; the user's.
+        pages: for each page that the core may ask for, one transport per endpoint.
+        model: the model that the calls are for, if all are for one.
+        on_server: told of each server that was found out, for what the client learns from it.
+        on_model: told of the model's name, where it was asked for.
+        on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
+        body_timeouts: of what still comes once a reply is known.
+        page_timeout_s: how long a page that a server is asked for beside the calls may take, seconds.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        core: Scheduler | SingleFlight,
+        dialects: DialectChoice,
+        transports: Sequence[Transport],
+        policy: RetryPolicy,
+        timeouts: Timeouts,
+        on_failure: Callable[[Batch, BatchClientError], None],
+        on_adjustment: Callable[[Adjustment], object] | None = None,
+        *,
+        pages: Mapping[Page, Sequence[Transport]],
+        model: str | None = None,
+        on_server: Callable[[int, ServerFacts, float], None] | None = None,
+        on_model: Callable[[str], None] | None = None,
+        on_own_fields: Callable[[OwnFields | None], None] | None = None,
+        body_timeouts: BodyTimeouts = _BODY_TIMEOUTS,
+        page_timeout_s: float = _PAGE_TIMEOUT_S,
+    ) -> None:
+        self.backend = backend
+        self.core = core
+        self.ended = False
+        self._now = backend.now
+        self._servers = Servers(dialects, len(transports), on_own_fields)
+        self._dialects = self._servers.dialects
+        self._transports = dict(enumerate(transports))
+        self._endpoints_made = len(transports)
+        self._gone: dict[int, anyio.Event] = {}
+        """Set when nothing is left at a removed endpoint."""
+        self._tasks = Tasks(backend.spawn)
+        exchanges = Exchanges(backend, self._transports, self._dialects, timeouts, self.tell, body_timeouts)
+        self._attempts = Attempts(self._tasks, exchanges, self._servers, policy, backend.now, on_failure, self.tell)
+        self._announcer = Announcer(on_adjustment)
+        self._due_now = False
+        self._timer: Cancellable | None = None
+        self._timer_at = 0.0
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._readers_started = 0
+        self.waited_for: list[object] = []
+        """Maps that somebody waits for a row of: perhaps nothing else holds them, nor the tasks that wait."""
+        self._drained = anyio.Event()
+        self.over = False
+        """Whether nothing is left of it."""
+        # Imported when the client was made: with batchclient itself they would take a tenth of its time.
+        from batchclient._shell.asking import Questions
+        from batchclient._shell.model_question import ModelQuestion
+
+        self._on_server = on_server
+        self._on_model = on_model
+        self._questions: Questions = Questions(
+            backend, pages, self.start_reader, self._hear, self._report_server, model, page_timeout_s
+        )
+        self.model_question: ModelQuestion = ModelQuestion(
+            backend,
+            lambda: list(self._transports.items()),
+            self.start_reader,
+            policy,
+            timeouts,
+            lambda: dialects.secrets,
+            self._hear_model,
+        )
+
+    @property
+    def mixes_queries(self) -> bool:
+        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        return self._servers.mixes_queries
+
+    def submit(self, request: Request, *, may_wait: bool = False) -> None:
+        """Make a call; its waiter is set when it ends."""
+        self._step(Submitted(request, may_wait), self._now())
+
+    def leave(self, request: Request) -> None:
+        """Its caller waits no more. Nothing happens to one that was never submitted."""
+        if request.state not in (RequestState.NEW, RequestState.DONE):
+            self.tell(Cancelled(request))
+
+    def tell(self, event: Event) -> None:
+        """Tell the core what happened, do what it commands, set the timer."""
+        if self.backend.is_gone():
+            # The loop was closed over our tasks, which end now, as garbage: nobody is left to be told.
+            self.ended = True
+            return
+        self._step(event, self._now())
+
+    def _hear(self, event: Event) -> None:
+        """A question has an answer, or none."""
+        if not self.ended:
+            self.tell(event)
+
+    def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
+        """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
+        if self.ended or endpoint not in self._dialects:
+            return
+        caps = self._servers.learn(endpoint, facts)
+        if self._on_server is not None:
+            self._on_server(endpoint, facts, self._now())
+        self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.known in ENGINES))
+
+    def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
+        """The server was asked for its model."""
+        if self._on_model is not None:
+            self._on_model(name)
+        self._questions.adopt(endpoint, fingerprint)
+
+    def add_endpoint(self, transport: Transport, pages: Mapping[Page, Transport], limit: Limit, name: str) -> int:
+        """Serve another endpoint; return its id."""
+        number = self._endpoints_made
+        self._endpoints_made += 1
+        self._transports[number] = transport
+        self._servers.add(number)
+        self._questions.add(number, pages)
+        self.tell(EndpointAdded(number, limit, name))
+        return number
+
+    def hide(self, secrets: tuple[str, ...]) -> None:
+        """Cut these out of every server's messages, too."""
+        self._servers.hide(secrets)
+
+    def has_endpoint(self, number: int) -> bool:
+        """Whether an endpoint is served, or leaves and is not yet closed."""
+        return number in self._transports
+
+    async def remove_endpoint(self, number: int, *, drain: bool) -> None:
+        """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
+
+        Cancellation: the endpoint leaves all the same; its idle connections are then closed with the runner.
+        """
+        gone = self._gone.setdefault(number, anyio.Event())
+        self.tell(EndpointRemoved(number, drain))
+        await gone.wait()
+        self._servers.remove(number)
+        transport = self._transports.pop(number, None)
+        if transport is not None:
+            with anyio.CancelScope(shield=True):
+                async with AsyncExitStack() as closing:
+                    closing.push_async_callback(transport.aclose)
+                    closing.push_async_callback(self._questions.remove, number)
+
+    async def drain(self) -> None:
+        """Take no more calls, wait for all to end, then stop."""
+        await self.model_question.settled()
+        self.tell(DrainRequested())
+        await self._drained.wait()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End every call, wait for the connections to close, stop. If it is cancelled, the next call goes on with it.
+
+        Raises:
+            Exception: a user's transport failed to close; everything else is closed.
+        """
+        if self.over:
+            return
+        if not self.ended:
+            self.ended = True
+            self.tell(CloseRequested())
+            for number, on_stop in list(self._readers.items()):
+                self._stop_reader(number)
+                on_stop()
+            # What is answered, and whose bodies have not ended.
+            self._tasks.cancel_the_rest()
+        with anyio.CancelScope(shield=True):
+            await self._tasks.over()
+            try:
+                await self._close_connections()
+            except Exception:
+                # Each was closed, as far as it can be: there is nothing to go on with.
+                self.over = True
+                raise
+        self.over = True
+
+    async def _close_connections(self) -> None:
+        # Whatever one of them raises, the others are closed.
+        async with AsyncExitStack() as closing:
+            # A task that was cancelled before its first step is over in the next turn.
+            closing.push_async_callback(anyio.lowlevel.checkpoint)
+            holders: list[Transport | Questions] = [*self._transports.values(), self._questions]
+            for holder in holders:
+                closing.push_async_callback(holder.aclose)
+
+    def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
+        """Start a task that reads a map's documents, or a server's page.
+
+        Args:
+            read: the work.
+            on_stop: called if the runner is closed before the work is done.
+
+        Returns:
+            What cancels it.
+        """
+        self._readers_started += 1
+        number = -self._readers_started
+        self._readers[number] = on_stop
+        self._tasks.start(number, self._read, (number, read))
+        return partial(self._stop_reader, number)
+
+    async def _read(self, number_and_work: tuple[int, Callable[[], Awaitable[None]]]) -> None:
+        number, read = number_and_work
+        if not self._tasks.begins(number):
+            return
+        try:
+            await read()
+        finally:
+            self._readers.pop(number, None)
+            self._tasks.forget(number)
+
+    def _stop_reader(self, number: int) -> None:
+        if self._tasks.cancel(number):
+            self._readers.pop(number, None)
+
+    # The step ------------------------------------------------------------------------------------------------------
+
+    def _step(self, event: Event, now: float) -> None:
+        core = self.core
+        core.handle(event, now)
+        commands = core.commands()
+        while commands:
+            self._execute(commands)
+            commands = core.commands()
+        self._set_timer(now)
+
+    def _execute(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Resolve(answers):
+                    for request, completion in answers:
+                        waiter = request.waiter
+                        if not waiter.done():
+                            waiter.set_result(completion)
+                case SendBatch(batch):
+                    self._tasks.start(batch.id, self._attempts.send, batch)
+                case Reject(errors):
+                    for request, error in errors:
+                        waiter = request.waiter
+                        if not waiter.done():
+                            waiter.set_exception(error)
+                case AbortBatch(batch):
+                    self._abort(batch)
+                case Ask():
+                    self._questions.ask(command)
+                case DropAsk(endpoint, page):
+                    self._questions.drop(endpoint, page)
+                case Drained():
+                    self._drained.set()
+                case Adjusted(adjustment):
+                    self._announcer.adjusted(adjustment)
+                case EndpointGone(endpoint):
+                    self._gone[endpoint].set()
+                case HealthChanged():
+                    self._announcer.health_changed(command)
+
+    def _abort(self, batch: Batch) -> None:
+        if self._tasks.cancel(batch.id):
+            self._attempts.end(batch, batch.verdict or CANCELLED, begun=False)
+
+    def _set_timer(self, now: float) -> None:
+        deadline = self.core.next_deadline()
+        if deadline is not None and deadline <= now:
+            if not self._due_now:
+                self._due_now = True
+                self.backend.note_work()
+                self.backend.call_soon(self._on_due)
+            return
+        timer = self._timer
+        if timer is not None:
+            # A timer that fires early does no harm; one per event would cost more.
+            if deadline is not None and self._timer_at <= deadline:
+                return
+            timer.cancel()
+            self._timer = None
+        if deadline is not None:
+            self._timer_at = deadline
+            self._timer = self.backend.call_at(deadline, self._on_timer)
+
+    def _on_due(self) -> None:
+        self._due_now = False
+        self.tell(Woke())
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        # A clock that wakes us a little early must not make us spin at the same instant.
+        self._step(Woke(), max(self._now(), self._timer_at))

@@ -1,0 +1,1 @@
+"""From threads to an event loop."""

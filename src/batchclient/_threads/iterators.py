@@ -1,0 +1,287 @@
+"""Streams and maps as plain iterators: what a thread takes, and what the event loop does for it meanwhile.
+
+Rules:
+- The user's documents and prompt function run in the thread that takes the rows, while it takes them, and never in the event loop: a generator may
+  hold a database cursor that belongs to that thread, and a slow one keeps nobody else waiting.
+- A thread crosses over to the loop once for all pieces or rows that are ready there. What is read ahead is bounded all the same.
+- A row is open from when its document is read until it is yielded, as in ``maps``; so documents are read only when no fetched row is left.
+- What is left closes as the asynchronous stream or map does: by ``close()``, or by a ``break`` that drops it, since it holds the only reference to that.
+- What was begun before a fork belongs to the parent process, and is refused in the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, TypeVar
+
+from batchclient._shell.clock import now
+from batchclient._threads.bridge import Bridge
+from batchclient.errors import ClientClosed
+from batchclient.maps import Map
+from batchclient.stream import Stream
+from batchclient.types import Completion, Delta, MapResult
+
+__all__ = ["Feed", "SyncMap", "SyncStream"]
+
+_T = TypeVar("_T")
+
+_SLICE_S = 0.004
+"""How long a map reads before it looks whether a row is ready; as ``maps`` has it."""
+_OPENED_AT_ONCE = 64
+"""Documents whose requests are made before the event loop has another turn."""
+
+
+class _Fetched(Iterator[_T]):
+    """What a thread fetches from the event loop, as many at once as are ready there."""
+
+    def __init__(self, bridge: Bridge, source: Stream | Map) -> None:
+        self._bridge = bridge
+        self._source = source
+        self._ready: deque[_T] = deque()
+        self._process: int | None = None
+        """The one that fetched first."""
+        self._over = False
+        # Two threads may take turns, but not the same piece.
+        self._taking = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._source)[1:]}"
+
+    def __next__(self) -> _T:
+        with self._taking:
+            try:
+                while not self._over and not self._ready:
+                    self._check_process()
+                    if not self._fetch():
+                        self._over = True
+            except BaseException:
+                self.close()
+                raise
+            if self._over:
+                raise StopIteration
+            return self._ready.popleft()
+
+    def close(self) -> None:
+        """End it: what is under way for it is cancelled. Safe to call twice, and from another thread."""
+        self._over = True
+        if self._process == os.getpid():
+            with suppress(ClientClosed):
+                self._bridge.call_now(self._source.aclose)
+
+    def _fetch(self) -> bool:
+        """Put more into ``_ready``, or nothing if there was no time for it; return whether there may be more."""
+        raise NotImplementedError
+
+    def _check_process(self) -> None:
+        process = os.getpid()
+        if self._process is None:
+            self._process = process
+        if self._process != process:
+            raise ClientClosed("what was begun before a fork belongs to the parent process")
+
+
+class SyncStream(_Fetched[Delta]):
+    """The pieces of one answer, as an iterator; ``close()``, the end of ``with`` or a ``break`` that drops it ends it. See ``BatchClient.stream``.
+
+    At most some 256 pieces are fetched ahead of those that were taken, and as many wait behind them before the reply is not read on.
+    """
+
+    _source: Stream
+
+    @property
+    def completion(self) -> Completion | None:
+        """The whole answer with its usage, once the last piece was taken; ``None`` before."""
+        return self._source.completion
+
+    def __enter__(self) -> SyncStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fetch(self) -> bool:
+        pieces = self._bridge.call_now(_next_pieces, self._source)
+        self._ready.extend(pieces)
+        return bool(pieces)
+
+
+async def _next_pieces(stream: Stream) -> list[Delta]:
+    """Wait for a piece, and return it with all that came with it; none: the answer is over."""
+    try:
+        pieces = [await anext(stream)]
+    except StopAsyncIteration:
+        return []
+    sink = stream._sink
+    while sink.deltas:
+        pieces.append(sink.take())
+    return pieces
+
+
+class SyncMap(_Fetched[MapResult]):
+    """The rows of one map, as an iterator; ``close()`` or a ``break`` that drops it ends it. See ``SyncBatchClient.stream_map``."""
+
+    _source: Map
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        rows: Map,
+        feed: Feed,
+        documents: Iterable[Any],
+        prompt: Callable[[Any], Any] | None,
+        *,
+        slice_s: float = _SLICE_S,
+    ) -> None:
+        super().__init__(bridge, rows)
+        self._feed = feed
+        self._documents = documents
+        self._prompt = prompt
+        self._slice_s = slice_s
+        self._iterator: Iterator[Any] | None = None
+        self._room = rows.room
+        """Documents that may be read before the next row is taken."""
+
+    @property
+    def source_error(self) -> Exception | None:
+        """What ended the reading of documents before their end."""
+        return self._source.source_error
+
+    def close(self) -> None:
+        """Cancel what is left. Safe to call twice, and from another thread."""
+        super().close()
+        self._documents = self._iterator = iter(())
+
+    def _fetch(self) -> bool:
+        """Read a slice, hand it over, and take the rows that are ready; wait for one where nothing more can be read now."""
+        if self._iterator is None:
+            self._iterator = iter(self._documents)
+        read = _read_slice(self._iterator, self._room, self._prompt, self._slice_s)
+        if read.ended:
+            # A source that has failed is not asked again.
+            self._documents = self._iterator = iter(())
+        ready, self._room = self._bridge.call_now(_step, self._source, self._feed, read)
+        self._ready.extend(ready or ())
+        return ready is not None
+
+
+class _Slice:
+    """Documents that were read in a row.
+
+    Attributes:
+        documents: in order.
+        prompts: what the prompt function made of each, or ``_Failed``; none where there is no function.
+        ended: whether these are the last.
+        failure: the source's own error behind them.
+        pressed: whether there was no time for more.
+    """
+
+    __slots__ = ("documents", "ended", "failure", "pressed", "prompts")
+
+    def __init__(self) -> None:
+        self.documents: list[Any] = []
+        self.prompts: list[Any] = []
+        self.ended = False
+        self.failure: Exception | None = None
+        self.pressed = False
+
+
+class _Failed:
+    """Stands for the prompt of a document whose prompt function failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any] | None, slice_s: float) -> _Slice:
+    """Read documents until there is no room, no document or no time."""
+    read = _Slice()
+    documents = read.documents
+    until = now() + slice_s
+    while len(documents) < room:
+        try:
+            document = next(iterator)
+        except StopIteration:
+            read.ended = True
+            break
+        except Exception as error:  # the user's iterable: what was read before is not lost
+            read.ended, read.failure = True, error
+            break
+        documents.append(document)
+        if prompt is not None:
+            try:
+                made = prompt(document)
+            except Exception as error:  # the user's function: this document's alone
+                made = _Failed(error)
+            read.prompts.append(made)
+        if now() > until:
+            read.pressed = True
+            break
+    return read
+
+
+class Feed(AsyncIterator[Any]):
+    """Documents on their way from the thread that reads them to their map in the event loop, which opens one after the other."""
+
+    def __init__(self) -> None:
+        self.documents: deque[Any] = deque()
+        self._prompts: deque[Any] = deque()
+        self._ended = False
+        self._failure: Exception | None = None
+        self._news = asyncio.Event()
+        self._turn = 0
+
+    def put(self, read: _Slice) -> None:
+        """More has been read."""
+        self.documents.extend(read.documents)
+        self._prompts.extend(read.prompts)
+        self._ended = read.ended
+        self._failure = self._failure or read.failure
+        self._news.set()
+
+    def take_prompt(self, _document: Any) -> Any:
+        """Stands for the user's function: return what it made of the document that is opened now, or raise its error."""
+        made = self._prompts.popleft()
+        if isinstance(made, _Failed):
+            raise made.error
+        return made
+
+    async def __anext__(self) -> Any:
+        self._turn += 1
+        if self._turn % _OPENED_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        while not self.documents:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self.documents.popleft()
+
+
+async def _step(rows: Map, feed: Feed, read: _Slice) -> tuple[list[MapResult] | None, int]:
+    """Return the rows that are ready, ``None`` after the last, and how many documents may be read now."""
+    await rows.begin()
+    feed.put(read)
+    ready = []
+    if read.pressed:
+        # One turn, in which they are opened and others have theirs.
+        await asyncio.sleep(0)
+    else:
+        try:
+            ready.append(await anext(rows))
+        except StopAsyncIteration:
+            return None, 0
+    while (row := rows.take()) is not None:
+        ready.append(row)
+    return ready, rows.room - len(feed.documents)

@@ -1,0 +1,182 @@
+"""OpenAI's requests as calls of ours, and our answers as OpenAI's replies: what every drop-in rests on.
+
+Rules:
+- What can share a request is read here; everything else is nobody's business but the server's: ``read_body`` returns ``None``, and the
+  drop-in sends the request itself, untouched. That holds for whatever batchclient would refuse or does not know, too.
+- A body with several prompts or inputs becomes several calls, which travel with anyone's; its reply is put together from theirs.
+- Replies are the server's own (``dialects._verbatim``). Errors have the server's own reply where there was one (``error.reply``).
+- ``max_attempts`` is the one owner of retries: a drop-in retries nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from batchclient._calls.fan_out import call_together
+from batchclient._core.kinds import Kind
+from batchclient._core.messages import Request
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
+from batchclient.dialects._verbatim import ESTIMATED
+from batchclient.errors import ConfigError
+from batchclient.types import Reply
+
+if TYPE_CHECKING:
+    from batchclient.client import BatchClient
+
+__all__ = ["PATHS", "WireCalls", "make_calls", "read_body"]
+
+PATHS = {
+    "/completions": (Kind.COMPLETION, "prompt"),
+    "/chat/completions": (Kind.CHAT, "messages"),
+    "/embeddings": (Kind.EMBEDDING, "input"),
+}
+"""What may be coalesced, by path below the base URL: the kind of call, and the field it is about."""
+
+
+@dataclass(slots=True)
+class WireCalls:
+    """The calls of one body.
+
+    Args:
+        kind: theirs.
+        items: a prompt, a conversation or an input each.
+        model: as the body names it.
+        params: the body's other fields.
+    """
+
+    kind: Kind
+    items: list[Any]
+    model: str
+    params: dict[str, Any]
+
+
+def read_body(path: str, body: object) -> WireCalls | None:
+    """Return the calls of a request's body; ``None`` if it cannot share a request with others.
+
+    Args:
+        path: below the base URL, such as ``"/completions"``.
+        body: the parsed JSON, or what would be written as it.
+    """
+    kind_and_field = PATHS.get(path)
+    if kind_and_field is None or not isinstance(body, Mapping):
+        return None
+    kind, field = kind_and_field
+    model, given = body.get("model"), body.get(field)
+    if not isinstance(model, str) or not model or body.get("stream"):
+        return None
+    items = _items(kind, given)
+    if items is None:
+        return None
+    params = {name: value for name, value in body.items() if name not in (field, "model", "stream")}
+    ours = FIELDS_OF_KIND.get(kind, {})
+    if any((ours.get(name) or FIELDS.get(name) or _JOINS)[0] is Role.OURS for name in params):
+        return None
+    return WireCalls(kind, items, model, params)
+
+
+_JOINS = (Role.JOINS, "")
+
+
+def _items(kind: Kind, given: Any) -> list[Any] | None:
+    """What the calls are about: one each."""
+    if kind is Kind.CHAT:
+        return [given] if isinstance(given, list) and given else None
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list) or not given:
+        return None
+    kinds = set(map(type, given))
+    if kinds == {int}:
+        return [given]
+    if kinds == {str} or (kinds == {list} and all(each and set(map(type, each)) == {int} for each in given)):
+        return list(given)
+    return None
+
+
+async def make_calls(
+    client: BatchClient, calls: WireCalls, timeout_s: float | None = None, max_attempts: int | None = None
+) -> Reply | None:
+    """Make the calls of one body and wait for their answers.
+
+    Args:
+        client: makes them.
+        calls: as ``read_body`` returned them.
+        timeout_s: the whole time, seconds; ``None``: the client's.
+        max_attempts: requests that may be sent for each; ``None``: the client's retry policy decides.
+
+    Returns:
+        The reply that the body alone would have had; ``None`` if batchclient refuses what the server may take (nothing was sent).
+
+    Raises:
+        BatchClientError: of the first call that failed; ``reply`` is the server's own.
+    """
+    runner, maker = client._start(), client._calls
+    backend = runner.backend
+    now = backend.now()
+
+    def make(place: int, waiter: Any) -> Request:
+        return maker.make(
+            calls.items[place],
+            calls.model,
+            timeout_s,
+            calls.params,
+            waiter,
+            now,
+            kind=calls.kind,
+            verbatim=True,
+            max_attempts=max_attempts,
+        )
+
+    if len(calls.items) > 1:
+        try:
+            answers = await call_together(runner, len(calls.items), make)
+        except ConfigError:
+            return None
+        for answer in answers:
+            answer.reply.attempts = answer.attempts
+        return _join([answer.reply for answer in answers], "data" if calls.kind is Kind.EMBEDDING else "choices")
+    try:
+        request = make(0, backend.waiter())
+    except ConfigError:
+        return None
+    runner.submit(request)
+    try:
+        answer = await backend.wait(request.waiter)
+    except BaseException:
+        runner.leave(request)
+        raise
+    reply: Reply = answer.reply
+    reply.attempts = answer.attempts
+    return reply
+
+
+def _join(replies: Sequence[Reply], holder: str) -> Reply:
+    """The reply to several prompts, made of the replies to each."""
+    first = replies[0]
+    items = [item for reply in replies for item in reply.body[holder]]
+    body = {**first.body, holder: [{**item, "index": index} for index, item in enumerate(items)]}
+    body["usage"] = usage = _sum([reply.body.get("usage") for reply in replies])
+    if usage is not None and not usage.keys().isdisjoint(ESTIMATED):
+        met = Counter(reply.source for reply in replies)
+        if all(count == size for (_, size), count in met.items()):
+            # Nobody else's calls were in those requests: the shares add up to what the server counted.
+            for mark in ESTIMATED:
+                usage.pop(mark, None)
+    alone = first.alone if all(reply.alone for reply in replies) else ""
+    return Reply(body, first.headers, first.status, attempts=max(reply.attempts for reply in replies), alone=alone)
+
+
+def _sum(usages: Sequence[Any]) -> dict[str, Any] | None:
+    if not all(isinstance(usage, dict) for usage in usages):
+        return None
+    total: dict[str, Any] = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if type(value) is int:
+                total[name] = (total.get(name) or 0) + value
+            else:
+                total.setdefault(name, value if value is True else None)
+    return total
