@@ -15,7 +15,7 @@ from pathlib import Path
 
 CODE = Path(__file__).resolve().parents[1] / "src" / "batchclient"
 LIMITS = "_core/limits"
-FEEDS = ("_control.py", "_core/steering.py")
+FEEDS = ("_client/make_limit.py", "_core/feeding.py")
 """Where a limit begins, and what it is told of answers."""
 MOST_LINES = 1400
 MOST_NUMBERS = 60

@@ -14,6 +14,7 @@ from batchclient import BatchClient, SyncBatchClient
 from batchclient import client as client_module
 from batchclient import sync as sync_module
 from batchclient._threads.bridge import Bridge
+from batchclient._client import starting as starting_module
 from batchclient._client.connections import Connections
 from batchclient._core.scheduler import Scheduler
 from batchclient._shell.runner import Runner
@@ -54,12 +55,12 @@ def connected(
 
 def with_runners(monkeypatch, **arguments):
     """Every client that starts in this test makes its runner with these arguments."""
-    monkeypatch.setattr(client_module, "Runner", partial(Runner, **arguments))
+    monkeypatch.setattr(starting_module, "Runner", partial(Runner, **arguments))
 
 
 def with_cores(monkeypatch, **arguments):
     """Have every client that starts in this test make its core with these arguments, such as ``load_times``."""
-    monkeypatch.setattr(client_module, "Scheduler", partial(Scheduler, **arguments))
+    monkeypatch.setattr(starting_module, "Scheduler", partial(Scheduler, **arguments))
 
 
 def bridged(*args, bridge=None, **arguments):
@@ -102,5 +103,5 @@ def watch_cores(monkeypatch, *, told=lambda event: None, commanded=lambda comman
 
     # With the arguments that ``with_cores`` said before.
     monkeypatch.setattr(
-        client_module, "Scheduler", partial(Watched, **getattr(client_module.Scheduler, "keywords", {}))
+        starting_module, "Scheduler", partial(Watched, **getattr(starting_module.Scheduler, "keywords", {}))
     )

@@ -1,7 +1,7 @@
-"""``BatchClient``: a client's settings and life. It keeps one runner per event loop.
+"""``BatchClient``: a client's settings, its calls for answers, and its life.
 
-Its calls are in ``_methods``, ``_map_methods`` and ``_pooling``; what can be changed while it runs is in ``_steering``, how it reaches its servers
-in ``_connections``.
+The folder ``_client`` has the rest: calls for many documents (``map_methods``), for vectors and scores (``scoring``), and all that can
+be changed while a client runs (``control``). ``calling`` is the way of every call, ``starting`` makes a runner per event loop.
 
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
@@ -12,44 +12,40 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
-import os
-import warnings
-import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from batchclient._calls.make import CallMaker
+from batchclient._calls.rendering import as_chat
+from batchclient._client.calling import Messages, structured
 from batchclient._client.connections import Connections, shown
-from batchclient._client.control import SteeringMethods
+from batchclient._client.control import ControlMethods
 from batchclient._client.map_methods import MapMethods
-from batchclient._client.scoring import PoolingMethods
+from batchclient._client.scoring import ScoringMethods
+from batchclient._client.starting import Starting
+from batchclient._core.kinds import Kind
 from batchclient._core.limits import Turn
-from batchclient._core.messages import Adjustment, Paused, Resumed
-from batchclient._core.scheduler import Scheduler
-from batchclient._core.single_flight import SingleFlight
+from batchclient._core.messages import Adjustment, Resumed
 from batchclient._core.statistics import Statistics
-from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
-from batchclient._shell.callbacks import Callbacks, ends_unwrapped
+from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.runner import Runner
-from batchclient.errors import ClientClosed, ConfigError
+from batchclient.errors import ConfigError
 from batchclient.retry import Backoff, RetryPolicy
-from batchclient.transport import Timeouts, Transport
+from batchclient.stream import Stream
+from batchclient.templates import Prompt
+from batchclient.transport import Transport
+from batchclient.types import Completion
 
 if TYPE_CHECKING:
     import httpx
     import httpx2
+    from pydantic import BaseModel
 
 __all__ = ["BatchClient"]
 
-_clients: weakref.WeakSet[BatchClient] = weakref.WeakSet()
-_of_the_parent: list[object] = []
 
-
-class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
+class BatchClient(MapMethods, ScoringMethods, ControlMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
     Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
@@ -192,27 +188,176 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._callbacks = Callbacks()
         self._retry = self._callbacks.guard_policy(retry or Backoff())
-        self._endpoints: list[tuple[str, int]] = [(url, place) for place, url in enumerate(self._settings.base_url)]
-        """(base URL, id in the present runner) of what is served."""
-        self._leaving: list[tuple[str, int]] = []
+        self._endpoints = [(url, place) for place, url in enumerate(self._settings.base_url)]
         self._calls = CallMaker(self._settings)
         self._context = copy_context()
-        self._runner: Runner | None = None
-        self._keeper: AsyncGenerator[None] | None = None
-        self._nursery: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._paused = False
-        self._pinned: int | None = None
+        self._pinned = None
         self._turn = Turn()
-        _clients.add(self)
+        Starting.__init__(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
         urls = ", ".join(shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
 
-    # The life of a client ------------------------------------------------------------------------------------------
+    # Calls ---------------------------------------------------------------------------------------------------------
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> Completion:
+        """Complete one prompt.
+
+        Args:
+            prompt: a text, or a sequence of token ids.
+            model: another model than the client's.
+            timeout_s: this call's whole time; the client's by default.
+            priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
+            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
+            response_model: a pydantic model: its JSON schema is demanded of the server (``response_format``), and the answer has the validated
+                instance in ``parsed``.
+            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
+
+        Raises:
+            ConfigError: the prompt or a parameter is wrong. Nothing was sent.
+            BadRequest: the server refuses this call; its batch-mates are not concerned.
+            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's ``completion``.
+            DeadlineExceeded: ``timeout_s`` passed.
+            BatchClientError: see ``batchclient.errors``.
+
+        Cancellation: at any moment; the calls that share the request are left alone.
+        """
+        if response_model is not None:
+            params = structured().demand(response_model, params)
+        # What ``_call`` does, without a coroutine of its own: a twentieth of what a call costs.
+        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        if request is None:
+            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        else:
+            runner = self._runner
+            assert runner is not None, "a call that has begun has a runner"
+            try:
+                answer = await runner.backend.wait(request.waiter)
+            except BaseException:
+                runner.leave(request)
+                raise
+        if response_model is not None:
+            answer = structured().parse(response_model)(answer)
+        return answer  # type: ignore[no-any-return]
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> Completion:
+        """Answer one conversation.
+
+        Chats with short answers share requests where the server takes lists of them (vLLM from 0.19); others, and those with ``tools``, ``n``
+        above 1, images or audio, go by themselves. ``BatchClient(render_chat=…)`` lets chats of any length share streamed requests.
+
+        Args:
+            messages: the conversation, as OpenAI's API has it.
+            model, timeout_s, priority, tenant, response_model: as for ``complete``.
+            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands before ``max_tokens``.
+
+        Returns:
+            An answer whose ``message`` is what the server sent; ``text`` is its content. The prompt tokens of one
+            that came in a list are a share of the list's, and ``usage.prompt_tokens_estimated`` says so.
+
+        Raises:
+            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as ``complete``.
+
+        Cancellation: at any moment; the calls that share the request are left alone.
+        """
+        if response_model is not None:
+            params = structured().demand(response_model, params)
+        kind, item, fields = self._chat_or_rendered(messages, params)
+        answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
+        if kind is not Kind.CHAT:
+            answer = as_chat(answer)
+        if response_model is not None:
+            answer = structured().parse(response_model)(answer)
+        return answer
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> Stream:
+        """Complete one prompt and hand out the answer piece by piece, as the server makes it.
+
+            async with client.stream("Once upon", max_tokens=200) as pieces:
+                async for delta in pieces:
+                    print(delta.text, end="")
+            print(pieces.completion.usage)
+
+        The call goes by itself, through the same queue, limit, fairness and retries as all others. It is sent again only while no piece was taken.
+        Leaving the loop, ``aclose()`` and cancellation close the connection, so that the server stops. While pieces are not taken, no more than a few
+        hundred are read ahead.
+
+        Args:
+            prompt, model, priority, tenant: as for ``complete``.
+            response_model: as for ``complete``: the pieces are parts of a JSON text, and ``completion`` has the validated instance in ``parsed``.
+            timeout_s: the whole call's time, from the first ``__anext__`` to the last piece, the caller's own time included.
+            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server heeds it.
+
+        Returns:
+            An async iterator of ``Delta``, also an async context manager. It sends nothing before it is iterated. Afterwards its ``completion``
+            is the whole answer.
+
+        Raises:
+            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration, and by its end ``AnswerInvalid``,
+                where the whole does not fit ``response_model``.
+        """
+        return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant, response_model)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        response_model: type[BaseModel] | None = None,
+        **params: Any,
+    ) -> Stream:
+        """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
+
+        Args:
+            messages: as for ``chat``.
+            model, timeout_s, priority, tenant, response_model, params: as for ``stream``.
+
+        Returns:
+            As ``stream``.
+
+        Raises:
+            ConfigError: as ``stream``.
+        """
+        return self._make_stream(Kind.CHAT, messages, model, timeout_s, params, priority, tenant, response_model)
+
+    # Its life ------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of what the client is doing and has done."""
@@ -243,124 +388,3 @@ class BatchClient(MapMethods, PoolingMethods, SteeringMethods):
                 await runner.aclose()
             finally:
                 await self._let_go(runner)
-
-    async def __aenter__(self) -> BatchClient:
-        if self._closed:
-            raise ClientClosed("the client is closed; make a new one")
-        if self._nursery is not None:
-            raise ConfigError("the client is in use by another `async with`")
-        if asyncio._get_running_loop() is None:
-            import trio
-
-            self._nursery = trio.open_nursery()
-            self._trio_nursery = await self._nursery.__aenter__()
-        try:
-            self._start()
-        except BaseException:
-            nursery, self._nursery = self._nursery, None
-            if nursery is not None:
-                await nursery.__aexit__(None, None, None)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.aclose()
-        finally:
-            nursery, self._nursery = self._nursery, None
-            if nursery is not None:
-                with ends_unwrapped():
-                    await nursery.__aexit__(None, None, None)
-
-    def __del__(self, _warn: Any = warnings.warn) -> None:
-        runner = getattr(self, "_runner", None)
-        if runner is not None and not runner.core.idle and not getattr(self, "_closed", True):
-            _warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
-
-    # Starting ------------------------------------------------------------------------------------------------------
-
-    def _start(self) -> Runner:
-        """Return the runner of the running event loop, a fresh one if need be.
-
-        Raises:
-            ClientClosed: the client is closed.
-            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is missing.
-        """
-        if self._closed:
-            raise ClientClosed("the client is closed; make a new one")
-        loop = asyncio._get_running_loop()
-        if self._runner is not None and not self._runner.ended:
-            if self._runner.backend.is_current():
-                return self._runner
-            if self._runner.backend.is_running():
-                message = "another running event loop uses this client; make one client per event loop"
-                raise ConfigError(message)
-        backend: Backend
-        if loop is not None:
-            backend = AsyncioBackend(self._context)
-        elif self._nursery is None:
-            raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
-        elif self._settings.http_backend == "aiohttp":
-            raise ConfigError(
-                "http_backend='aiohttp' needs asyncio; on trio it is 'httpx' or 'httpx2'", field="http_backend"
-            )
-        else:
-            backend = TrioBackend(self._context, self._trio_nursery)
-        self._loop = loop
-        self._callbacks.backend = backend
-        on_adjustment = self._settings.on_adjustment
-        # Ids begin anew with each runner.
-        self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
-        self._leaving = []
-        self._runner = runner = Runner(
-            backend,
-            self._make_core(),
-            self._dialects,
-            [self._make_transport(url) for url, _ in self._endpoints],
-            self._retry,
-            Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
-            self._calls.learn,
-            None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
-            pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._page_transports.items()},
-            model=self._settings.model,
-            on_server=self._calls.lengths.know,
-            on_model=self._calls.found_model,
-            on_own_fields=self._calls.mix,
-        )
-        self._calls.lengths.restart(len(self._endpoints))
-        self._keeper = backend.at_end(runner.aclose)
-        if self._paused:
-            runner.tell(Paused())
-        return runner
-
-    def _make_core(self) -> Scheduler | SingleFlight:
-        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
-        names = [shown(url) for url, _ in self._endpoints]
-        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._page_transports)
-        return SingleFlight(core) if self._settings.single_flight else core
-
-    async def _let_go(self, runner: Runner) -> None:
-        # Where closing was cancelled, the end of the event loop goes on with it.
-        if runner.over and self._keeper is not None:
-            keeper, self._keeper = self._keeper, None
-            await keeper.aclose()
-
-    def _forget_parent(self) -> None:
-        """After a fork: the runner, its tasks and its sockets are the parent's."""
-        # Kept, because collecting them would close or shut down what is shared with the parent.
-        _of_the_parent.append((self._runner, self._keeper))
-        self._runner = None
-        self._keeper = None
-        self._loop = None
-        self._nursery = None
-
-
-def _after_fork() -> None:
-    for client in list(_clients):
-        client._forget_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -26,7 +26,7 @@ from batchclient.types import Completion
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient._client.methods import Messages
+    from batchclient._client.calling import Messages
 
 __all__ = ["SyncBatchClient", "SyncStream"]
 

@@ -15,7 +15,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import ScriptedTransport, answer_to, make_client, settle
 
 from batchclient import BatchClient, ClientClosed, ConfigError
-from batchclient import client as client_module
+from batchclient._client import starting as starting_module
 from batchclient._shell.backend import AsyncioBackend
 
 
@@ -234,7 +234,7 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
                 return asyncio.ensure_future(settle(1))
             raise AssertionError("the script holds nothing, so that the first step is the last")
 
-    monkeypatch.setattr(client_module, "AsyncioBackend", Eager)
+    monkeypatch.setattr(starting_module, "AsyncioBackend", Eager)
 
     async def main():
         async with make_client(server) as client:

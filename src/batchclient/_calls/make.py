@@ -3,7 +3,7 @@
 Rules:
 - What is wrong is refused here, with a ``ConfigError`` that names the argument.
 - A prompt becomes JSON bytes here, once: bad text is found where it is given, and retries and splits need not write it again.
-- A model's length is known from the settings, or learnt from the servers (see ``_model_lengths``).
+- A model's length is known from the settings, or learnt from the servers (see ``lengths``).
 - The model is the call's, the client's, or the one that the server was asked for: ``asks_model`` says that it must be.
 """
 

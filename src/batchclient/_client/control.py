@@ -8,45 +8,20 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from batchclient._calls.make import CallMaker
 from batchclient._client.connections import shown
-from batchclient._client.make_limit import make_limit
-from batchclient._core.limits import LimitControl, Turn
-from batchclient._core.messages import UNPIN, AbortRequested, Page, Paused, Resumed, Retuned
-from batchclient._shell.callbacks import Callbacks
-from batchclient._shell.dialect_choice import DialectChoice
-from batchclient._shell.runner import Runner
+from batchclient._client.starting import Starting
+from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
-from batchclient.transport import Transport
 
-if TYPE_CHECKING:
-    from batchclient.config import Settings
-
-__all__ = ["SteeringMethods"]
+__all__ = ["ControlMethods"]
 
 _LIMIT_SETTINGS = frozenset(("limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s"))
 
 
-class SteeringMethods:
-    """How ``BatchClient`` is steered; it brings the runner."""
-
-    _settings: Settings
-    _dialects: DialectChoice
-    _calls: CallMaker
-    _callbacks: Callbacks
-    _runner: Runner | None
-    _endpoints: list[tuple[str, int]]
-    _leaving: list[tuple[str, int]]
-    _make_transport: Callable[[str], Transport]
-    _page_transports: Mapping[Page, Callable[[str], Transport]]
-    _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
-    _closed: bool
-    _paused: bool
-    _pinned: int | None
-    _turn: Turn
+class ControlMethods(Starting):
+    """How ``BatchClient`` is changed while it runs."""
 
     def retune(self, **settings: Any) -> None:
         """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
@@ -170,24 +145,3 @@ class SteeringMethods:
         if self._runner is not None:
             self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
             self._runner.tell(AbortRequested())
-
-    def _present_runner(self) -> Runner | None:
-        """The runner of the running event loop, if it is at work.
-
-        Raises:
-            ConfigError: another live event loop uses the client.
-        """
-        runner = self._runner
-        if runner is None or runner.ended:
-            return None
-        if runner.backend.is_current():
-            return runner
-        if runner.backend.is_running():
-            raise ConfigError("another running event loop uses this client; make one client per event loop")
-        return None
-
-    def _make_limit(self) -> LimitControl:
-        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
-        # Also where a server joins later, or a runner starts anew.
-        limit.pin(self._pinned, 0.0)
-        return limit

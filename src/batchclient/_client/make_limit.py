@@ -2,7 +2,7 @@
 
 Rules:
 - ``limit`` is a number, or ``"auto"``: it is found.
-- Neither is ever more than the process may open sockets for (``_descriptors``): where outputs are long, every sequence has its own.
+- Neither is ever more than the process may open sockets for (``descriptors``): where outputs are long, every sequence has its own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules:
 - Everything that is wrong with the arguments is refused here, once, and not once per document.
-- A document goes the way of every call (``_methods``), and has its answer as that call would; which call it is, ``call`` says.
+- A document goes the way of every call (``calling``), and has its answer as that call would; which call it is, ``call`` says.
 - The maps hand requests to the core without a task per document (``maps``).
 """
 
@@ -16,7 +16,7 @@ import anyio.lowlevel
 from batchclient._calls.inputs import is_conversation
 from batchclient._calls.rendering import as_chat
 from batchclient._calls.tables import refuse_frame
-from batchclient._client.methods import CallMethods, Messages, _structured
+from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._maps.results import Results, check_documents
@@ -46,7 +46,7 @@ _LIMITS_AHEAD = 4
 """Open rows per row in flight: some wait for company, and some, in a map in order, for one before them."""
 
 
-class MapMethods(CallMethods):
+class MapMethods(Calling):
     """What ``BatchClient`` can be asked for many documents at once."""
 
     @overload
@@ -205,8 +205,8 @@ class MapMethods(CallMethods):
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
         if response_model is not None:
-            params = _structured().demand(response_model, params)
-            finish = own = self._callbacks.guard("response_model", _structured().parse(response_model))
+            params = structured().demand(response_model, params)
+            finish = own = self._callbacks.guard("response_model", structured().parse(response_model))
             finish_rendered = lambda completion: own(as_chat(completion))  # noqa: E731
         kind = _MAPPED.get(call) if isinstance(call, str) else None
         if kind is None:

@@ -1,7 +1,7 @@
 """The calls that generate nothing: vectors, scores, ranks, classes, likelihoods, tokens.
 
 Rules:
-- They go the way of every call (``_methods``): same queue, permits, deadlines, priorities, retries. A text, or a pair, is one sequence.
+- They go the way of every call (``calling``): same queue, permits, deadlines, priorities, retries. A text, or a pair, is one sequence.
 - A ranking is its documents' scores: as many calls as documents, which travel in lists with each other, and where the servers take
   pairs of any queries with other callers' too.
 """
@@ -15,7 +15,7 @@ from batchclient._calls.fan_out import call_together
 from batchclient._calls.likelihood import ASKED, make_split, read_likelihood
 from batchclient._calls.tables import kind_of, refuse_frame
 from batchclient._calls.unsendable import lone_surrogate
-from batchclient._client.methods import CallMethods
+from batchclient._client.calling import Calling
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient.dialects._arguments import refuse_unknown
@@ -23,10 +23,10 @@ from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
 
-__all__ = ["PoolingMethods"]
+__all__ = ["ScoringMethods"]
 
 
-class PoolingMethods(CallMethods):
+class ScoringMethods(Calling):
     """What ``BatchClient`` can be asked for beside text."""
 
     _least_output_tokens = 0

@@ -3,7 +3,7 @@
 Rules:
 - A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
   (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
-- An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``refusals``).
+- An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``denials``).
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
 - What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.

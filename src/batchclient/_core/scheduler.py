@@ -8,7 +8,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
     shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
     endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight, but for a moment for a
-    conversation whose next turn is about to come (see ``warmth``).
+    conversation whose next turn is about to come (see ``conversations``).
  3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after permits
     were first free for it. Until then nothing younger is granted: the hold is short and first come is first served.
  4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
@@ -21,7 +21,7 @@ Rules (the numbers are those of ``docs/explanation/batching.md``):
  9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
     starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
-11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``families`` and ``granting``.
+11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``prefixes.families`` and ``granting``.
 12. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
     connection is closed when the last caller of a batch has gone.
 """

@@ -2,7 +2,7 @@
 
 Rules:
 - One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. Where there may be none more
-  (``_kept_clients``) the request goes around them.
+  (``kept_clients``) the request goes around them.
 - A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
 - The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
 """

@@ -2,7 +2,7 @@
 
 Rules:
 - A request is left alone unless all of this holds: a POST, to a path of ``PATHS``, of a whole JSON body that ``read_body`` takes, for an answer in JSON.
-- Requests share only with those to the same server (scheme, host, port, path before ``PATHS``, query) with the same headers that count (``_header_roles``),
+- Requests share only with those to the same server (scheme, host, port, path before ``PATHS``, query) with the same headers that count (``integrations.header_roles``),
   so that nobody is answered with another's credentials, organisation or cookies.
 - What counts is sent with every shared request; the rest is not sent.
 """

@@ -3,7 +3,7 @@
 Rules:
 - A subclass of openai's own class that overrides its one seam, ``post``: what the resources do before it (parameters, transformations,
   ``parse``) and what everything else does stays openai's. Where others watch what comes after it (``_seams``), the seam is ``_send_request``.
-- What may share a request (``_openai_form``) goes through a ``BatchClient``; all else goes through openai's own code, untouched.
+- What may share a request (``integrations.form``) goes through a ``BatchClient``; all else goes through openai's own code, untouched.
 - Answers are openai's types, errors openai's classes with openai's attributes.
 - There is one owner of retries: ``max_retries`` bounds the requests that are sent for a call, and openai's own loop is not entered.
 - Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers that count or servers never share a request.

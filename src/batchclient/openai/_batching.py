@@ -3,7 +3,7 @@
 Rules:
 - What may differ between two openai clients and matters to a server (its URL, the key, headers, the query) picks the batch client, so that
   calls which differ in it never share a request (``_identity``).
-- A batch client is made when the first call needs it (``_kept_clients``). Where there may be none more, a call goes through openai's own code.
+- A batch client is made when the first call needs it (``kept_clients``). Where there may be none more, a call goes through openai's own code.
 - Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
 - openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
 - The batch clients send by the HTTP library of the openai that is installed, so that its mocks and

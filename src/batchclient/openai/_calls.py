@@ -2,7 +2,7 @@
 
 Rules:
 - A call with a query, files or options of its own that the server would see goes through untouched: a shared request has one of each.
-- So does one with headers of its own that count (``_header_roles``). The others are left out of shared requests.
+- So does one with headers of its own that count (``integrations.header_roles``). The others are left out of shared requests.
 - ``extra_body`` is part of the body.
 - Whatever is not known here goes through: later versions may add arguments.
 """

@@ -1,7 +1,7 @@
 """openai's blocking client, with its calls coalesced: threads that call at the same time share requests.
 
 Rules:
-- The calls are made in one event loop in the background (``_bridge``); a client's copies share it.
+- The calls are made in one event loop in the background (``_threads.bridge``); a client's copies share it.
 - A blocking HTTP client of the user's own cannot be used there: with one, every call goes through it by itself, as openai sends it.
 """
 

@@ -1,9 +1,9 @@
-"""Whether the requests of a failed batch are sent again, in which form, or end. The way from a failure to ``recovery`` or ``endings``.
+"""Whether the requests of a failed batch are sent again, in which form, or end. The way from a failure to ``recovery`` or ``ends``.
 
 Rules, in this order:
 - A batch whose endpoint is being removed is sent elsewhere.
 - A list that names no culprit: one member goes first (see ``member_first``).
-- A key or a model that was refused: other endpoints, else one call that finds out for all (see ``refusals``).
+- A key or a model that was refused: other endpoints, else one call that finds out for all (see ``denials``).
 - Everything else: see ``recovery``. What it does not send again ends with its failure.
 """
 

@@ -4,8 +4,8 @@ Rules:
 - ``Group``: in length buckets, first come first served in each. A batch is filled from the bucket of the group's oldest
   request, then from the nearest buckets, as far as ``reach``.
 - ``RankedGroup``: by rank, for orders other than ``fcfs``.
-- ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``families``); before it the calls of
-  families that are warm (see ``warmth``).
+- ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``prefixes.families``); before it the calls of
+  families that are warm (see ``conversations``).
 - A *sealed* group holds requests that failed together: they never mix with fresh ones. A *whole* group is one half of
   a list under isolation and is not cut further than permits force.
 - A request that was cancelled or taken stays where it lies until it reaches the front: both are O(1). When more than half of

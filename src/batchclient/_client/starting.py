@@ -1,0 +1,209 @@
+"""A client's runners: one per event loop, made when the first call needs it.
+
+Rules:
+- A client serves one event loop at a time. If that loop has gone it starts afresh. If the loop is alive, a call from another is refused.
+- After a fork the child starts afresh. The parent's sockets are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextvars import Context
+from types import TracebackType
+from typing import Any, Self
+
+from batchclient._client.calling import Calling
+from batchclient._client.connections import shown
+from batchclient._client.make_limit import make_limit
+from batchclient._core.limits import LimitControl, Turn
+from batchclient._core.messages import Page, Paused
+from batchclient._core.scheduler import Scheduler
+from batchclient._core.single_flight import SingleFlight
+from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
+from batchclient._shell.callbacks import ends_unwrapped
+from batchclient._shell.dialect_choice import DialectChoice
+from batchclient._shell.runner import Runner
+from batchclient.errors import ClientClosed, ConfigError
+from batchclient.retry import RetryPolicy
+from batchclient.transport import Timeouts, Transport
+
+__all__ = ["Starting"]
+
+_clients: weakref.WeakSet[Starting] = weakref.WeakSet()
+_of_the_parent: list[object] = []
+
+
+class Starting(Calling):
+    """A client's runner and what it is made from."""
+
+    _dialects: DialectChoice
+    _retry: RetryPolicy
+    _endpoints: list[tuple[str, int]]
+    """(base URL, id in the present runner) of what is served."""
+    _leaving: list[tuple[str, int]]
+    _make_transport: Callable[[str], Transport]
+    _page_transports: Mapping[Page, Callable[[str], Transport]]
+    _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
+    _context: Context
+    _keeper: AsyncGenerator[None] | None
+    _nursery: Any
+    _trio_nursery: Any
+    _closed: bool
+    _paused: bool
+    _pinned: int | None
+    _turn: Turn
+
+    def __init__(self) -> None:
+        self._runner = None
+        self._keeper = None
+        self._nursery = None
+        self._loop = None
+        self._leaving = []
+        _clients.add(self)
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        if self._nursery is not None:
+            raise ConfigError("the client is in use by another `async with`")
+        if asyncio._get_running_loop() is None:
+            import trio
+
+            self._nursery = trio.open_nursery()
+            self._trio_nursery = await self._nursery.__aenter__()
+        try:
+            self._start()
+        except BaseException:
+            nursery, self._nursery = self._nursery, None
+            if nursery is not None:
+                await nursery.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.aclose()
+        finally:
+            nursery, self._nursery = self._nursery, None
+            if nursery is not None:
+                with ends_unwrapped():
+                    await nursery.__aexit__(None, None, None)
+
+    def __del__(self, _warn: Any = warnings.warn) -> None:
+        runner = getattr(self, "_runner", None)
+        if runner is not None and not runner.core.idle and not getattr(self, "_closed", True):
+            _warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    def _start(self) -> Runner:
+        """Return the runner of the running event loop, a fresh one if need be.
+
+        Raises:
+            ClientClosed: the client is closed.
+            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is missing.
+        """
+        if self._closed:
+            raise ClientClosed("the client is closed; make a new one")
+        loop = asyncio._get_running_loop()
+        if self._runner is not None and not self._runner.ended:
+            if self._runner.backend.is_current():
+                return self._runner
+            if self._runner.backend.is_running():
+                message = "another running event loop uses this client; make one client per event loop"
+                raise ConfigError(message)
+        backend: Backend
+        if loop is not None:
+            backend = AsyncioBackend(self._context)
+        elif self._nursery is None:
+            raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
+        elif self._settings.http_backend == "aiohttp":
+            raise ConfigError(
+                "http_backend='aiohttp' needs asyncio; on trio it is 'httpx' or 'httpx2'", field="http_backend"
+            )
+        else:
+            backend = TrioBackend(self._context, self._trio_nursery)
+        self._loop = loop
+        self._callbacks.backend = backend
+        on_adjustment = self._settings.on_adjustment
+        # Ids begin anew with each runner.
+        self._endpoints = [(url, place) for place, (url, _) in enumerate(self._endpoints)]
+        self._leaving = []
+        self._runner = runner = Runner(
+            backend,
+            self._make_core(),
+            self._dialects,
+            [self._make_transport(url) for url, _ in self._endpoints],
+            self._retry,
+            Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
+            self._calls.learn,
+            None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
+            pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._page_transports.items()},
+            model=self._settings.model,
+            on_server=self._calls.lengths.know,
+            on_model=self._calls.found_model,
+            on_own_fields=self._calls.mix,
+        )
+        self._calls.lengths.restart(len(self._endpoints))
+        self._keeper = backend.at_end(runner.aclose)
+        if self._paused:
+            runner.tell(Paused())
+        return runner
+
+    def _make_core(self) -> Scheduler | SingleFlight:
+        settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
+        names = [shown(url) for url, _ in self._endpoints]
+        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._page_transports)
+        return SingleFlight(core) if self._settings.single_flight else core
+
+    async def _let_go(self, runner: Runner) -> None:
+        # Where closing was cancelled, the end of the event loop goes on with it.
+        if runner.over and self._keeper is not None:
+            keeper, self._keeper = self._keeper, None
+            await keeper.aclose()
+
+    def _forget_parent(self) -> None:
+        """After a fork: the runner, its tasks and its sockets are the parent's."""
+        # Kept, because collecting them would close or shut down what is shared with the parent.
+        _of_the_parent.append((self._runner, self._keeper))
+        self._runner = None
+        self._keeper = None
+        self._loop = None
+        self._nursery = None
+
+    def _present_runner(self) -> Runner | None:
+        """The runner of the running event loop, if it is at work.
+
+        Raises:
+            ConfigError: another live event loop uses the client.
+        """
+        runner = self._runner
+        if runner is None or runner.ended:
+            return None
+        if runner.backend.is_current():
+            return runner
+        if runner.backend.is_running():
+            raise ConfigError("another running event loop uses this client; make one client per event loop")
+        return None
+
+    def _make_limit(self) -> LimitControl:
+        limit = make_limit(self._settings, turn=self._turn, engine=self._dialects.engine)
+        # Also where a server joins later, or a runner starts anew.
+        limit.pin(self._pinned, 0.0)
+        return limit
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
