@@ -36,12 +36,10 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.feeding import Steering
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
-from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
 from batchclient._core.learnt.times import ServiceTimes
 from batchclient._core.limits import Limit
 from batchclient._core.messages import (
-    AbortBatch,
     AbortRequested,
     Answered,
     Asked,
@@ -56,14 +54,12 @@ from batchclient._core.messages import (
     EndpointRemoved,
     Event,
     Failed,
-    FailureKind,
     LoadReported,
     Page,
     Paused,
     RatesReported,
     Request,
     RequestState,
-    Resolve,
     Resumed,
     Retuned,
     SendBatch,
@@ -74,12 +70,13 @@ from batchclient._core.messages import (
 from batchclient._core.outcomes.ends import Endings
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.outcomes.resending import Resending
+from batchclient._core.replies import Replies
 from batchclient._core.servers.dead_engine import STILL
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.outage import Outage
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.spent import note_attempt, with_cause
+from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, Statistics
 from batchclient._core.waiting.deadlines import Deadlines
@@ -92,11 +89,6 @@ from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, Queu
 __all__ = ["Scheduler"]
 
 _LOAD_TIMES = LoadTimes()
-
-_OF_THE_ENDPOINT = frozenset(
-    {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
-)
-"""Failures that another endpoint may not have."""
 
 
 class Scheduler:
@@ -166,6 +158,22 @@ class Scheduler:
             self._endpoints, self._recovery, self._endings, self._granting, self._batches, self._say
         )
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
+        self._replies = Replies(
+            endpoints=self._endpoints,
+            queue=self._queue,
+            batches=self._batches,
+            counters=self._counters,
+            outputs=self._lengths,
+            prompts=self._prompts,
+            times=self._times,
+            deadlines=self._deadlines,
+            feeding=self._steering,
+            fleet=self._fleet,
+            outage=self._outage,
+            endings=self._endings,
+            resending=self._resending,
+            command=self._say,
+        )
         self._now = 0.0
         self._fresh_calls = False
         self._paused = False
@@ -295,110 +303,11 @@ class Scheduler:
             self._settle()
 
     def _on_answered(self, event: Answered) -> None:
-        batch, now = event.batch, self._now
-        endpoint = self._by_id[batch.endpoint]
-        weight = batch.shape.weight
-        in_flight = endpoint.in_flight
-        tally = Tally(batch, event.answers)
-        if tally.count:
-            if endpoint.refusals.models:
-                endpoint.refusals.answered(batch)
-            if endpoint.health.ailing:
-                self._fleet.welcome(endpoint, tally.count * weight, now)
-                self._outage.watch(now)
-            else:
-                endpoint.answer(tally.count * weight, now)
-            lone_member = batch.bare and self._resending.member_first.is_trial(batch)
-            endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
-        endpoint.abandoned -= tally.abandoned * weight
-        batch.unanswered -= tally.count
-        batch.callers -= len(tally.resolved)
-        endpoint.give_back(tally.count * weight, now)
-        self._lanes.give_back(batch.lane, tally.count * weight)
-        if tally.with_deadline:
-            self._deadlines.ended(tally.with_deadline)
-            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.with_deadline)
-        if batch.has_families and self._queue.warmth is not None:
-            self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
-        if tally.resolved:
-            self._counters.succeeded += len(tally.resolved)
-            self._commands.append(Resolve(tally.resolved))
-        if tally.count:
-            self._learn(event, endpoint, in_flight, tally)
-            if lone_member:
-                self._resending.member_first.answered(batch, now, paused=self._paused)
-        if event.ended:
-            self._steering.ended(batch, endpoint, now)
-            assert not batch.unanswered, "a batch ends when all its requests are answered"
-            del self._batches[batch.id]
-            if endpoint.leaving:
-                self._fleet.see_off(endpoint)
-        elif batch.unanswered and not batch.callers and not batch.aborting:
-            batch.aborting = True
-            self._commands.append(AbortBatch(batch))
+        self._replies.answered(event, self._now, paused=self._paused)
         self._settle()
 
-    def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally) -> None:
-        """Take from some answers what they say about outputs, lists, loads and rates."""
-        batch, now = event.batch, self._now
-        self._counters.prompt_tokens += tally.prompt_tokens
-        self._counters.completion_tokens += tally.made_tokens
-        batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
-        if batch.expected_tokens:
-            self._lanes.settle(batch, event.answers)
-        self._prompts.learn(batch, event.answers)
-        if tally.made_tokens:
-            self._lengths.learn(batch.shape.learnt_as, tally.made_tokens / (tally.count * batch.shape.weight))
-        self._steering.answered(event, in_flight, tally, now)
-        if batch.isolation is not None:
-            kind = batch.shape.kind
-            list_cap = endpoint.list_cap(now, kind)
-            self._recovery.isolated(batch, tally.count, endpoint, now)
-            self._steering.note_list_cap(endpoint, kind, list_cap, "every prompt of a refused list was well alone", now)
-        if endpoint.rates is not None:
-            usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
-            charged = batch.charged_tokens * len(usages) / len(batch.requests)
-            endpoint.rates.correct(sum(usage.total_tokens for usage in usages) - charged, now)
-
     def _on_failed(self, event: Failed) -> None:
-        batch, failure = event.batch, event.failure
-        endpoint = self._by_id[batch.endpoint]
-        weight = batch.shape.weight
-        del self._batches[batch.id]
-        self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=failure.was_sent)
-        left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
-        alive = []
-        for request in left:
-            request.batch = None
-            if request.state is RequestState.IN_FLIGHT:
-                alive.append(request)
-            else:
-                request.state = RequestState.DONE
-                endpoint.abandoned -= weight
-        in_flight = endpoint.in_flight
-        endpoint.give_back(len(left) * weight, self._now)
-        self._lanes.give_back(batch.lane, len(left) * weight)
-        if batch.expected_tokens:
-            self._lanes.refund(batch, left)
-        dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
-        if dropped and failure.retry_after_s is not None:
-            endpoint.block(failure.retry_after_s, self._now)
-        if batch.expired:
-            self._times.learn_at_least(batch.shape.learnt_as, self._now - batch.sent_at, self._now)
-        self._fleet.judge(batch, failure, self._now)
-        self._outage.watch(self._now, failure)
-        disproved = endpoint.refusals.end_probe(batch)
-        self._steering.failed(batch, failure, in_flight, left, len(alive), self._now)
-        note_attempt(alive, batch, failure, self._now)
-        if failure.kind in _OF_THE_ENDPOINT:
-            for request in alive:
-                request.failed_on = endpoint.id
-        alive = self._endings.fail_begun(alive, event)
-        list_cap = endpoint.list_cap(self._now, batch.shape.kind)
-        self._resending.failed(event, alive, endpoint, self._now, disproved=disproved, paused=self._paused)
-        self._steering.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, self._now)
-        if endpoint.leaving:
-            self._fleet.see_off(endpoint)
+        self._replies.failed(event, self._now, paused=self._paused)
         self._settle()
 
     def _on_load(self, event: LoadReported) -> None:

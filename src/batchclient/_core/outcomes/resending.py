@@ -74,6 +74,10 @@ class Resending:
         elif not member_first.take(event, alive, endpoint, now, paused=paused):
             self._as_ever(event, alive, endpoint, now, disproved=disproved)
 
+    def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
+        """Some prompts of a split list are well."""
+        self._recovery.isolated(batch, good, endpoint, now)
+
     def _as_ever(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool = False
     ) -> None:

@@ -1,0 +1,235 @@
+"""What a reply means: which calls are answered, what it taught, which permits come back, and what becomes of a failed batch.
+
+Rules:
+- Every answer gives its sequences' permits back at once, to the endpoint and to the lane; a batch that ends gives the rest back.
+- What is learnt, from answers and failures alike, is told before any call of a failed batch is queued again.
+- A caller that has gone is told nothing. When the last one of a batch has gone, the batch is aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchclient._core.feeding import Steering
+from batchclient._core.fleet import Fleet
+from batchclient._core.learnt.answers import Tally
+from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
+from batchclient._core.learnt.times import ServiceTimes
+from batchclient._core.messages import (
+    AbortBatch,
+    Answered,
+    Batch,
+    Command,
+    Failed,
+    FailureKind,
+    Request,
+    RequestState,
+    Resolve,
+)
+from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.resending import Resending
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.servers.outage import Outage
+from batchclient._core.spent import note_attempt
+from batchclient._core.statistics import Counters
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.queue import Queue
+
+__all__ = ["Replies"]
+
+_OF_THE_ENDPOINT = frozenset(
+    {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
+)
+"""Failures that another endpoint may not have."""
+
+
+class Replies:
+    """Those of one scheduler.
+
+    Args:
+        endpoints: all of them.
+        queue: what waits, and its lanes.
+        batches: the open batches, by their ids; the scheduler's own.
+        counters: what is counted.
+        outputs, prompts: how long outputs and prompts are, learnt.
+        times: how long calls take, learnt.
+        deadlines: of all calls that have one.
+        feeding: tells the limits.
+        fleet: judges the endpoints.
+        outage: watches whether any endpoint is in use.
+        endings: ends calls without an answer.
+        resending: sends calls again.
+        command: takes a command.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_command",
+        "_counters",
+        "_deadlines",
+        "_endings",
+        "_endpoints",
+        "_feeding",
+        "_fleet",
+        "_lanes",
+        "_outage",
+        "_outputs",
+        "_prompts",
+        "_queue",
+        "_resending",
+        "_times",
+    )
+
+    def __init__(
+        self,
+        *,
+        endpoints: Endpoints,
+        queue: Queue,
+        batches: dict[int, Batch],
+        counters: Counters,
+        outputs: OutputLengths,
+        prompts: PromptLengths,
+        times: ServiceTimes,
+        deadlines: Deadlines,
+        feeding: Steering,
+        fleet: Fleet,
+        outage: Outage,
+        endings: Endings,
+        resending: Resending,
+        command: Callable[[Command], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._queue = queue
+        self._lanes = queue.lanes
+        self._batches = batches
+        self._counters = counters
+        self._outputs = outputs
+        self._prompts = prompts
+        self._times = times
+        self._deadlines = deadlines
+        self._feeding = feeding
+        self._fleet = fleet
+        self._outage = outage
+        self._endings = endings
+        self._resending = resending
+        self._command = command
+
+    def answered(self, event: Answered, now: float, *, paused: bool) -> None:
+        """Some calls of a batch have their answers; ``paused``: nothing may be sent now."""
+        batch = event.batch
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        weight = batch.shape.weight
+        in_flight = endpoint.in_flight
+        tally = Tally(batch, event.answers)
+        lone_member = False
+        if tally.count:
+            lone_member = batch.bare and self._resending.member_first.is_trial(batch)
+            self._credit(batch, endpoint, tally.count * weight, now, lone_member=lone_member)
+        endpoint.abandoned -= tally.abandoned * weight
+        batch.unanswered -= tally.count
+        batch.callers -= len(tally.resolved)
+        endpoint.give_back(tally.count * weight, now)
+        self._lanes.give_back(batch.lane, tally.count * weight)
+        if tally.with_deadline:
+            self._deadlines.ended(tally.with_deadline)
+            self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.with_deadline)
+        if batch.has_families and self._queue.warmth is not None:
+            self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
+        if tally.resolved:
+            self._counters.succeeded += len(tally.resolved)
+            self._command(Resolve(tally.resolved))
+        if tally.count:
+            self._learn(event, endpoint, in_flight, tally, now)
+            if lone_member:
+                self._resending.member_first.answered(batch, now, paused=paused)
+        if event.ended:
+            self._feeding.ended(batch, endpoint, now)
+            assert not batch.unanswered, "a batch ends when all its requests are answered"
+            del self._batches[batch.id]
+            if endpoint.leaving:
+                self._fleet.see_off(endpoint)
+        elif batch.unanswered and not batch.callers and not batch.aborting:
+            batch.aborting = True
+            self._command(AbortBatch(batch))
+
+    def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
+        """Note that an endpoint answers: its health, its refusals, and what it can do."""
+        if endpoint.refusals.models:
+            endpoint.refusals.answered(batch)
+        if endpoint.health.ailing:
+            self._fleet.welcome(endpoint, sequences, now)
+            self._outage.watch(now)
+        else:
+            endpoint.answer(sequences, now)
+        endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
+
+    def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
+        """Take from some answers what they say about outputs, lists, loads and rates."""
+        batch = event.batch
+        self._counters.prompt_tokens += tally.prompt_tokens
+        self._counters.completion_tokens += tally.made_tokens
+        batch.lane.serve(tally.prompt_tokens, tally.made_tokens)
+        if batch.expected_tokens:
+            self._lanes.settle(batch, event.answers)
+        self._prompts.learn(batch, event.answers)
+        if tally.made_tokens:
+            self._outputs.learn(batch.shape.learnt_as, tally.made_tokens / (tally.count * batch.shape.weight))
+        self._feeding.answered(event, in_flight, tally, now)
+        if batch.isolation is not None:
+            kind = batch.shape.kind
+            list_cap = endpoint.list_cap(now, kind)
+            self._resending.isolated(batch, tally.count, endpoint, now)
+            self._feeding.note_list_cap(endpoint, kind, list_cap, "every prompt of a refused list was well alone", now)
+        if endpoint.rates is not None:
+            usages = [completion.usage for _, completion in event.answers if completion.usage is not None]
+            charged = batch.charged_tokens * len(usages) / len(batch.requests)
+            endpoint.rates.correct(sum(usage.total_tokens for usage in usages) - charged, now)
+
+    def failed(self, event: Failed, now: float, *, paused: bool) -> None:
+        """A batch has failed; ``paused``: nothing may be sent now."""
+        batch, failure = event.batch, event.failure
+        endpoint = self._endpoints.by_id[batch.endpoint]
+        in_flight = endpoint.in_flight
+        left, alive = self._take_back(batch, endpoint, now, was_sent=failure.was_sent)
+        dropped = failure.kind is FailureKind.REJECTED or failure.out_of_memory
+        if dropped and failure.retry_after_s is not None:
+            endpoint.block(failure.retry_after_s, now)
+        if batch.expired:
+            self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
+        self._fleet.judge(batch, failure, now)
+        self._outage.watch(now, failure)
+        disproved = endpoint.refusals.end_probe(batch)
+        self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
+        note_attempt(alive, batch, failure, now)
+        if failure.kind in _OF_THE_ENDPOINT:
+            for request in alive:
+                request.failed_on = endpoint.id
+        alive = self._endings.fail_begun(alive, event)
+        list_cap = endpoint.list_cap(now, batch.shape.kind)
+        self._resending.failed(event, alive, endpoint, now, disproved=disproved, paused=paused)
+        self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)
+        if endpoint.leaving:
+            self._fleet.see_off(endpoint)
+
+    def _take_back(
+        self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool
+    ) -> tuple[list[Request], list[Request]]:
+        """Take back what a failed batch held; return its unanswered requests, and those of them whose callers still wait."""
+        weight = batch.shape.weight
+        del self._batches[batch.id]
+        self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=was_sent)
+        left = [request for request, done in zip(batch.requests, batch.answered, strict=True) if not done]
+        alive = []
+        for request in left:
+            request.batch = None
+            if request.state is RequestState.IN_FLIGHT:
+                alive.append(request)
+            else:
+                request.state = RequestState.DONE
+                endpoint.abandoned -= weight
+        endpoint.give_back(len(left) * weight, now)
+        self._lanes.give_back(batch.lane, len(left) * weight)
+        if batch.expected_tokens:
+            self._lanes.refund(batch, left)
+        return left, alive
