@@ -3,6 +3,7 @@
 import pytest
 
 from batchclient._core.batching import BatchingRule
+from batchclient._core.taking import Taking
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -28,15 +29,9 @@ class Scene:
         self.times = ServiceTimes()
         lengths = OutputLengths()
         rule = BatchingRule(setting, lengths)
+        self.taking = Taking(self.queue, rule, lengths, self.counters, self.times, self.deadlines)
         self.granting = Granting(
-            Endpoints(self.endpoints),
-            self.queue,
-            rule,
-            setting.length_reach,
-            lengths,
-            self.counters,
-            self.times,
-            self.deadlines,
+            Endpoints(self.endpoints), self.queue, rule, setting.length_reach, lengths, self.taking
         )
         self.made = 0
 
@@ -164,7 +159,7 @@ def test_where_the_oldest_call_is_probably_late_the_newest_go_first():
     newest = with_deadlines(scene, 2.4, now=10.0, waited_s=0.1, count=2)
     (batch,) = scene.granting.grant(10.0)
     assert set(batch.requests) == set(newest)
-    assert scene.granting.hopeless == [], "the others may be lucky yet"
+    assert scene.taking.hopeless == [], "the others may be lucky yet"
     assert scene.queue.size == 3
 
 
@@ -184,7 +179,7 @@ def test_no_permit_goes_to_a_call_that_has_waited_and_is_probably_late_while_oth
     scene = slow_scene(1, 0.5, 1.5)
     waited = with_deadlines(scene, 1.5, now=10.0, waited_s=1.0, count=2)
     assert scene.granting.grant(10.0)[0].requests == [waited[0]], "the last one is alone"
-    assert scene.granting.hopeless == [waited[1]]
+    assert scene.taking.hopeless == [waited[1]]
 
 
 def test_the_deadline_of_a_call_in_flight_takes_no_other_out():
@@ -195,7 +190,7 @@ def test_the_deadline_of_a_call_in_flight_takes_no_other_out():
     in_time = with_deadlines(scene, 9.0, now=10.0, waited_s=2.0, count=3)
     (batch,) = scene.granting.grant(10.0)
     assert batch.requests == in_time[:2]
-    assert scene.granting.hopeless == []
+    assert scene.taking.hopeless == []
 
 
 def test_a_fresh_call_is_tried_though_it_is_probably_late():
@@ -205,4 +200,4 @@ def test_a_fresh_call_is_tried_though_it_is_probably_late():
     (batch,) = scene.granting.grant(10.0)
     assert set(batch.requests) < set(fresh)
     assert len(batch.requests) == 4
-    assert scene.granting.hopeless == []
+    assert scene.taking.hopeless == []

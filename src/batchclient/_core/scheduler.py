@@ -79,6 +79,7 @@ from batchclient._core.settings import SchedulerSettings
 from batchclient._core.spent import with_cause
 from batchclient._core.stalls import Stalls
 from batchclient._core.statistics import Counters, Statistics
+from batchclient._core.taking import Taking
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
@@ -133,15 +134,10 @@ class Scheduler:
         self._stalls = Stalls(watched=settings.heeds_time)
         self._asking = Asking(pages, self._by_id, self._asks_for_load, self._awaits_first_answer, self._say, load_times)
         self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering, self._asking)
+        rule = BatchingRule(settings, self._lengths)
+        self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
         self._granting = Granting(
-            self._endpoints,
-            self._queue,
-            BatchingRule(settings, self._lengths),
-            settings.length_reach,
-            self._lengths,
-            self._counters,
-            self._times,
-            self._deadlines,
+            self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._taking
         )
         self._recovery = Recovery(self._queue, self._counters)
         self._endings = Endings(
@@ -412,8 +408,8 @@ class Scheduler:
                 self._commands += map(SendBatch, granted)
                 self._asking.sent(now)
                 self._stalls.sent(now)
-            if hopeless := self._granting.hopeless:
-                self._granting.hopeless = []
+            if hopeless := self._taking.hopeless:
+                self._taking.hopeless = []
                 self._endings.give_up(hopeless, now)
         self._admit()
         if not self._batches and self.idle:

@@ -1,0 +1,221 @@
+"""The checks of granting: may calls of the group at the front of the queue go to an endpoint now, and how many?
+
+The checks are asked in their order (``Checks.judge``). Each says to skip the group, to stop looking for this endpoint, or nothing. What
+waits for a time rather than for a permit notes that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from batchclient._core.batching import BatchingRule
+from batchclient._core.messages import Request
+from batchclient._core.servers.denials import subject_of
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.servers.endpoints import Endpoints
+from batchclient._core.taking import Taking
+from batchclient._core.waiting.lanes import Reserve
+from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
+
+__all__ = ["Checks", "Look", "Verdict"]
+
+
+class Verdict(Enum):
+    """What is done with the group at the front of the queue."""
+
+    TAKE = "take"
+    SKIP = "skip"
+    STOP = "stop"
+
+
+class Look:
+    """At the queue, for one endpoint.
+
+    Args:
+        endpoint: where.
+        now: the time.
+        most: a fresh list is no longer than this.
+        reserve: what the lowest class leaves to the others.
+        lone: there is no other endpoint.
+    """
+
+    __slots__ = (
+        "above",
+        "count",
+        "doubtful",
+        "endpoint",
+        "group",
+        "held",
+        "held_since",
+        "lone",
+        "most",
+        "now",
+        "oldest",
+        "others",
+        "probe",
+        "reserve",
+        "room",
+        "sheltered",
+        "urgent",
+    )
+
+    group: Group
+    oldest: Request
+    room: int
+    """Permits free to the group's priority class."""
+    count: int
+    """How many of the group to send."""
+
+    def __init__(
+        self, endpoint: Endpoint, now: float, most: int | None, reserve: Reserve | None, *, lone: bool
+    ) -> None:
+        self.endpoint = endpoint
+        self.now = now
+        self.most = most
+        self.reserve = reserve
+        self.lone = lone
+        self.others = True
+        """Whether another endpoint is in use."""
+        self.probe = False
+        """Whether one call is to find out whether the endpoint is back."""
+        self.sheltered = False
+        """Whether what failed here is no probe."""
+        self.doubtful = False
+        """Whether the group's model, or its key, was refused here."""
+        self.urgent = False
+        """Whether the group's class is above the lowest in use."""
+        self.above: int | None = None
+        """Only groups of higher classes are still looked at."""
+        # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
+        self.held_since = endpoint.held_since
+        self.held = False
+        """Whether free permits are held for a while."""
+
+
+class Checks:
+    """Those of one scheduler.
+
+    Args:
+        endpoints: all of them.
+        queue: what waits.
+        rule: how many of a group to send.
+        taking: knows what calls cost.
+        wake: notes a time at which to grant again.
+    """
+
+    __slots__ = ("_endpoints", "_in_order", "_queue", "_rule", "_taking", "_wake")
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        queue: Queue,
+        rule: BatchingRule,
+        taking: Taking,
+        wake: Callable[[float], None],
+    ) -> None:
+        self._endpoints = endpoints
+        self._queue = queue
+        self._rule = rule
+        self._taking = taking
+        self._wake = wake
+        self._in_order = (
+            self._failed_here,
+            self._left_to_others,
+            self._in_doubt,
+            self._reserved,
+            self._kept_for_conversations,
+            self._waits_for_company,
+            self._costs_too_much,
+        )
+
+    def judge(self, look: Look) -> Verdict:
+        """Whether calls of the group at the front are taken now; how many is then in the look."""
+        look.room = look.endpoint.free
+        for check in self._in_order:
+            verdict = check(look)
+            if verdict is not None:
+                return verdict
+        return Verdict.TAKE
+
+    def _failed_here(self, look: Look) -> Verdict | None:
+        return Verdict.SKIP if look.sheltered and look.oldest.failed_on == look.endpoint.id else None
+
+    def _left_to_others(self, look: Look) -> Verdict | None:
+        lacking = look.endpoint.refusals.shapes
+        if not lacking or look.lone or not self._endpoints.leaves(look.group.shape, look.endpoint, look.now):
+            return None
+        self._wake(lacking[look.group.shape.answer_key])
+        return Verdict.SKIP
+
+    def _in_doubt(self, look: Look) -> Verdict | None:
+        shape, refusals = look.group.shape, look.endpoint.refusals
+        look.doubtful = bool(refusals.models) and subject_of(shape) in refusals.models
+        if not look.doubtful:
+            return None
+        elsewhere = not look.lone and self._endpoints.others_take(shape, look.endpoint, look.now)
+        return None if refusals.may_probe(subject_of(shape), look.now, elsewhere=elsewhere) else Verdict.SKIP
+
+    def _reserved(self, look: Look) -> Verdict | None:
+        priority, reserve = look.group.shape.priority, look.reserve
+        self._queue.lanes.see(priority, look.now)
+        look.urgent = reserve is not None and priority > reserve.lowest
+        if reserve is None or look.urgent:
+            return None
+        look.room -= reserve.unused
+        if look.room > 0:
+            return None
+        # Only the reserve is left: to this class the endpoint is full.
+        look.above = reserve.lowest
+        return Verdict.SKIP
+
+    def _kept_for_conversations(self, look: Look) -> Verdict | None:
+        if type(look.group) is not FamilyGroup or look.urgent:
+            return None
+        assert self._queue.warmth is not None, "a group of families comes from a queue that looks at them"
+        # Who comes back is no longer awaited: the permit that was kept is then free.
+        awaited, awaited_until = self._queue.warmth.awaited(look.endpoint.id, look.now)
+        look.room -= awaited
+        if look.room > 0:
+            return None
+        self._wake(awaited_until)
+        return Verdict.SKIP
+
+    def _waits_for_company(self, look: Look) -> Verdict | None:
+        look.count, wait_until, blocks = self._rule.decide(
+            look.group, look.oldest, look.endpoint, look.now, look.held_since, room=look.room, urgent=look.urgent
+        )
+        if look.count:
+            return None
+        if wait_until is not None:
+            self._wake(wait_until)
+        if not blocks:
+            return Verdict.SKIP
+        look.held = look.held or wait_until is not None
+        reserve = look.reserve
+        if reserve is None or look.urgent:
+            return Verdict.STOP
+        if wait_until is None and not _may_pass(look.group, reserve, look.endpoint):
+            return Verdict.STOP
+        look.above = reserve.lowest
+        return Verdict.SKIP
+
+    def _costs_too_much(self, look: Look) -> Verdict | None:
+        if look.probe or look.doubtful:
+            look.count = 1
+        elif look.most is not None and look.count > look.most and not look.group.whole:
+            look.count = look.most
+        rates = look.endpoint.rates
+        if rates is None:
+            return None
+        look.count, until = rates.affordable(look.count, self._taking.tokens(look.oldest), look.now)
+        if look.count:
+            return None
+        # Nothing younger and cheaper goes before it.
+        self._wake(until)
+        return Verdict.STOP
+
+
+def _may_pass(starving: Group, reserve: Reserve, endpoint: Endpoint) -> bool:
+    """Whether higher classes may pass a call of the lowest that waits for permits: up to their reserve, where it can run beside it."""
+    return starving.shape.weight <= endpoint.limit.limit - reserve.permits and reserve.unused > 0

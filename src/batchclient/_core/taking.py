@@ -1,0 +1,158 @@
+"""Taking: from requests of a group to a batch. Permits are taken in the very step that makes the batch.
+
+A call that cannot make its deadline is taken out here, before it costs anything.
+"""
+
+from __future__ import annotations
+
+import math
+
+from batchclient._core.batching import BatchingRule
+from batchclient._core.learnt.lengths import OutputLengths
+from batchclient._core.learnt.times import ServiceTimes, is_fresh
+from batchclient._core.messages import Batch, Request, RequestState
+from batchclient._core.requests import shape_of
+from batchclient._core.servers.endpoint import Endpoint
+from batchclient._core.statistics import Counters
+from batchclient._core.waiting.deadlines import Deadlines
+from batchclient._core.waiting.queue import FamilyGroup, Group, Queue
+
+__all__ = ["Taking"]
+
+_IN_FLIGHT = RequestState.IN_FLIGHT
+
+
+class Taking:
+    """Makes the batches of one scheduler.
+
+    Args:
+        queue: where the requests waited.
+        rule: in which form a batch goes.
+        lengths: expected output lengths.
+        counters: what is counted.
+        times: how long calls take.
+        deadlines: of all calls that have one.
+    """
+
+    __slots__ = ("_counters", "_deadlines", "_lengths", "_queue", "_rule", "_sent", "_times", "hopeless")
+
+    def __init__(
+        self,
+        queue: Queue,
+        rule: BatchingRule,
+        lengths: OutputLengths,
+        counters: Counters,
+        times: ServiceTimes,
+        deadlines: Deadlines,
+    ) -> None:
+        self._queue = queue
+        self._rule = rule
+        self._lengths = lengths
+        self._counters = counters
+        self._times = times
+        self._deadlines = deadlines
+        self._sent = 0
+        self.hopeless: list[Request] = []
+        """Calls that were taken out because they cannot make their deadlines; the scheduler ends and removes them."""
+
+    def is_too_old(self, oldest: Request, now: float) -> bool:
+        """Whether the oldest call would probably be answered too late, but might just make it: else it is taken, and refused."""
+        assert oldest.deadline is not None
+        if not self._times.known:
+            return False
+        key, left_s = oldest.shape.learnt_as, oldest.deadline - now
+        return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
+
+    def sort_out(self, requests: list[Request], now: float) -> list[Request]:
+        """Take out the calls that cannot be served before their deadlines; return the others."""
+        if not self._times.known:
+            return requests
+        key = requests[0].shape.learnt_as
+        shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
+        # As a rule all calls have time enough, as the earliest deadline of any shows.
+        earliest = self._deadlines.next()
+        if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
+            return requests
+        crowded = self._queue.size > 0
+        late, in_time = [], []
+        for request in requests:
+            left_s = math.inf if request.deadline is None else request.deadline - now
+            # Where others wait for the permit, it is not spent on a call that has waited and is probably late. A fresh one is
+            # tried: if even it is late, that is the limit's to know.
+            if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
+                request.group = None
+                late.append(request)
+            else:
+                in_time.append(request)
+        self.hopeless += late
+        return in_time
+
+    def make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
+        """Make a batch of some requests of a group, and take its permits."""
+        shape, lane = shape_of(requests), group.lane
+        assert lane is not None, "a group in the queue has a lane"
+        size = len(requests)
+        alone = (self._rule.alone(shape, endpoint, now) or "no company") if size == 1 else ""
+        prompt_tokens, oldest_at = 0, requests[0].queued_at
+        for request in requests:
+            request.state = _IN_FLIGHT
+            request.attempts += 1
+            request.group = None
+            prompt_tokens += request.prompt_tokens
+            if request.queued_at < oldest_at:  # noqa: PLR1730  # as in ``handle``
+                oldest_at = request.queued_at
+        self._sent += 1
+        abilities = endpoint.can(shape.kind)
+        abilities.trial.sent(shape.list_key, size, now)
+        streamed = self._rule.wants_stream(shape, size, endpoint, now)
+        bare = group.bare or not abilities.form(streamed=streamed).allows(now)
+        # A caller who takes the pieces has them in any case: without what only we add to such a request.
+        streamed = streamed and (shape.to_caller or not bare)
+        batch = Batch(
+            id=self._sent,
+            endpoint=endpoint.id,
+            shape=shape,
+            requests=requests,
+            streamed=streamed,
+            tell_begun=streamed and endpoint.opening,
+            failures=group.failures,
+            sent_at=now,
+            oldest_at=oldest_at,
+            alone=alone,
+            isolation=group.isolation,
+            packed=shape.packable and not bare and abilities.packing.allows(now),
+            bare=bare,
+            unanswered=size,
+            callers=size,
+            answered=bytearray(size),
+            returned_at_sent=endpoint.returned,
+            area_at_sent=endpoint.area(now),
+            admitted_at=endpoint.limit.limit,
+            lane=lane,
+        )
+        abilities.sent(batch)
+        for request in requests:
+            request.batch = batch
+        if type(group) is FamilyGroup:
+            assert self._queue.warmth is not None
+            self._queue.warmth.granted(requests, endpoint.id, now)
+            batch.has_families = True
+        if endpoint.rates is not None:
+            batch.charged_tokens = sum(map(self.tokens, requests))
+            endpoint.rates.charge(batch.charged_tokens, now)
+        endpoint.take(size * shape.weight, now)
+        batch.in_flight_at_sent = endpoint.in_flight
+        self._queue.lanes.take(lane, size * shape.weight)
+        expected = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
+        self._queue.lanes.charge(batch, expected)
+        batch.tokens_at_risk = prompt_tokens + size * expected
+        if not group.failures:
+            endpoint.budget.sent(batch.tokens_at_risk, size)
+        self._counters.send(size, alone)
+        return batch
+
+    def tokens(self, request: Request) -> int:
+        """What a call is expected to cost, at least 1."""
+        shape = request.shape
+        output = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
+        return max(1, request.prompt_tokens + output)
