@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from batchclient._core.messages import Request
-from batchclient._shell.pieces import Sink
+from batchclient._shell.pieces import Pieces
 from batchclient._shell.runner import Runner
 from batchclient.types import Completion, Delta
 
@@ -49,7 +49,7 @@ class Stream(AsyncIterator[Delta]):
         """Makes of the server's whole answer the caller's."""
         self._request = request
         self._deadline = deadline
-        self._sink: Sink = request.waiter
+        self._sink: Pieces = request.waiter
         self._runner: Runner | None = None
         self._over = False
         self.completion: Completion | None = None

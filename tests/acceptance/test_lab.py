@@ -206,7 +206,7 @@ def test_the_servers_load_reaches_a_limit():
 
     limit = Listener()
     trace = simulate(short("A", server=replace(SCENARIOS["A"].server, max_num_seqs=64)), limit)
-    assert [now for now, _, _ in limit.loads] == [float(second) for second in range(1, 20)]
+    assert [now for now, _, _ in limit.loads] == [half / 2 for half in range(2, 40)]
     assert trace.limits == [(0.0, 64), (10.0, 16)]
     now, in_flight, load = limit.loads[5]
     assert load.running == in_flight == 64
@@ -248,7 +248,7 @@ def test_what_a_gateway_cuts_after_a_long_silence_lowers_the_limit():
     # One slot, answers of 1.2 s, a gateway that waits for 30 s: of 64 in flight it would cut more than half.
     server = replace(SCENARIOS["A"].server, max_num_seqs=1)
     calls = Calls(Lengths(50), Lengths(100), 100, alone_reason="one a request")
-    scenario = Scenario("", server, Closed(calls, 256), duration_s=150.0, gateway_s=30.0, page=None)
+    scenario = Scenario("", server, Closed(calls, 256), duration_s=150.0, gateway_s=30.0, has_page=False)
     trace = simulate(scenario, found())
     assert trace.cut
     assert trace.mean_limit(75, 150) <= 30

@@ -4,7 +4,7 @@ import pytest
 
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Failure, FailureKind, Request, Shape
-from batchclient._core.servers.denials import Refusals, is_refusal
+from batchclient._core.servers.denials import Denials, is_refusal
 from batchclient.errors import BadRequest
 
 
@@ -32,7 +32,7 @@ def test_what_concerns_every_call_for_a_model(kind, status, expected):
 
 
 def test_one_call_at_a_time_may_ask():
-    refusals = Refusals()
+    refusals = Denials()
     refusals.doubt(batch(), 1.0)
     assert refusals.may_probe(M, 1.0, elsewhere=False)
     probe = batch(2, sent_at=1.0)
@@ -44,7 +44,7 @@ def test_one_call_at_a_time_may_ask():
 
 
 def test_where_another_takes_the_calls_it_is_asked_again_every_half_minute():
-    refusals = Refusals()
+    refusals = Denials()
     refusals.doubt(batch(), 1.0)
     assert not refusals.may_probe(M, 30.9, elsewhere=True)
     assert refusals.may_probe(M, 31.0, elsewhere=True)
@@ -57,14 +57,14 @@ def test_where_another_takes_the_calls_it_is_asked_again_every_half_minute():
 
 @pytest.mark.parametrize(("answered", "left"), [(batch(1, sent_at=0.5), 1), (batch(3, sent_at=1.5), 0)])
 def test_only_an_answer_to_what_was_sent_since_removes_a_doubt(answered, left):
-    refusals = Refusals()
+    refusals = Denials()
     refusals.doubt(batch(), 1.0)
     refusals.answered(answered)
     assert len(refusals.models) == left
 
 
 def test_a_probe_sent_in_the_very_instant_of_the_refusal_counts():
-    refusals = Refusals()
+    refusals = Denials()
     refusals.doubt(batch(), 1.0)
     refusals.begin_probe(batch(2, sent_at=1.0))
     refusals.answered(batch(2, sent_at=1.0))
@@ -72,14 +72,14 @@ def test_a_probe_sent_in_the_very_instant_of_the_refusal_counts():
 
 
 def test_models_by_the_thousand_are_not_remembered():
-    refusals = Refusals()
+    refusals = Denials()
     for number in range(3000):
         refusals.doubt(batch(model=str(number)), 0.0)
     assert len(refusals.models) <= 1024
 
 
 def test_a_doubt_about_one_kind_of_call_is_none_about_another():
-    refusals = Refusals()
+    refusals = Denials()
     refusals.doubt(batch(kind=Kind.EMBEDDING), 1.0)
     assert M not in refusals.models
     refusals.begin_probe(batch(2, kind=Kind.EMBEDDING))
@@ -89,7 +89,7 @@ def test_a_doubt_about_one_kind_of_call_is_none_about_another():
 
 
 def test_shapes_that_it_lacks_are_few_and_the_oldest_is_forgotten_first():
-    refusals, shapes = Refusals(), [Shape(b"%d" % i, b"{}") for i in range(3000)]
+    refusals, shapes = Denials(), [Shape(b"%d" % i, b"{}") for i in range(3000)]
     for shape in shapes:
         refusals.lack(shape, 0.0)
     assert len(refusals.shapes) == 1024

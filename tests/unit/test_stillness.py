@@ -1,13 +1,13 @@
 """When a server's own count of tokens shows that its engine is dead."""
 
 from batchclient._core.limits import ServerLoad
-from batchclient._core.servers.dead_engine import Stillness
+from batchclient._core.servers.dead_engine import DeadEngine
 
 NEVER = float("-inf")
 
 
 def verdicts(times, *, running=1.0, tokens=lambda at: 7.0, answered_at=NEVER, in_flight=0):
-    still = Stillness()
+    still = DeadEngine()
     return [
         still.observe(ServerLoad(running=running, generation_tokens=tokens(at)), answered_at, in_flight, float(at))
         for at in times

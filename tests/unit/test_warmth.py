@@ -17,7 +17,7 @@ from batchclient._core.messages import (
 )
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
-from batchclient._core.prefixes.conversations import Warmth
+from batchclient._core.prefixes.conversations import Conversations
 from batchclient.types import Choice, Completion, Usage
 
 SHAPE = Shape(b"one", b"{}", model="m", max_output_tokens=4)
@@ -119,7 +119,7 @@ def gaps(order):
 
 
 def test_a_growing_conversation_inherits_the_time_it_began():
-    warmth, families = Warmth(5.0), Families()
+    warmth, families = Conversations(5.0), Families()
     first = request(1, families=families)
     warmth.granted([first], 0, 0.0)
     warmth.answered([first], 0, 0.0, 1.0)
@@ -133,7 +133,7 @@ def test_a_growing_conversation_inherits_the_time_it_began():
 
 
 def test_what_is_shared_is_what_the_same_server_answered():
-    warmth, families = Warmth(5.0), Families()
+    warmth, families = Conversations(5.0), Families()
     first, second, elsewhere = (request(7, turn, families=families) for turn in range(3))
     warmth.granted([first], 0, 0.0)
     warmth.granted([second], 0, 0.0)
@@ -147,7 +147,7 @@ def test_what_is_shared_is_what_the_same_server_answered():
 
 @pytest.mark.parametrize(("gap_s", "kept"), [(0.01, 1), (0.2, 0)])
 def test_a_permit_is_kept_for_those_who_come_back_soon(gap_s, kept):
-    warmth, families, now = Warmth(1e9), Families(), 0.0
+    warmth, families, now = Conversations(1e9), Families(), 0.0
     for turn in range(20):
         asked = request(1, turn, now, families)
         warmth.came(asked, now)

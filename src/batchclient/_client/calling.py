@@ -20,7 +20,7 @@ from batchclient._calls.rendering import render
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
 from batchclient._shell.callbacks import Callbacks
-from batchclient._shell.pieces import Sink
+from batchclient._shell.pieces import Pieces
 from batchclient._shell.runner import Runner
 from batchclient.maps import Finish
 from batchclient.stream import Stream
@@ -65,7 +65,7 @@ class Calling:
             finish = structured().parse(response_model)
         runner = self._runner
         now = 0.0 if runner is None or runner.ended else runner.backend.now()
-        sink = Sink()
+        sink = Pieces()
 
         def make(name: str | None, now: float) -> Request:
             return self._calls.make(item, name, timeout_s, params, sink, now, priority, tenant, kind, to_caller=True)

@@ -5,26 +5,28 @@ the shell fetches and reads the page. What it says comes as ``LoadReported`` or 
 ``Asked``, and here it is decided when the next one is due.
 
 Rules of both:
-- A question is asked only while calls are under way. Between calls no time is set here.
+- A question is asked only while calls are under way. With no call under way there is no timer.
 - One question of a sort at a time per endpoint.
-- Whatever goes wrong is no call's business: what was known, or taken for granted, then stays.
+- A question that fails never fails a call. What was known of the server stays.
 
 Rules of the load:
-- An endpoint is asked while more than one sequence is in flight there: no limit is below one. A probe may wait in vain, too.
-- The first question comes when calls have been under way for a second. What is under way when the last call ends is dropped.
-- No page (404, 401, a redirect, nothing known on it): a minute without questions. Silence and a 5xx double the pause, up to a minute.
-- A page that takes long is asked for less often: no question is open for two thirds of the time.
+- An endpoint is asked while at least two sequences are in flight there: a limit of one cannot be lowered. An ailing endpoint is asked beside a
+  single one, too: its engine may stand still.
+- The first question comes when calls have been under way for a second. A question that is open when the last call ends is dropped.
+- No page (404, 401, a redirect, nothing known on it): no question for a minute. Each silence or 5xx doubles the time to the next question:
+  2 s, 4 s, up to 60 s, from one question to the next.
+- A page that takes long is asked for less often: half of the time no question is open.
 
 Rules of the server:
-- The first question comes when a batch is sent and the first one was sent a quarter of a second ago. It comes after a tenth of a second
-  if calls are queued then and nothing has been answered: an engine's limit is higher once it is known to be one.
+- The first question comes a quarter of a second after the first batch; if no call is under way then, with the next batch. It comes after a tenth
+  of a second if calls are queued then and nothing has been answered: to know the server may raise the limit.
 - What was found holds until the endpoint comes back from an outage: it may be another server then.
-- After silence it is asked again after 5 s, then after 60 s, if there are calls then. A question that is under way ends by itself.
+- After silence it is asked again after 5 s, then after 60 s, if there are calls then. A question that is open when the last call ends goes on.
 
-Why so late: a test with a mocked transport expects its own requests and no other. It is over within a quarter of a second, and a mock has
-answered something within a tenth. (respx raises for a route it does not know, which changes nothing; a catch-all route would be called,
+Why so late: a test with a mocked transport expects its own requests and no other. Such a test is over within a quarter of a second, and its mock
+answers within a tenth, so that it never sees these questions. (respx raises for a route it does not know, which changes nothing; a catch-all route would be called,
 and pytest-httpx fails the test. ``server_metrics=False`` is for tests that take over a second.) Nothing is lost by asking for the load
-later still: no bound has an opinion before 3 s of reports.
+later still: reports change no limit before there are 3 s of them.
 """
 
 from __future__ import annotations

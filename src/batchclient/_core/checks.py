@@ -1,7 +1,7 @@
 """The checks of granting: may calls of the group at the front of the queue go to an endpoint now, and how many?
 
-The checks are asked in their order (``Checks.judge``). Each says to skip the group, to stop looking for this endpoint, or nothing. What
-waits for a time rather than for a permit notes that time.
+The checks are asked in their order (``Checks.judge``). Each returns ``SKIP`` (the group), ``STOP`` (looking for this endpoint), or ``None``: no
+objection. A check that holds a group until a time calls ``wake`` with that time.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Checks:
             self._in_doubt,
             self._reserved,
             self._kept_for_conversations,
-            self._waits_for_company,
+            self._waits_by_rule,
             self._costs_too_much,
         )
 
@@ -142,14 +142,14 @@ class Checks:
         return Verdict.SKIP if look.sheltered and look.oldest.failed_on == look.endpoint.id else None
 
     def _left_to_others(self, look: Look) -> Verdict | None:
-        lacking = look.endpoint.refusals.shapes
+        lacking = look.endpoint.denials.shapes
         if not lacking or look.lone or not self._endpoints.leaves(look.group.shape, look.endpoint, look.now):
             return None
         self._wake(lacking[look.group.shape.answer_key])
         return Verdict.SKIP
 
     def _in_doubt(self, look: Look) -> Verdict | None:
-        shape, refusals = look.group.shape, look.endpoint.refusals
+        shape, refusals = look.group.shape, look.endpoint.denials
         look.doubtful = bool(refusals.models) and subject_of(shape) in refusals.models
         if not look.doubtful:
             return None
@@ -172,16 +172,16 @@ class Checks:
     def _kept_for_conversations(self, look: Look) -> Verdict | None:
         if type(look.group) is not FamilyGroup or look.urgent:
             return None
-        assert self._queue.warmth is not None, "a group of families comes from a queue that looks at them"
+        assert self._queue.conversations is not None, "a group of families comes from a queue that looks at them"
         # Who comes back is no longer awaited: the permit that was kept is then free.
-        awaited, awaited_until = self._queue.warmth.awaited(look.endpoint.id, look.now)
+        awaited, awaited_until = self._queue.conversations.awaited(look.endpoint.id, look.now)
         look.room -= awaited
         if look.room > 0:
             return None
         self._wake(awaited_until)
         return Verdict.SKIP
 
-    def _waits_for_company(self, look: Look) -> Verdict | None:
+    def _waits_by_rule(self, look: Look) -> Verdict | None:
         look.count, wait_until, blocks = self._rule.decide(
             look.group, look.oldest, look.endpoint, look.now, look.held_since, room=look.room, urgent=look.urgent
         )

@@ -36,12 +36,12 @@ from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.speed import work
 
-__all__ = ["Steering"]
+__all__ = ["Feeding"]
 
 _REMEMBERED = 256
 
 
-class Steering:
+class Feeding:
     """Feeds the limits of one scheduler's endpoints.
 
     Args:

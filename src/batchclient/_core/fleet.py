@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batchclient._core.asking import Asking
-from batchclient._core.feeding import Steering
+from batchclient._core.feeding import Feeding
 from batchclient._core.limits import LimitChange
 from batchclient._core.messages import (
     AbortBatch,
@@ -29,7 +29,7 @@ from batchclient._core.messages import (
     Retuned,
     ServerKnown,
 )
-from batchclient._core.servers.dead_engine import STILL, Stillness
+from batchclient._core.servers.dead_engine import STILL, DeadEngine
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.servers.health import HealthState, Sign, sign_of
@@ -50,7 +50,7 @@ class Fleet:
         endpoints: what is kept.
         batches: the open batches, by their ids; the scheduler's own.
         command: takes a command.
-        steering: is told of changes of limits and list caps.
+        feeding: is told of changes of limits and list caps.
         asking: is told which endpoints there are, and which may be another server now.
     """
 
@@ -61,16 +61,16 @@ class Fleet:
         endpoints: Endpoints,
         batches: dict[int, Batch],
         command: Callable[[Command], None],
-        steering: Steering,
+        feeding: Feeding,
         asking: Asking,
     ) -> None:
         self._endpoints = endpoints
         self._batches = batches
         self._command = command
         self._asking = asking
-        self._adjusted = steering.adjusted
-        self._note_list_cap = steering.note_list_cap
-        self._drop_trials = steering.drop_trials
+        self._adjusted = feeding.adjusted
+        self._note_list_cap = feeding.note_list_cap
+        self._drop_trials = feeding.drop_trials
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
         """Tell an endpoint's health and rates what a failed batch says of it."""
@@ -115,12 +115,12 @@ class Fleet:
         if endpoint is None or endpoint.health.state is HealthState.EJECTED:
             return False
         own = [batch for batch in self._batches.values() if batch.endpoint == endpoint.id]
-        if not endpoint.stillness.observe(
+        if not endpoint.dead_engine.observe(
             event.load, endpoint.answered_at, sum(batch.tokens_at_risk for batch in own), now
         ):
             return False
         # The probe has a minute of its own.
-        endpoint.stillness = Stillness()
+        endpoint.dead_engine = DeadEngine()
         # At once, so that nothing more is sent there before these have ended.
         probe = endpoint.health.probe
         self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)

@@ -1,17 +1,18 @@
 """Granting: which groups get the free permits, in which order, as which batches. Rules 3, 5 and 9 of the scheduler.
 
 Rules:
-- A call is bound to an endpoint here, not when it is queued. Of several endpoints the best for the first call gets one batch
-  (see ``choice``), then the choice is made again. Where the queue is shallow, no list takes so much that others stay idle.
+- A call is bound to an endpoint here, not when it is queued. With several endpoints the best one for the oldest call is chosen
+  (see ``choice``), gets one batch, and the choice is made again. If fewer calls wait than permits are free, lists are made shorter, so
+  that every endpoint gets work.
 - An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``denials``).
 - An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
 - Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
-- What a fast endpoint holds back for a moment is not given to one so much slower that waiting is the shorter way.
-- Groups are looked at in the queue's order. One that waits for company or for more permits is passed over, unless the batching
-  rule says that nothing younger may be granted before it.
-- Once two priority classes are in use, the lowest leaves a reserve of permits to the others, which neither linger nor are held. A group of
-  the lowest class that keeps younger ones waiting does not keep higher classes waiting.
-- Where the oldest call probably cannot make its deadline, the newest go first: with more callers than a server can serve in time, first come first served would make everybody late.
+- Calls that a fast endpoint holds for a moment are not given to a slower one that would answer later.
+- Groups are looked at in the queue's order (see ``checks``). A group that waits for company or for more permits is passed over, unless the
+  batching rule says that nothing younger may be granted before it.
+- Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls of higher classes wait neither for company
+  nor for a refill. A group of the lowest class that makes younger calls wait makes only its own class wait.
+- Where the oldest call will probably miss its deadline, the newest go first: else everybody would be late.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ class Granting:
             if look.probe:
                 endpoint.health.begin_probe(batch.id)
             if look.doubtful:
-                endpoint.refusals.begin_probe(batch)
+                endpoint.denials.begin_probe(batch)
         self._queue.restore(group)
         return bool(requests)
 

@@ -1,8 +1,8 @@
 """What a reply means: which calls are answered, what it taught, which permits come back, and what becomes of a failed batch.
 
 Rules:
-- Every answer gives its sequences' permits back at once, to the endpoint and to the lane; a batch that ends gives the rest back.
-- What is learnt, from answers and failures alike, is told before any call of a failed batch is queued again.
+- An answer frees its permits at once, at the endpoint and in its lane. A failed batch frees all others that it held.
+- Limits, health and abilities are told of a failure before any of its calls is queued again.
 - A caller that has gone is told nothing. When the last one of a batch has gone, the batch is aborted.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchclient._core.feeding import Steering
+from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
 from batchclient._core.learnt.answers import Tally
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
@@ -26,7 +26,7 @@ from batchclient._core.messages import (
     RequestState,
     Resolve,
 )
-from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.resending import Resending
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -58,7 +58,7 @@ class Replies:
         feeding: tells the limits.
         fleet: judges the endpoints.
         outage: watches whether any endpoint is in use.
-        endings: ends calls without an answer.
+        ends: ends calls without an answer.
         resending: sends calls again.
         command: takes a command.
     """
@@ -68,8 +68,8 @@ class Replies:
         "_command",
         "_counters",
         "_deadlines",
-        "_endings",
         "_endpoints",
+        "_ends",
         "_feeding",
         "_fleet",
         "_lanes",
@@ -92,10 +92,10 @@ class Replies:
         prompts: PromptLengths,
         times: ServiceTimes,
         deadlines: Deadlines,
-        feeding: Steering,
+        feeding: Feeding,
         fleet: Fleet,
         outage: Outage,
-        endings: Endings,
+        ends: Ends,
         resending: Resending,
         command: Callable[[Command], None],
     ) -> None:
@@ -111,7 +111,7 @@ class Replies:
         self._feeding = feeding
         self._fleet = fleet
         self._outage = outage
-        self._endings = endings
+        self._ends = ends
         self._resending = resending
         self._command = command
 
@@ -134,8 +134,10 @@ class Replies:
         if tally.with_deadline:
             self._deadlines.ended(tally.with_deadline)
             self._times.learn(batch.shape.learnt_as, now - batch.sent_at, now, tally.with_deadline)
-        if batch.has_families and self._queue.warmth is not None:
-            self._queue.warmth.answered([request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now)
+        if batch.has_families and self._queue.conversations is not None:
+            self._queue.conversations.answered(
+                [request for request, _ in tally.resolved], endpoint.id, batch.sent_at, now
+            )
         if tally.resolved:
             self._counters.succeeded += len(tally.resolved)
             self._command(Resolve(tally.resolved))
@@ -155,8 +157,8 @@ class Replies:
 
     def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
         """Note that an endpoint answers: its health, its refusals, and what it can do."""
-        if endpoint.refusals.models:
-            endpoint.refusals.answered(batch)
+        if endpoint.denials.models:
+            endpoint.denials.answered(batch)
         if endpoint.health.ailing:
             self._fleet.welcome(endpoint, sequences, now)
             self._outage.watch(now)
@@ -199,13 +201,13 @@ class Replies:
             self._times.learn_at_least(batch.shape.learnt_as, now - batch.sent_at, now)
         self._fleet.judge(batch, failure, now)
         self._outage.watch(now, failure)
-        disproved = endpoint.refusals.end_probe(batch)
+        disproved = endpoint.denials.end_probe(batch)
         self._feeding.failed(batch, failure, in_flight, left, len(alive), now)
         note_attempt(alive, batch, failure, now)
         if failure.kind in _OF_THE_ENDPOINT:
             for request in alive:
                 request.failed_on = endpoint.id
-        alive = self._endings.fail_begun(alive, event)
+        alive = self._ends.fail_begun(alive, event)
         list_cap = endpoint.list_cap(now, batch.shape.kind)
         self._resending.failed(event, alive, endpoint, now, disproved=disproved, paused=paused)
         self._feeding.note_list_cap(endpoint, batch.shape.kind, list_cap, failure.kind.value, now)

@@ -1,9 +1,9 @@
 """The scheduler: when a call is sent, with whom, and what becomes of it. No clock, no I/O; time is an argument.
 
 Its whole contract is four methods: ``handle(event, now)``, ``commands()``, ``next_deadline()``, ``statistics()``. The same
-events give the same commands. ``now`` never decreases: an earlier one counts as the last.
+events give the same commands. ``now`` never decreases: where it is earlier than at the last call, that one's time is used.
 
-Rules (the numbers are those of ``docs/explanation/batching.md``):
+Rules (numbered as in ``docs/explanation/batching.md``):
  1. Only requests of one shape (coalescing key) share a batch, or of one mixed shape where all servers take parameters per prompt; a
     shape may say that its calls go alone.
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
@@ -33,7 +33,7 @@ from typing import Any
 
 from batchclient._core.asking import Asking, LoadTimes
 from batchclient._core.batching import BatchingRule
-from batchclient._core.feeding import Steering
+from batchclient._core.feeding import Feeding
 from batchclient._core.fleet import Fleet
 from batchclient._core.granting import Granting
 from batchclient._core.learnt.lengths import OutputLengths, PromptLengths
@@ -67,7 +67,7 @@ from batchclient._core.messages import (
     Submitted,
     Woke,
 )
-from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.outcomes.resending import Resending
 from batchclient._core.replies import Replies
@@ -83,7 +83,7 @@ from batchclient._core.taking import Taking
 from batchclient._core.waiting.deadlines import Deadlines
 from batchclient._core.waiting.lanes import Lanes
 from batchclient._core.waiting.order import Order
-from batchclient._core.waiting.overflow import Outside
+from batchclient._core.waiting.overflow import Overflow
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import CallAborted, ClientClosed, DeadlineExceeded, QueueFull
 
@@ -125,25 +125,25 @@ class Scheduler:
         self._lanes = Lanes(settings.tenant_weights)
         order = Order(settings.order, settings.aging_s, self._lengths)
         self._queue = Queue.made_for(settings, order, self._lanes)
-        self._outside = Outside(self._queue, settings.max_queued)
+        self._overflow = Overflow(self._queue, settings.max_queued)
         self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
         self._commands: list[Command] = []
         self._counters = Counters()
-        self._steering = Steering(self._endpoints, self._lengths, self._say)
+        self._feeding = Feeding(self._endpoints, self._lengths, self._say)
         self._stalls = Stalls(watched=settings.heeds_time)
         self._asking = Asking(pages, self._by_id, self._asks_for_load, self._awaits_first_answer, self._say, load_times)
-        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._steering, self._asking)
+        self._fleet = Fleet(self._endpoints, self._batches, self._say, self._feeding, self._asking)
         rule = BatchingRule(settings, self._lengths)
         self._taking = Taking(self._queue, rule, self._lengths, self._counters, self._times, self._deadlines)
         self._granting = Granting(
             self._endpoints, self._queue, rule, settings.length_reach, self._lengths, self._taking
         )
         self._recovery = Recovery(self._queue, self._counters)
-        self._endings = Endings(
+        self._ends = Ends(
             self._endpoints,
             self._queue,
-            self._outside,
+            self._overflow,
             self._recovery,
             self._batches,
             self._deadlines,
@@ -151,7 +151,7 @@ class Scheduler:
             self._say,
         )
         self._resending = Resending(
-            self._endpoints, self._recovery, self._endings, self._granting, self._batches, self._say
+            self._endpoints, self._recovery, self._ends, self._granting, self._batches, self._say
         )
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._replies = Replies(
@@ -163,10 +163,10 @@ class Scheduler:
             prompts=self._prompts,
             times=self._times,
             deadlines=self._deadlines,
-            feeding=self._steering,
+            feeding=self._feeding,
             fleet=self._fleet,
             outage=self._outage,
-            endings=self._endings,
+            ends=self._ends,
             resending=self._resending,
             command=self._say,
         )
@@ -199,7 +199,7 @@ class Scheduler:
 
     def __repr__(self) -> str:
         load = self._endpoints.described(self._now)
-        return f"<Scheduler: {self._queue.size} queued, {self._outside.size} waiting, {load}>"
+        return f"<Scheduler: {self._queue.size} queued, {self._overflow.size} waiting, {load}>"
 
     # The contract ----------------------------------------------------------------------------------------------
 
@@ -219,7 +219,9 @@ class Scheduler:
         """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
         if self._fresh_calls and not self._paused:
             return self._now
-        patience_ends = self._outage.next(self._queue.size + self._outside.size + self._recovery.backing_off, self._now)
+        patience_ends = self._outage.next(
+            self._queue.size + self._overflow.size + self._recovery.backing_off, self._now
+        )
         due, parked_until = self._recovery.next_due(), self._recovery.parked_until(self._endpoints)
         of_calls = (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until)
         # Another event than ``Woke`` may have come since these were due.
@@ -230,17 +232,17 @@ class Scheduler:
         """Return a snapshot."""
         return self._counters.snapshot(
             queued=self._queue.size,
-            waiting=self._outside.size,
+            waiting=self._overflow.size,
             backing_off=self._recovery.backing_off,
             endpoints=tuple(endpoint.statistics(self._now) for endpoint in self._endpoints),
             lanes=self._lanes.all(),
-            adjustments=self._steering.adjustments,
+            adjustments=self._feeding.adjustments,
         )
 
     @property
     def idle(self) -> bool:
         """Whether no call and no batch is left."""
-        return not (self._queue.size or self._outside.size or self._recovery.backing_off or self._batches)
+        return not (self._queue.size or self._overflow.size or self._recovery.backing_off or self._batches)
 
     @property
     def total_limit(self) -> int:
@@ -249,7 +251,7 @@ class Scheduler:
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
         """The error of one that waits for a request's answer since then and whose deadline has passed."""
-        return self._endings.too_late(request, self._now, self._endings.held_by(self._now, paused=self._paused), since)
+        return self._ends.too_late(request, self._now, self._ends.held_by(self._now, paused=self._paused), since)
 
     # Calls come and go -----------------------------------------------------------------------------------------
 
@@ -258,27 +260,27 @@ class Scheduler:
         request.seq = self._counters.submitted
         self._counters.submitted += 1
         if self._draining:
-            self._endings.reject([request], ClientClosed("the client takes no more calls"))
+            self._ends.reject([request], ClientClosed("the client takes no more calls"))
             return
         now, deadline = self._now, request.deadline
         request.queued_at = now
         request.patient = event.may_wait
         if deadline is not None and deadline <= now:
-            self._endings.reject([request], self._endings.too_late(request, now))
+            self._ends.reject([request], self._ends.too_late(request, now))
             return
         # In a shallow queue a comparison is all that a call pays for the bound.
-        full = self._queue.size >= self._settings.max_queued and self._outside.is_full(request)
+        full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
         if full and self._settings.raise_when_full and not event.may_wait:
             queued = self._queue.lane_of(request.shape).size
             message = f"{queued} calls are queued (max_queued={self._settings.max_queued})"
             outages = self._endpoints.outages_after(now)
             message += "".join(f"; {outage.sentence(now)}" for outage in outages)
-            self._endings.reject([request], with_cause(QueueFull(message), request, outages))
+            self._ends.reject([request], with_cause(QueueFull(message), request, outages))
             return
         if deadline is not None:
             self._deadlines.add(request)
         if full:
-            self._outside.add(request)
+            self._overflow.add(request)
             return
         self._prompts.place(request)
         self._queue.add(request)
@@ -289,13 +291,13 @@ class Scheduler:
         if request.state in (RequestState.DONE, RequestState.ABANDONED):
             return
         self._counters.cancelled += 1
-        self._endings.detach(request)
+        self._ends.detach(request)
         self._settle()
 
     # Answers and failures ------------------------------------------------------------------------------------------
 
     def _on_begun(self, event: Begun) -> None:
-        if self._steering.begun(event.batch, self._now):
+        if self._feeding.begun(event.batch, self._now):
             self._settle()
 
     def _on_answered(self, event: Answered) -> None:
@@ -307,7 +309,7 @@ class Scheduler:
         self._settle()
 
     def _on_load(self, event: LoadReported) -> None:
-        changed = self._steering.on_load(event, self._now)
+        changed = self._feeding.on_load(event, self._now)
         if self._fleet.look_for_life(event, self._now):
             self._outage.watch(self._now, STILL)
             changed = True
@@ -322,7 +324,7 @@ class Scheduler:
 
     def _on_woke(self, event: Woke) -> None:
         if self._stalls.woke(self._now):
-            self._steering.trusts_from = self._now
+            self._feeding.trusts_from = self._now
         self._settle()
         self._asking.look(self._now)
 
@@ -334,7 +336,7 @@ class Scheduler:
         return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
 
     def _awaits_first_answer(self) -> bool:
-        return bool(self._queue.size or self._outside.size) and not self._endpoints.known
+        return bool(self._queue.size or self._overflow.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
         self._paused = True
@@ -376,12 +378,12 @@ class Scheduler:
         self._settle()
 
     def _on_abort(self, event: AbortRequested) -> None:
-        self._endings.end_all(CallAborted("the call was ended by abort()"), self._now)
+        self._ends.end_all(CallAborted("the call was ended by abort()"), self._now)
         self._settle()
 
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
-        self._endings.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
+        self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
     def _settle(self) -> None:
@@ -391,18 +393,18 @@ class Scheduler:
             for request in expired:
                 if request.batch is not None:
                     request.batch.expired = True
-            self._endings.expire(expired, now, paused=self._paused)
+            self._ends.expire(expired, now, paused=self._paused)
         if self._recovery.parks:
             self._resending.member_first.let_go(self._endpoints, now)
         self._recovery.requeue(now)
         if self._outage.began_at is not None:
-            impatient = self._outage.impatient(self._endings.waiting, now)
-            self._endings.end(impatient, lambda request: self._outage.error(request, now))
+            impatient = self._outage.impatient(self._ends.waiting, now)
+            self._ends.end(impatient, lambda request: self._outage.error(request, now))
         self._admit()
         self._fresh_calls = False
         if not self._paused:
             if not self._batches and self._queue.size:
-                self._steering.resumed(now)
+                self._feeding.resumed(now)
             if granted := self._granting.grant(now):
                 self._batches.update((batch.id, batch) for batch in granted)
                 self._commands += map(SendBatch, granted)
@@ -410,7 +412,7 @@ class Scheduler:
                 self._stalls.sent(now)
             if hopeless := self._taking.hopeless:
                 self._taking.hopeless = []
-                self._endings.give_up(hopeless, now)
+                self._ends.give_up(hopeless, now)
         self._admit()
         if not self._batches and self.idle:
             self._asking.sleep()
@@ -421,8 +423,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Let calls that wait outside into the queue, in order, while there is room."""
-        if self._outside.size:
-            for request in self._outside.admit():
+        if self._overflow.size:
+            for request in self._overflow.admit():
                 self._prompts.place(request)
                 self._queue.add(request)
                 self._fresh_calls = True

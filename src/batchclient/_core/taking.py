@@ -1,6 +1,8 @@
-"""Taking: from requests of a group to a batch. Permits are taken in the very step that makes the batch.
+"""Taking: from requests of a group to a batch.
 
-A call that cannot make its deadline is taken out here, before it costs anything.
+Rules:
+- Permits count as used from when the batch is made, before it is sent.
+- A call that cannot make its deadline goes to ``hopeless`` instead, and fails without being sent.
 """
 
 from __future__ import annotations
@@ -134,8 +136,8 @@ class Taking:
         for request in requests:
             request.batch = batch
         if type(group) is FamilyGroup:
-            assert self._queue.warmth is not None
-            self._queue.warmth.granted(requests, endpoint.id, now)
+            assert self._queue.conversations is not None
+            self._queue.conversations.granted(requests, endpoint.id, now)
             batch.has_families = True
         if endpoint.rates is not None:
             batch.charged_tokens = sum(map(self.tokens, requests))

@@ -2,10 +2,10 @@
 
 Rules:
 - Each endpoint has a connection of its own for each sort of question, with its own short time limits.
-- Which server an endpoint is takes at most three GETs, one at a time (``dialects/_fingerprints.py``). What was read of its pages is kept, so
-  that the next question goes on from there; ``Ask.anew`` begins from nothing.
-- Whatever goes wrong is no call's business. No page of metrics is said once in the log.
-- A question ends with exactly one ``Asked``, unless it is dropped or the client is closed. What the page says is told before.
+- Which server an endpoint is takes at most three GETs, one at a time (``dialects/_fingerprints.py``). Pages that were read are not fetched again;
+  ``Ask.anew`` discards them.
+- A question that fails never fails a call. A missing metrics page is logged, once.
+- A question ends with exactly one ``Asked``, unless it is dropped or the client is closed. ``LoadReported`` or ``ServerKnown`` comes before it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from batchclient.transport._deadline import deadline
 from batchclient.types import Completion, Delta, Reply
 
 if TYPE_CHECKING:
-    from batchclient._shell.pieces import Sink
+    from batchclient._shell.pieces import Pieces
     from batchclient.dialects import Decoder, Dialect
 
 __all__ = ["BodyTimeouts", "Exchanges"]
@@ -187,7 +187,7 @@ class Exchanges:
     ) -> None:
         """Read until the reply has ended, has failed, or has all that was asked for."""
         now = self._backend.now
-        sink: Sink | None = batch.requests[0].waiter if batch.shape.to_caller else None
+        sink: Pieces | None = batch.requests[0].waiter if batch.shape.to_caller else None
         verbatim = batch.shape.verbatim
         silence_s = self._timeouts.read_s if batch.streamed else None
         heard, heard_at = decoder.events, now()
@@ -253,7 +253,7 @@ class Exchanges:
                 " this client about five times the CPU per streamed call"
             )
 
-    async def _hand_out(self, decoder: Decoder, sink: Sink, *, ended: bool) -> float:
+    async def _hand_out(self, decoder: Decoder, sink: Pieces, *, ended: bool) -> float:
         """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
         # Decoders of what is never streamed have none.
         deltas: list[Delta] = getattr(decoder, "deltas", [])

@@ -16,13 +16,13 @@ import anyio
 from batchclient._core.messages import Request
 from batchclient.types import Completion, Delta
 
-__all__ = ["Sink"]
+__all__ = ["Pieces"]
 
 _MOST_WAITING = 256
 """Pieces that wait for their caller, before the reply is not read on; one read may bring more."""
 
 
-class Sink:
+class Pieces:
     """Holds the pieces that its caller has not taken yet.
 
     Attributes:

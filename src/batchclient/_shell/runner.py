@@ -2,10 +2,10 @@
 
 Rules:
 - There is one step, for every event: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
-- A call is told to the core at once and looked at one turn of the event loop later, so that calls of one turn travel together: what is due
-  now comes in the loop's next turn.
+- The core is told of a call at once, and decides in the event loop's next turn, together with all calls made in this one: what is due now comes
+  in the next turn, everything later by the one timer.
 - Every ``SendBatch`` is one task (``tasks``), an attempt (``attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
-- Every task of the runner ends before ``aclose`` does, a map's reader too.
+- ``aclose`` waits for all tasks of the runner, those that read a map's documents too.
 - The runner belongs to one event loop. Its client replaces it when the loop is gone.
 """
 

@@ -18,7 +18,7 @@ CORE = (
     Protection(
         "the permit of a caller that left, until its choice finishes",
         "batchclient._core.outcomes.ends",
-        "Endings.detach",
+        "Ends.detach",
         "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight",
         "self._endpoints.by_id[batch.endpoint].abandoned += batch.shape.weight\n"
         "self._endpoints.by_id[batch.endpoint].in_flight -= batch.shape.weight",
@@ -27,7 +27,7 @@ CORE = (
     Protection(
         "a connection nobody waits for is closed",
         "batchclient._core.outcomes.ends",
-        "Endings.detach",
+        "Ends.detach",
         "not batch.callers and not batch.aborting",
         "False",
         "tests/shell/test_cancellation.py::"
@@ -36,7 +36,7 @@ CORE = (
     Protection(
         "a streamed answer is not begun anew under its caller's eyes",
         "batchclient._core.outcomes.ends",
-        "Endings.fail_begun",
+        "Ends.fail_begun",
         "[request for request in requests if request.begun]",
         "[]",
         "tests/shell/test_stream.py::test_a_break_after_a_piece_was_taken_raises",
@@ -61,7 +61,7 @@ CORE = (
         "a deadline is kept wherever the call is",
         "batchclient._core.scheduler",
         "Scheduler._settle",
-        "self._endings.expire(expired, now, paused=self._paused)",
+        "self._ends.expire(expired, now, paused=self._paused)",
         "pass",
         "tests/playbook/test_deadlines.py::test_a_queued_call_ends_at_its_deadline_and_no_earlier",
     ),
@@ -85,7 +85,7 @@ CORE = (
         "the queue is bounded",
         "batchclient._core.scheduler",
         "Scheduler._on_submitted",
-        "self._outside.add(request)\nreturn",
+        "self._overflow.add(request)\nreturn",
         "pass",
         "tests/playbook/test_full_queue.py::test_calls_over_max_queued_wait_outside_and_come_in_in_order",
     ),
@@ -260,14 +260,14 @@ CORE = (
         "batchclient._core.outcomes.member_first",
         "MemberFirst.failed",
         "if (alive and not own) or not self._try_one(parked, now, paused=paused):\n"
-        "    self._as_ever(parked.event, parked.requests, parked.endpoint, now)",
+        "    self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)",
         "self._take_apart(parked, now, paused=paused)",
         "tests/playbook/test_member_first.py::test_a_dead_server_is_asked_three_times_more_for_a_list_of_64",
     ),
     Protection(
         "a conversation that was begun goes on before others begin",
         "batchclient._core.prefixes.conversations",
-        "Warmth.is_warm",
+        "Conversations.is_warm",
         "served is not None and now < served.warm_until",
         "False",
         "tests/unit/test_warmth.py::test_a_server_stays_with_the_conversations_it_has_begun",
@@ -275,7 +275,7 @@ CORE = (
     Protection(
         "no conversation keeps others waiting for ever",
         "batchclient._core.prefixes.conversations",
-        "Warmth.is_warm",
+        "Conversations.is_warm",
         "served is not None and now < served.warm_until",
         "served is not None",
         "tests/unit/test_warmth.py::test_every_conversation_has_its_turn",
@@ -307,7 +307,7 @@ CORE = (
     Protection(
         "lists of a server of a known sort are not compared with singles",
         "batchclient._core.feeding",
-        "Steering.ended",
+        "Feeding.ended",
         "endpoint.is_known",
         "False",
         "tests/playbook/test_lists.py::test_a_server_of_a_known_sort_is_never_compared",
@@ -315,7 +315,7 @@ CORE = (
     Protection(
         "a list cap that grows back is told",
         "batchclient._core.feeding",
-        "Steering.ended",
+        "Feeding.ended",
         "abilities.told_cap is not None",
         "False",
         "tests/playbook/test_refusals.py::test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch",

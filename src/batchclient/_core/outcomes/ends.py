@@ -16,11 +16,11 @@ from batchclient._core.servers.endpoints import Endpoints
 from batchclient._core.spent import ServerOutage, time_spent, was_mostly_queued, with_cause
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
-from batchclient._core.waiting.overflow import Outside
+from batchclient._core.waiting.overflow import Overflow
 from batchclient._core.waiting.queue import Queue
 from batchclient.errors import BatchClientError, DeadlineExceeded
 
-__all__ = ["Endings", "copy_of", "too_late"]
+__all__ = ["Ends", "copy_of", "too_late"]
 
 
 _WAY_OUT = "; the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
@@ -68,7 +68,7 @@ def copy_of(error: BatchClientError) -> BatchClientError:
     return own
 
 
-class Endings:
+class Ends:
     """Ends the calls of one scheduler.
 
     Args:
@@ -79,13 +79,13 @@ class Endings:
         command: takes a command.
     """
 
-    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_outside", "_queue", "_recovery")
+    __slots__ = ("_batches", "_command", "_counters", "_deadlines", "_endpoints", "_overflow", "_queue", "_recovery")
 
     def __init__(
         self,
         endpoints: Endpoints,
         queue: Queue,
-        outside: Outside,
+        overflow: Overflow,
         recovery: Recovery,
         batches: dict[int, Batch],
         deadlines: Deadlines,
@@ -94,7 +94,7 @@ class Endings:
     ) -> None:
         self._endpoints = endpoints
         self._queue = queue
-        self._outside = outside
+        self._overflow = overflow
         self._recovery = recovery
         self._batches = batches
         self._deadlines = deadlines
@@ -106,7 +106,7 @@ class Endings:
         state = request.state
         request.state = RequestState.DONE
         if state is RequestState.WAITING:
-            self._outside.discard(request)
+            self._overflow.discard(request)
         elif state is RequestState.QUEUED:
             self._queue.discard(request)
         elif state is RequestState.BACKING_OFF:
@@ -175,7 +175,7 @@ class Endings:
             spent = time_spent(request, outages, now)
             return with_cause(type(error)(f"{error.message}: {spent}" if spent else error.message), request, outages)
 
-        requests = self._outside.requests()
+        requests = self._overflow.requests()
         requests += self._recovery.requests()
         requests += [request for batch in self._batches.values() for request in batch.requests]
         requests += self._queue.requests()
@@ -184,7 +184,7 @@ class Endings:
 
     def waiting(self) -> list[Request]:
         """Every call that is not in flight."""
-        return self._outside.requests() + self._recovery.requests() + self._queue.requests()
+        return self._overflow.requests() + self._recovery.requests() + self._queue.requests()
 
     def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
         """Tell callers that their calls end here, wherever they are."""

@@ -51,7 +51,7 @@ class MemberFirst:
         as_ever: does with a failed list what is done where nothing is tried.
     """
 
-    __slots__ = ("_as_ever", "_batches", "_command", "_granting", "_recovery", "_under_way")
+    __slots__ = ("_resend_by_table", "_batches", "_command", "_granting", "_recovery", "_under_way")
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class MemberFirst:
         self._granting = granting
         self._batches = batches
         self._command = command
-        self._as_ever = as_ever
+        self._resend_by_table = as_ever
         self._under_way: dict[tuple[int, Kind], int] = {}
         """The batches that hold one member, by endpoint and kind of call."""
 
@@ -172,14 +172,14 @@ class MemberFirst:
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
             # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
             if (alive and not own) or not self._try_one(parked, now, paused=paused):
-                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
+                self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
         return alive if own or not lists else []
 
     def let_go(self, endpoints: Endpoints, now: float) -> None:
         """Do as ever with the lists that have waited long enough for a member's answer."""
         for parked in self._recovery.unpark_late(endpoints, now):
             if parked.requests:
-                self._as_ever(parked.event, parked.requests, parked.endpoint, now)
+                self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
 
     def _take_apart(self, parked: Parked, now: float, *, paused: bool) -> None:
         event, alive, endpoint = parked.event, parked.requests, parked.endpoint

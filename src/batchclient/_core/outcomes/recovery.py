@@ -211,7 +211,7 @@ class Recovery:
         if not endpoints.others_take(batch.shape, endpoint, now):
             event.failure = replace(event.failure, message=f"{event.failure.message}; no other server in use takes it")
             return False
-        endpoint.refusals.lack(batch.shape, now)
+        endpoint.denials.lack(batch.shape, now)
         for request in alive:
             # That nothing was sent was no attempt; a server's own refusal was.
             request.attempts -= unsent

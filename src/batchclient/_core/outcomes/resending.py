@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from batchclient._core.granting import Granting
 from batchclient._core.messages import Batch, Command, Failed, Request
-from batchclient._core.outcomes.ends import Endings
+from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.recovery import Recovery
 from batchclient._core.servers.denials import is_refusal, subject_of
@@ -30,27 +30,27 @@ class Resending:
     Args:
         endpoints: all of them.
         recovery: requeues.
-        endings: tells callers.
+        ends: tells callers.
         granting: sends the one member.
         batches: the open batches, by their ids; the scheduler's own.
         command: takes a command.
     """
 
-    __slots__ = ("_endings", "_endpoints", "_recovery", "member_first")
+    __slots__ = ("_endpoints", "_ends", "_recovery", "member_first")
 
     def __init__(
         self,
         endpoints: Endpoints,
         recovery: Recovery,
-        endings: Endings,
+        ends: Ends,
         granting: Granting,
         batches: dict[int, Batch],
         command: Callable[[Command], None],
     ) -> None:
         self._endpoints = endpoints
         self._recovery = recovery
-        self._endings = endings
-        self.member_first = MemberFirst(recovery, granting, batches, command, self._as_ever)
+        self._ends = ends
+        self.member_first = MemberFirst(recovery, granting, batches, command, self._resend_by_table)
 
     def failed(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool, paused: bool
@@ -72,24 +72,24 @@ class Resending:
             if alive:
                 self._recovery.move(alive, batch)
         elif not member_first.take(event, alive, endpoint, now, paused=paused):
-            self._as_ever(event, alive, endpoint, now, disproved=disproved)
+            self._resend_by_table(event, alive, endpoint, now, disproved=disproved)
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
         """Some prompts of a split list are well."""
         self._recovery.isolated(batch, good, endpoint, now)
 
-    def _as_ever(
+    def _resend_by_table(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool = False
     ) -> None:
         if is_refusal(event.failure) and event.retry_delay_s is None:
             self._refused(event, alive, endpoint, now, disproved=disproved)
         elif alive and not self._recovery.try_again(event, alive, endpoint, now, self._endpoints):
-            self._endings.fail(alive, event)
+            self._ends.fail(alive, event)
 
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
         """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
         shape = event.batch.shape
-        endpoint.refusals.doubt(event.batch, now)
+        endpoint.denials.doubt(event.batch, now)
         if self._endpoints.others_take(shape, endpoint, now):
             for request in alive:
                 request.failed_on = endpoint.id
@@ -97,10 +97,10 @@ class Resending:
                 self._recovery.move(alive, event.batch)
             return
         if alive:
-            self._endings.fail(alive, event)
+            self._ends.fail(alive, event)
         if disproved:
             message = f"{event.failure.message} (said to another call for the same model; this one was not sent again)"
             failure = replace(event.failure.of_the_server, message=message)
             subject = subject_of(shape)
-            waiting = [request for request in self._endings.waiting() if subject_of(request.shape) == subject]
-            self._endings.end(waiting, lambda request: failure.to_error(request.attempts))
+            waiting = [request for request in self._ends.waiting() if subject_of(request.shape) == subject]
+            self._ends.end(waiting, lambda request: failure.to_error(request.attempts))

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable
 from batchclient._core.messages import Request
 from batchclient._core.prefixes.families import length_of
 
-__all__ = ["Warmth"]
+__all__ = ["Conversations"]
 
 _REMEMBERED = 16_384
 _LEARN = 0.1
@@ -47,7 +47,7 @@ class _Served:
         self.endpoint = -1
 
 
-class Warmth:
+class Conversations:
     """Which families are warm and which are awaited.
 
     Args:
@@ -67,7 +67,9 @@ class Warmth:
         self._service_s = 0.0
 
     def __repr__(self) -> str:
-        return f"<Warmth: {len(self._served)} families, {len(self._awaited)} awaited, {self._returns:.2f} return>"
+        return (
+            f"<Conversations: {len(self._served)} families, {len(self._awaited)} awaited, {self._returns:.2f} return>"
+        )
 
     def is_warm(self, family: int, now: float) -> bool:
         """Whether calls of this family go before others."""

@@ -15,7 +15,7 @@ from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.limits import ServerLoad
 from batchclient.errors import ReadTimedOut
 
-__all__ = ["STILL", "Stillness"]
+__all__ = ["STILL", "DeadEngine"]
 
 STILL = Failure(
     FailureKind.MAYBE_PROCESSED, ReadTimedOut, "the server lives but generates nothing: its engine stands still"
@@ -27,7 +27,7 @@ _PER_TOKEN_S = 0.01
 _LONGEST_GAP_S = 10.0
 
 
-class Stillness:
+class DeadEngine:
     """Watches one endpoint's reports."""
 
     __slots__ = ("_generated", "_reported_at", "_since")
@@ -38,7 +38,7 @@ class Stillness:
         self._since = 0.0
 
     def __repr__(self) -> str:
-        return f"<Stillness: {self._generated} tokens since {self._since:.3f} s>"
+        return f"<DeadEngine: {self._generated} tokens since {self._since:.3f} s>"
 
     def observe(self, load: ServerLoad, answered_at: float, tokens_in_flight: int, now: float) -> bool:
         """Take in a report; return whether the engine must be dead.

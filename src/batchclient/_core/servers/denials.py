@@ -22,7 +22,7 @@ from batchclient._core.failures import Failure, FailureKind
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Shape
 
-__all__ = ["Refusals", "Subject", "is_of_shape", "is_refusal", "subject_of"]
+__all__ = ["Denials", "Subject", "is_of_shape", "is_refusal", "subject_of"]
 
 Subject = tuple[str, Kind]
 """What is in doubt: calls of a kind for a model."""
@@ -58,7 +58,7 @@ class _Doubt:
     """The batch that finds out."""
 
 
-class Refusals:
+class Denials:
     """One endpoint's."""
 
     __slots__ = ("models", "shapes")
@@ -70,7 +70,7 @@ class Refusals:
         """The models in doubt; empty as a rule, which is all that a call looks at."""
 
     def __repr__(self) -> str:
-        return f"<Refusals {sorted(self.models)}>"
+        return f"<Denials {sorted(self.models)}>"
 
     def doubt(self, batch: Batch, now: float) -> None:
         """A batch was refused."""

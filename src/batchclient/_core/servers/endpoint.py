@@ -17,8 +17,8 @@ from batchclient._core.learnt.list_trial import ListTrial
 from batchclient._core.limits import Limit, LimitChange, Sample
 from batchclient._core.messages import RateWindow
 from batchclient._core.servers.budget import RetryBudget
-from batchclient._core.servers.dead_engine import Stillness
-from batchclient._core.servers.denials import Refusals
+from batchclient._core.servers.dead_engine import DeadEngine
+from batchclient._core.servers.denials import Denials
 from batchclient._core.servers.health import Health
 from batchclient._core.servers.rates import Rates
 from batchclient._core.servers.speed import Speed
@@ -54,6 +54,8 @@ class Endpoint:
         "answered_at",
         "blocked_until",
         "budget",
+        "dead_engine",
+        "denials",
         "health",
         "held_since",
         "id",
@@ -66,12 +68,10 @@ class Endpoint:
         "name",
         "outage",
         "rates",
-        "refusals",
         "returned",
         "server",
         "slots",
         "speed",
-        "stillness",
     )
 
     def __init__(
@@ -117,8 +117,8 @@ class Endpoint:
         self.health = Health()
         self.outage: ServerOutage | None = None
         """Its latest, which may be over."""
-        self.refusals = Refusals()
-        self.stillness = Stillness()
+        self.denials = Denials()
+        self.dead_engine = DeadEngine()
         self.answered_at = float("-inf")
         """When it last answered anything."""
 

@@ -68,18 +68,18 @@ class Endpoints:
         return any(
             other is not endpoint
             and other.health.in_use
-            and subject not in other.refusals.models
-            and not other.refusals.lacks(shape, now)
+            and subject not in other.denials.models
+            and not other.denials.lacks(shape, now)
             for other in self.serving
         )
 
     def leaves(self, shape: Shape, endpoint: Endpoint, now: float) -> bool:
         """Whether an endpoint takes no calls of this shape, and another one may."""
-        return endpoint.refusals.lacks(shape, now) and self.others_take(shape, endpoint, now)
+        return endpoint.denials.lacks(shape, now) and self.others_take(shape, endpoint, now)
 
     def takers(self, choices: list[Endpoint], shape: Shape, now: float) -> list[Endpoint]:
         """Of some endpoints those that may take a call of this shape; all, if none may."""
-        if not any(endpoint.refusals.shapes for endpoint in choices):
+        if not any(endpoint.denials.shapes for endpoint in choices):
             return choices
         return [endpoint for endpoint in choices if not self.leaves(shape, endpoint, now)] or choices
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Isolation, Request, RequestState, Shape
-from batchclient._core.prefixes.conversations import Warmth
+from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import PrefixTree
 from batchclient._core.waiting.order import Order
 
@@ -287,15 +287,15 @@ class FamilyGroup(_AgedGroup):
     Args:
         shape: theirs.
         order: of groups.
-        warmth: which families go first, and for how long.
+        conversations: which families go first, and for how long.
     """
 
-    __slots__ = ("_tree", "_warm", "_warmth")
+    __slots__ = ("_conversations", "_tree", "_warm")
 
-    def __init__(self, shape: Shape, order: Order, warmth: Warmth) -> None:
+    def __init__(self, shape: Shape, order: Order, conversations: Conversations) -> None:
         super().__init__(shape, order)
-        self._warmth = warmth
-        self._tree = PrefixTree(warmth.longest_run_s)
+        self._conversations = conversations
+        self._tree = PrefixTree(conversations.longest_run_s)
         self._warm: list[Request] = []
         """Calls whose families were warm when they came; all of them are in the tree, too."""
 
@@ -303,7 +303,7 @@ class FamilyGroup(_AgedGroup):
         """Put a request among its family; ``path`` is its rungs, none for a short prompt."""
         request.group = self
         self._tree.add(request, path)
-        if request.family and self._warmth.is_warm(request.family, request.queued_at):
+        if request.family and self._conversations.is_warm(request.family, request.queued_at):
             self._warm.append(request)
         self._arrivals.append(request)
         self.size += 1
@@ -323,7 +323,7 @@ class FamilyGroup(_AgedGroup):
         while self._warm:
             # The last come first: its family was answered last, and is the most likely to be in the server's cache still.
             request = self._warm.pop()
-            if request.group is self and self._warmth.is_warm(request.family, now):
+            if request.group is self and self._conversations.is_warm(request.family, now):
                 return request
         return None
 

@@ -15,13 +15,13 @@ from batchclient._core.lane import Lane
 from batchclient._core.messages import Request, RequestState
 from batchclient._core.waiting.queue import Queue
 
-__all__ = ["Outside"]
+__all__ = ["Overflow"]
 
 _WAITING = RequestState.WAITING
 _SMALLEST_SWEEP = 1024
 
 
-class Outside:
+class Overflow:
     """Waiting calls, by lane.
 
     Args:

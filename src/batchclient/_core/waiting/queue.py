@@ -14,7 +14,7 @@ from itertools import chain
 
 from batchclient._core.lane import Lane
 from batchclient._core.messages import Request, RequestState, Shape
-from batchclient._core.prefixes.conversations import Warmth
+from batchclient._core.prefixes.conversations import Conversations
 from batchclient._core.prefixes.families import SHORTEST_PREFIX, Families
 from batchclient._core.settings import SchedulerSettings
 from batchclient._core.waiting.groups import FamilyGroup, Group, RankedGroup
@@ -55,9 +55,9 @@ class Queue:
         "_ranked",
         "_shortest",
         "_ticket",
+        "conversations",
         "lanes",
         "size",
-        "warmth",
     )
 
     def __init__(
@@ -70,7 +70,7 @@ class Queue:
         self._order = order or Order()
         self._ranked = not self._order.is_arrival
         self._families = Families()
-        self.warmth = None if longest_run_s is None else Warmth(longest_run_s)
+        self.conversations = None if longest_run_s is None else Conversations(longest_run_s)
         # One comparison is all that a short prompt pays.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
@@ -194,8 +194,8 @@ class Queue:
         if self._ranked:
             group = RankedGroup(shape, order)
         elif len(request.prompt) >= self._shortest:
-            assert self.warmth is not None
-            group = FamilyGroup(shape, order, self.warmth)
+            assert self.conversations is not None
+            group = FamilyGroup(shape, order, self.conversations)
         else:
             group = Group(shape, order)
         self._fresh[shape.key] = group
@@ -211,9 +211,9 @@ class Queue:
 
     def _add_to_family(self, request: Request, group: Group) -> Group:
         path = self._families.join(request)
-        assert self.warmth is not None
+        assert self.conversations is not None
         if request.family:
-            self.warmth.came(request, request.queued_at)
+            self.conversations.came(request, request.queued_at)
         if not self._ranked and not isinstance(group, FamilyGroup):
             group = self._regroup(group)
         request.group = group
@@ -225,8 +225,8 @@ class Queue:
 
     def _regroup(self, old: Group) -> Group:
         """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""
-        assert self.warmth is not None
-        group = FamilyGroup(old.shape, self._order, self.warmth)
+        assert self.conversations is not None
+        group = FamilyGroup(old.shape, self._order, self.conversations)
         group.lane = old.lane
         for request in old.give_up():
             group.add(request)
