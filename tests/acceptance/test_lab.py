@@ -208,7 +208,7 @@ def test_the_servers_load_reaches_a_limit():
     trace = simulate(short("A", server=replace(SCENARIOS["A"].server, max_num_seqs=64)), limit)
     assert [now for now, _, _ in limit.loads] == [half / 2 for half in range(2, 40)]
     assert trace.limits == [(0.0, 64), (10.0, 16)]
-    now, in_flight, load = limit.loads[5]
+    now, in_flight, load = limit.loads[10]
     assert load.running == in_flight == 64
     assert limit.loads[-1][2].running <= 16
 
