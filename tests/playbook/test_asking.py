@@ -16,6 +16,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.limits import FixedLimit
+from batchclient.errors import DialectError
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 LOAD, SERVER = Page.LOAD, Page.SERVER
@@ -206,6 +207,32 @@ def test_without_pages_nothing_is_asked():
 def test_a_client_that_closes_drops_its_questions():
     play, several = with_two_in_flight(LOAD)
     play.at(1.0) >> Woke() << ["ask LOAD"]
-    play.at(1.1) >> CloseRequested() << ["abort c0 c1", "reject c0 c1: ClientClosed"]
-    play >> failed(several[0], FailureKind.MAYBE_PROCESSED) << ["drop LOAD", "drained"]
+    play.at(1.1) >> CloseRequested() << ["drop LOAD", "abort c0 c1", "reject c0 c1: ClientClosed"]
+    assert play.wakes_at is None, "though the batch is still to end"
+    play >> failed(several[0], FailureKind.MAYBE_PROCESSED) << ["drained"]
     assert play.wakes_at is None
+
+
+def asked_until(play, end):
+    """Let time pass; each question is answered. Return how many there were."""
+    asked = 0
+    while play.wakes_at is not None and play.wakes_at < end:
+        play.at(play.wakes_at) >> Woke()
+        if "ask LOAD" in play.seen:
+            asked += 1
+            play >> told(LOAD, ANSWERED)
+    return asked
+
+
+def test_what_is_sent_past_the_queue_is_asked_about_too():
+    """After one member of a failed list was answered, the others go as a bare list, which nobody granted."""
+    play = Playbook(8, [LOAD])
+    play.submit(*(several := calls(8))) >> Woke() << ["send c0 c1 c2 c3 c4 c5 c6 c7"]
+    unforeseen = {"error": DialectError, "status": 400, "delay": 0.2}
+    play.at(0.1) >> failed(several[0], FailureKind.MAYBE_PROCESSED, **unforeseen) << []
+    play.at(0.4) >> Woke() << ["send c0 c1 c2 c3 c4 c5 c6 c7"]
+    play.at(0.5) >> failed(several[0], FailureKind.MAYBE_PROCESSED, **unforeseen) << ["send c0"]
+    asked_until(play, 2.0)
+    play.at(3.0) >> answered(several[0])
+    assert "send c1 c2 c3 c4 c5 c6 c7" in play.seen
+    assert asked_until(play, 10.0) > 10

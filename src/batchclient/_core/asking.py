@@ -122,6 +122,14 @@ class Asking:
         if self._server is not None:
             self._server.look_at = None
 
+    def close(self) -> None:
+        """The client closes: drop what is open, and ask nothing more."""
+        if self._load is not None:
+            self._load.sleep()
+        if self._server is not None:
+            self._server.drop_all()
+        self._load = self._server = None
+
     def asked(self, event: Asked, now: float, *, busy: bool) -> None:
         """A question has ended; ``busy``: calls are under way."""
         if event.page is Page.LOAD and self._load is not None:
@@ -310,6 +318,11 @@ class _ServerQuestions:
             self.endpoints[number] = _Server(anew=True, ask_at=now)
             self.wanted = True
             self.wake(now)
+
+    def drop_all(self) -> None:
+        """Nothing is wanted any more."""
+        for number, endpoint in self.endpoints.items():
+            self.drop(number, endpoint)
 
     def drop(self, number: int, endpoint: _Server) -> None:
         """What is under way is wanted no more."""

@@ -220,7 +220,7 @@ class AskOutcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A question has ended. What the page said is told by an event of its own.
+    """A question has ended; or nothing is left to ask of a page that was read for another reason. What the page said is told before.
 
     Args:
         endpoint: whose page.

@@ -28,6 +28,7 @@ Rules (numbered as in ``docs/explanation/batching.md``):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -150,9 +151,7 @@ class Scheduler:
             self._counters,
             self._say,
         )
-        self._resending = Resending(
-            self._endpoints, self._recovery, self._ends, self._granting, self._batches, self._say
-        )
+        self._resending = Resending(self._endpoints, self._recovery, self._ends, self._granting, self._send)
         self._outage = Outage(self._endpoints, self._batches, settings.outage_patience_s)
         self._replies = Replies(
             endpoints=self._endpoints,
@@ -223,10 +222,15 @@ class Scheduler:
             self._queue.size + self._overflow.size + self._recovery.backing_off, self._now
         )
         due, parked_until = self._recovery.next_due(), self._recovery.parked_until(self._endpoints)
-        of_calls = (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until)
-        # Another event than ``Woke`` may have come since these were due.
-        beside = [max(time, self._now) for time in (self._asking.next(), self._stalls.due_at) if time is not None]
-        return min((time for time in (*of_calls, *beside) if time is not None), default=None)
+        earliest = math.inf
+        for time in (self._deadlines.next(), self._granting.wake_at, due, patience_ends, parked_until):
+            if time is not None and time < earliest:
+                earliest = time
+        for time in (self._asking.next(), self._stalls.due_at):
+            # Another event than ``Woke`` may have come since it was due.
+            if time is not None and time < earliest:
+                earliest = max(time, self._now)
+        return None if earliest == math.inf else earliest
 
     def statistics(self) -> Statistics:
         """Return a snapshot."""
@@ -316,6 +320,12 @@ class Scheduler:
         if changed:
             self._settle()
 
+    def _send(self, batch: Batch) -> None:
+        self._batches[batch.id] = batch
+        self._commands.append(SendBatch(batch))
+        self._asking.sent(self._now)
+        self._stalls.sent(self._now)
+
     def _say(self, command: Command) -> None:
         # ``commands()`` takes the list away: its ``append`` cannot be handed out.
         self._commands.append(command)
@@ -332,10 +342,12 @@ class Scheduler:
         self._asking.asked(event, self._now, busy=not self.idle)
 
     def _asks_for_load(self, endpoint: int) -> bool:
+        """Whether a report of an endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
         it = self._by_id[endpoint]
         return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
 
     def _awaits_first_answer(self) -> bool:
+        """Whether calls are queued behind those in flight, and no server has ever answered anything."""
         return bool(self._queue.size or self._overflow.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
@@ -383,6 +395,7 @@ class Scheduler:
 
     def _on_close(self, event: CloseRequested) -> None:
         self._draining = True
+        self._asking.close()
         self._ends.end_all(ClientClosed("the client was closed while the call was under way"), self._now)
         self._settle()
 
@@ -405,11 +418,8 @@ class Scheduler:
         if not self._paused:
             if not self._batches and self._queue.size:
                 self._feeding.resumed(now)
-            if granted := self._granting.grant(now):
-                self._batches.update((batch.id, batch) for batch in granted)
-                self._commands += map(SendBatch, granted)
-                self._asking.sent(now)
-                self._stalls.sent(now)
+            for batch in self._granting.grant(now):
+                self._send(batch)
             if hopeless := self._taking.hopeless:
                 self._taking.hopeless = []
                 self._ends.give_up(hopeless, now)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 from batchclient._core.limits import ServerLoad
@@ -80,7 +81,7 @@ class Questions:
         self._under_way[key] = question, _starting
         cancel = self._start_task(partial(work, question), _starting)
         # An eager task may be over already.
-        if key in self._under_way:
+        if self._under_way.get(key, (None,))[0] is question:
             self._under_way[key] = question, cancel
 
     def drop(self, endpoint: int, page: Page) -> None:
@@ -88,13 +89,14 @@ class Questions:
         _, cancel = self._under_way.pop((endpoint, page), (None, _starting))
         cancel()
 
-    def _is_over(self, question: Ask) -> bool:
-        """A question's task ends; return whether the question was dropped before."""
+    def _end(self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None) -> None:
+        """A question's task ends, however: tell what its page says, and how it went, unless the question was dropped before."""
         key = question.endpoint, question.page
-        if self._under_way.get(key, (None,))[0] is not question:
-            return True
-        del self._under_way[key]
-        return False
+        if self._under_way.get(key, (None,))[0] is question:
+            del self._under_way[key]
+            if say is not None:
+                say()
+            self._tell(Asked(question.endpoint, question.page, outcome))
 
     def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
         """Some pages of an endpoint were read for another reason: go on from there."""
@@ -115,34 +117,37 @@ class Questions:
         self._fingerprints.pop(endpoint, None)
         for page in Page:
             self.drop(endpoint, page)
-            transport = self._transports.pop((endpoint, page), None)
-            if transport is not None:
-                await transport.aclose()
+        await self._close([key for key in self._transports if key[0] == endpoint])
 
     async def aclose(self) -> None:
         """Close the connections. Whoever closes has ended the tasks."""
-        for transport in self._transports.values():
-            await transport.aclose()
+        await self._close(list(self._transports))
+
+    async def _close(self, keys: list[tuple[int, Page]]) -> None:
+        # Whatever one of them raises, the others are closed.
+        async with AsyncExitStack() as closing:
+            for key in keys:
+                closing.push_async_callback(self._transports.pop(key).aclose)
 
     # How busy it is --------------------------------------------------------------------------------------------------
 
     async def _ask_for_load(self, question: Ask) -> None:
-        endpoint = question.endpoint
-        load, trouble = await self._fetch_load(self._transports[endpoint, Page.LOAD])
-        if self._is_over(question):
-            return
-        if trouble is not None:
-            self._say_once(endpoint, trouble)
-        if load is not None:
-            self._tell(LoadReported(endpoint, load))
-        answered = AskOutcome.SILENCE if trouble is None else AskOutcome.NOTHING
-        self._tell(Asked(endpoint, Page.LOAD, answered if load is None else AskOutcome.ANSWERED))
+        endpoint, outcome, load = question.endpoint, AskOutcome.SILENCE, None
+        try:
+            load, trouble = await self._fetch_load(self._transports[endpoint, Page.LOAD])
+            if load is not None:
+                outcome = AskOutcome.ANSWERED
+            elif trouble is not None:
+                outcome = AskOutcome.NOTHING
+                self._say_once(endpoint, trouble)
+        finally:
+            self._end(question, outcome, None if load is None else lambda: self._tell(LoadReported(endpoint, load)))
 
     async def _fetch_load(self, transport: Transport) -> tuple[ServerLoad | None, str | None]:
         """The load; or why there will be none for a while; or neither, if it may come next time."""
         try:
             async with deadline(self._timeout_s):
-                status, _, page = await read_page(transport, _METRICS, self._timeouts)
+                status, _, page = await read_page(transport, _METRICS, self._timeouts, only_success=True)
         except ResponseTooLarge:
             return None, f"it is over {LARGEST_PAGE_BYTES} bytes"
         except (BatchClientError, TimeoutError):
@@ -165,20 +170,20 @@ class Questions:
     # Which server it is ----------------------------------------------------------------------------------------------
 
     async def _ask_for_server(self, question: Ask) -> None:
-        endpoint = question.endpoint
+        endpoint, outcome = question.endpoint, AskOutcome.SILENCE
         transport = self._transports[endpoint, Page.SERVER]
         fingerprint = self._fingerprints.setdefault(endpoint, Fingerprint())
-        while (request := fingerprint.next()) is not None:
-            page = await self._fetch_page(transport, request)
-            if page is _NO_SERVER:
-                fingerprint.give_up()
-            elif page is None or not fingerprint.take(*page):
-                break
-        if self._is_over(question):
-            return
-        self._conclude(endpoint, fingerprint)
-        outcome = AskOutcome.SILENCE if fingerprint.open else AskOutcome.ANSWERED
-        self._tell(Asked(endpoint, Page.SERVER, outcome))
+        try:
+            while (request := fingerprint.next()) is not None:
+                page = await self._fetch_page(transport, request)
+                if page is _NO_SERVER:
+                    fingerprint.give_up()
+                elif page is None or not fingerprint.take(*page):
+                    break
+            if not fingerprint.open:
+                outcome = AskOutcome.ANSWERED
+        finally:
+            self._end(question, outcome, lambda: self._conclude(endpoint, fingerprint))
 
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()

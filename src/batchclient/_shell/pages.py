@@ -27,12 +27,15 @@ async def read_page(
     timeouts: Timeouts,
     headers_s: float | None = None,
     body_s: float | None = None,
+    *,
+    only_success: bool = False,
 ) -> FetchedPage:
     """Ask for a page and read all of it.
 
     Args:
         transport, request, timeouts: as ``Transport.send``'s.
         headers_s, body_s: how long each part may take.
+        only_success: leave the body of a reply that is no 2xx unread.
 
     Raises:
         TimeoutError: it took longer; with ``BODY_TRICKLES``, if the headers had come.
@@ -42,6 +45,8 @@ async def read_page(
     async with deadline(headers_s):
         response = await transport.send(request, timeouts)
     try:
+        if only_success and not 200 <= response.status < 300:
+            return response.status, response.headers, b""
         async with deadline(body_s), aclosing(response.chunks()) as chunks:
             async for chunk in chunks:
                 page += chunk

@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
-_log = logging.getLogger("batchclient")
 _BODY_TIMEOUTS = BodyTimeouts()
 _PAGE_TIMEOUT_S = 2.0
 
@@ -165,6 +163,8 @@ class Runner:
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
         """Make a call; its waiter is set when it ends."""
+        if not self._due_now:
+            self.backend.note_work()
         self._step(Submitted(request, may_wait), self._now())
 
     def leave(self, request: Request) -> None:
@@ -356,7 +356,6 @@ class Runner:
         if deadline is not None and deadline <= now:
             if not self._due_now:
                 self._due_now = True
-                self.backend.note_work()
                 self.backend.call_soon(self._on_due)
             return
         timer = self._timer

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from batchclient._core.granting import Granting
 from batchclient._core.kinds import Kind
 from batchclient._core.learnt.abilities import Abilities
-from batchclient._core.messages import Batch, Command, Failed, FailureKind, Isolation, Request, SendBatch
+from batchclient._core.messages import Batch, Failed, FailureKind, Isolation, Request
 from batchclient._core.outcomes.recovery import Parked, Recovery
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.servers.endpoints import Endpoints
@@ -46,26 +46,23 @@ class MemberFirst:
     Args:
         recovery: requeues what failed.
         granting: sends the member.
-        batches: the open batches, by their ids; the scheduler's own.
-        command: takes a command.
-        as_ever: does with a failed list what is done where nothing is tried.
+        send: sends a batch.
+        resend_by_table: sends a failed list again by the table of failures.
     """
 
-    __slots__ = ("_resend_by_table", "_batches", "_command", "_granting", "_recovery", "_under_way")
+    __slots__ = ("_granting", "_recovery", "_resend_by_table", "_send_batch", "_under_way")
 
     def __init__(
         self,
         recovery: Recovery,
         granting: Granting,
-        batches: dict[int, Batch],
-        command: Callable[[Command], None],
-        as_ever: Callable[[Failed, list[Request], Endpoint, float], None],
+        send: Callable[[Batch], None],
+        resend_by_table: Callable[[Failed, list[Request], Endpoint, float], None],
     ) -> None:
         self._recovery = recovery
         self._granting = granting
-        self._batches = batches
-        self._command = command
-        self._resend_by_table = as_ever
+        self._send_batch = send
+        self._resend_by_table = resend_by_table
         self._under_way: dict[tuple[int, Kind], int] = {}
         """The batches that hold one member, by endpoint and kind of call."""
 
@@ -135,8 +132,7 @@ class MemberFirst:
         assert batch.isolation is not None, "a list of which a member goes first has one"
         sent = self._granting.grant_bare(requests, parked.endpoint, batch.failures, batch.isolation, now)
         if sent is not None:
-            self._batches[sent.id] = sent
-            self._command(SendBatch(sent))
+            self._send_batch(sent)
         return sent
 
     def answered(self, batch: Batch, now: float, *, paused: bool) -> None:

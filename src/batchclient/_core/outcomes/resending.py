@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batchclient._core.granting import Granting
-from batchclient._core.messages import Batch, Command, Failed, Request
+from batchclient._core.messages import Batch, Failed, Request
 from batchclient._core.outcomes.ends import Ends
 from batchclient._core.outcomes.member_first import MemberFirst
 from batchclient._core.outcomes.recovery import Recovery
@@ -32,8 +32,7 @@ class Resending:
         recovery: requeues.
         ends: tells callers.
         granting: sends the one member.
-        batches: the open batches, by their ids; the scheduler's own.
-        command: takes a command.
+        send: sends a batch.
     """
 
     __slots__ = ("_endpoints", "_ends", "_recovery", "member_first")
@@ -44,13 +43,12 @@ class Resending:
         recovery: Recovery,
         ends: Ends,
         granting: Granting,
-        batches: dict[int, Batch],
-        command: Callable[[Command], None],
+        send: Callable[[Batch], None],
     ) -> None:
         self._endpoints = endpoints
         self._recovery = recovery
         self._ends = ends
-        self.member_first = MemberFirst(recovery, granting, batches, command, self._resend_by_table)
+        self.member_first = MemberFirst(recovery, granting, send, self._resend_by_table)
 
     def failed(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool, paused: bool
