@@ -182,7 +182,7 @@ class Client:
         if reply.begun:
             self.core.handle(Begun(batch), now)
         elif failure is None:
-            batch.heard = True
+            batch.wire.heard = True
             self.core.handle(Answered(batch, reply.answers, reply.ended), now)
         else:
             self.trace.refused += failure.status == 429
@@ -249,7 +249,7 @@ class Client:
         trace, in_flight = self.trace, self._in_flight
         trace.requests += 1
         # A call heavier than the limit may run alone.
-        trace.over_limit += in_flight > max(batch.admitted_at, len(batch.requests) * batch.shape.weight)
+        trace.over_limit += in_flight > max(batch.load.admitted_at, len(batch.requests) * batch.shape.weight)
         trace.prompts += len(batch.requests)
         for request in batch.requests:
             request.waiter.sent_at = now

@@ -98,6 +98,6 @@ class Gateway:
         if not begun:
             failure = failure_of(504, "Gateway Time-out", None, streamed=batch.streamed, retry_after_s=None)
         else:
-            batch.heard = True
+            batch.wire.heard = True
             failure = _CUT
         return Reply(now, batch, [], True, replace(failure, silent_s=silent_s))

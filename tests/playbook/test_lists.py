@@ -74,7 +74,7 @@ def _two_lists(*, tokens, events, max_output_tokens=64, **settings):
     a, b, c, d = calls("a b c d", of)
     play.submit(a, b) >> Woke() << ["send a b"]
     assert play.last.streamed
-    play.last.events = 2 * events
+    play.last.wire.events = 2 * events
     play.at(1.0) >> answered(a, b, tokens=tokens) << ["resolve a b"]
     play.submit(c, d) >> Woke() << ["send c d"]
     return play
@@ -103,7 +103,7 @@ def test_what_a_stream_sends_is_seen_anew_in_each():
     one, two, three = calls("one two three", shape(max_output_tokens=64))
     play.submit(one) >> Woke() << ["send one"]
     assert play.last.streamed, "nobody waits for others"
-    play.last.events = 2
+    play.last.wire.events = 2
     play.at(2.0) >> answered(one, tokens=60) << ["resolve one"]
     play.submit(two, three) >> Woke() << ["send two three"]
     assert play.last.streamed

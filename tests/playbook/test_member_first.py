@@ -181,7 +181,7 @@ def test_a_server_without_a_route_for_lists_of_chats_gets_them_singly_whatever_i
     said = Failure(FailureKind.REFUSED, AuthenticationFailed, "403: no", 403)
 
     def rule(batch):
-        batch.to_list_route = is_list(batch)
+        batch.wire.to_list_route = is_list(batch)
         return said if is_list(batch) else None
 
     server = Server(rule)
@@ -194,7 +194,7 @@ def test_a_refused_key_fails_a_list_of_chats_after_one_member_more():
     said = Failure(FailureKind.REFUSED, AuthenticationFailed, "401: no", 401)
 
     def rule(batch):
-        batch.to_list_route = is_list(batch)
+        batch.wire.to_list_route = is_list(batch)
         return said
 
     server = Server(rule)
@@ -435,7 +435,7 @@ def test_a_gateway_that_fails_over_a_route_for_lists_gets_chats_singly(status):
     gateway = Failure(MAYBE, ServerFault, f"{status}: no", status)
 
     def rule(batch):
-        batch.to_list_route = is_list(batch)
+        batch.wire.to_list_route = is_list(batch)
         return gateway if is_list(batch) else None
 
     server = Server(rule)
@@ -458,7 +458,7 @@ def test_where_a_route_refused_a_list_and_its_member_was_put_off_all_are_put_off
     play = Playbook(limit=8, max_list=8)
     a, b, c = calls("a b c", shape(kind=Kind.CHAT, lists_plain=True))
     play.submit(a, b, c) >> Woke() << ["send a b c"]
-    a.batch.to_list_route = True
+    a.batch.wire.to_list_route = True
     play >> failed(a, FailureKind.REFUSED, error=AuthenticationFailed, status=403) << ["send a"]
     play >> failed(a, FailureKind.REJECTED, status=429, delay=2.0) << []
     play.at(2.0) >> Woke() << ["send b c a"]

@@ -134,7 +134,7 @@ def test_patience_lasts_while_the_probe_is_being_answered():
     play, (b, c) = vanished("b c", max_list=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
-    play.last.heard = True
+    play.last.wire.heard = True
     play.at(40.0) >> Woke() << []
     assert play.wakes_at is None, "the end of the probe is an event"
     play.at(41.0) >> answered(b) << ["resolve b", "send c"]
@@ -144,7 +144,7 @@ def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
     play, (b, c) = vanished("b c", max_list=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
-    play.last.heard = True
+    play.last.wire.heard = True
     play.at(40.0) >> Woke() << []
     play.at(41.0) >> failed(b, GONE) << ["reject b c: ConnectFailed"]
 

@@ -65,8 +65,7 @@ class Failure:
         code: the server's own code.
         list_cap: the longest list the server said it takes, with ``LIST_TOO_LONG``.
         cause: the exception behind it, if any.
-        once: what happened will most likely happen again: the calls are tried again if it was the first time that this kind
-            of thing happened to them, and no more.
+        once: a repeat would probably fail in the same way, so that each call is tried again at most once after such a failure.
         reply: the server's own reply, where its callers hand it on (``Shape.verbatim``).
     """
 

@@ -94,7 +94,7 @@ class Feeding:
         if not endpoint.opening or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
             return False
         # Servers begin prompts in order: of what was there when it was sent, nothing waits any more. Of the last one's choices one is known to have begun.
-        running = batch.in_flight_at_sent - (endpoint.returned - batch.returned_at_sent) - (batch.shape.weight - 1)
+        running = batch.load.in_flight - (endpoint.returned - batch.load.returned) - (batch.shape.weight - 1)
         before = endpoint.limit.limit
         change = endpoint.limit.on_begun(running, now)
         if change is None:
@@ -121,7 +121,7 @@ class Feeding:
         if seconds <= 0 or endpoint.max_list <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
             return
         shape = batch.shape
-        load = (endpoint.area(now) - batch.area_at_sent) / seconds
+        load = (endpoint.area(now) - batch.load.area) / seconds
         request = Measured(len(batch.requests), batch.made_tokens, seconds, load)
         given_up = abilities.trial.ended(shape.list_key, request, batch.sent_at, now)
         if given_up is not None:
@@ -203,7 +203,7 @@ class Feeding:
         if batch.sent_at < self.trusts_from and outcome is not Outcome.DROPPED:
             outcome = Outcome.IGNORED
         seconds = now - batch.sent_at
-        mean = (endpoint.area(now) - batch.area_at_sent) / seconds if seconds > 0 else float(in_flight)
+        mean = (endpoint.area(now) - batch.load.area) / seconds if seconds > 0 else float(in_flight)
         before = endpoint.limit.limit
         if outcome is Outcome.SUCCESS and len(self._endpoints.serving) > 1:
             units = work(self._lengths.expected(batch.shape.learnt_as, batch.shape.max_output_tokens))
@@ -214,13 +214,13 @@ class Feeding:
                 batch.sent_at,
                 in_flight,
                 mean,
-                batch.in_flight_at_sent,
+                batch.load.in_flight,
                 requests * batch.shape.weight,
                 prompt_tokens,
                 completion_tokens,
                 first_tokens_s,
                 outcome,
-                batch.admitted_at,
+                batch.load.admitted_at,
                 shared_tokens,
                 batch.shape.weight,
                 batch.shape.priority,

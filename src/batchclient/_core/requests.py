@@ -18,7 +18,7 @@ from batchclient._core.failures import Failure
 from batchclient._core.kinds import Kind
 from batchclient._core.lane import Account, Lane
 
-__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "shape_of"]
+__all__ = ["Batch", "Endured", "Isolation", "Learnt", "Request", "RequestState", "Shape", "WireNotes", "shape_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,6 +246,44 @@ class Learnt:
 
 
 @dataclass(slots=True, eq=False)
+class LoadAtSend:
+    """What an endpoint's permits were when a batch was granted there. Its limit is told of the batch by it.
+
+    Args:
+        returned: permits that the endpoint had been given back until then.
+        area: its sequence-seconds until then (``Endpoint.area``).
+        admitted_at: its limit.
+        in_flight: its sequences in flight, the batch's own among them.
+    """
+
+    returned: int = 0
+    area: float = 0.0
+    admitted_at: int = 0
+    in_flight: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class WireNotes:
+    """What the shell and the dialect note of a batch on its way.
+
+    Args:
+        heard: whether anything of the reply's body has come.
+        read_at: when bytes of the reply last came; before the first of them when the request was sent.
+        events: events of its streamed reply, once all has been read.
+        without: fields that the server refuses and we would have added.
+        learnt: what the dialect has learnt of the server.
+        to_list_route: whether it is a list on a route that not all servers have.
+    """
+
+    heard: bool = False
+    read_at: float = 0.0
+    events: int = 0
+    without: frozenset[str] = frozenset()
+    learnt: Learnt = field(default_factory=Learnt)
+    to_list_route: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests that share one HTTP request.
 
@@ -288,14 +326,8 @@ class Batch:
     """One byte per request: 1 once answered."""
     made_tokens: int = 0
     """Output tokens of the answers so far."""
-    returned_at_sent: int = 0
-    """The permits that the endpoint had been given back when it was granted."""
-    area_at_sent: float = 0.0
-    """The endpoint's sequence-seconds when it was granted (``Endpoint.area``)."""
-    in_flight_at_sent: int = 0
-    """The endpoint's sequences in flight just after it was granted."""
-    admitted_at: int = 0
-    """The endpoint's limit when it was granted."""
+    load: LoadAtSend = field(default_factory=LoadAtSend)
+    wire: WireNotes = field(default_factory=WireNotes)
     lane: Lane = field(default_factory=lambda: _NO_LANE)
     """Whom it is for."""
     expected_tokens: int = 0
@@ -304,23 +336,11 @@ class Batch:
     """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
     tell_begun: bool = False
     """Whether ``Begun`` is to be told: first tokens may still raise the limit. The shell takes it back once it has looked."""
-    heard: bool = False
-    """Whether anything of the reply's body has come. The shell sets it."""
-    read_at: float = 0.0
-    """When bytes of the reply last came; before the first of them when the request was sent. The shell sets it."""
-    events: int = 0
-    """Events of its streamed reply. The shell sets it when all has been read."""
-    without: frozenset[str] = frozenset()
-    """Fields that its server refuses and we would have added. The dialect sets it when it writes the request."""
-    learnt: Learnt = field(default_factory=Learnt)
-    """The dialect's, set likewise."""
     verdict: Failure | None = None
     """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
 
     packed: bool = False
     """Whether numbers are asked for as base64."""
-    to_list_route: bool = False
-    """Whether it is a list on a route that not all servers have. The dialect sets it when it writes the request."""
     bare: bool = False
     """Whether it is sent plain and with its callers' own fields only: where ours may be the reason that such calls fail."""
 

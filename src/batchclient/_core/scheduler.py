@@ -9,10 +9,10 @@ Rules (numbered as in ``docs/explanation/batching.md``):
  2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
     endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight, but for a moment for a
     conversation whose next turn is about to come (see ``conversations``).
- 3. On a busy endpoint a group is sent once ``free >= min(queued, quantum)``, or ``refill_s`` after permits
-    were first free for it. Until then nothing younger is granted: the hold is short and first come is first served.
- 4. While permits for more are free, a group on a busy endpoint waits for company until ``linger_s`` after its oldest call.
- 5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``queue``).
+ 3. On a busy endpoint a group waits until enough permits are free: all that its next list needs, or a *quantum*, ``refill_ratio`` of the
+    limit. It waits for ``refill_s`` at most after the endpoint began to hold permits. Younger groups of its class wait behind it.
+ 4. If more permits are free than a group on a busy endpoint can use, it waits for more calls, until ``linger_s`` after its oldest.
+ 5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``groups``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
  7. A list is as long as queue, permits and the endpoint's cap allow. Where outputs are expected to be long, calls go singly, so that
     closing one connection frees the server.

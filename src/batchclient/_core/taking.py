@@ -13,7 +13,7 @@ from batchclient._core.batching import BatchingRule
 from batchclient._core.learnt.lengths import OutputLengths
 from batchclient._core.learnt.times import ServiceTimes, is_fresh
 from batchclient._core.messages import Batch, Request, RequestState
-from batchclient._core.requests import shape_of
+from batchclient._core.requests import LoadAtSend, shape_of
 from batchclient._core.servers.endpoint import Endpoint
 from batchclient._core.statistics import Counters
 from batchclient._core.waiting.deadlines import Deadlines
@@ -127,9 +127,7 @@ class Taking:
             unanswered=size,
             callers=size,
             answered=bytearray(size),
-            returned_at_sent=endpoint.returned,
-            area_at_sent=endpoint.area(now),
-            admitted_at=endpoint.limit.limit,
+            load=LoadAtSend(endpoint.returned, endpoint.area(now), endpoint.limit.limit),
             lane=lane,
         )
         abilities.sent(batch)
@@ -143,7 +141,7 @@ class Taking:
             batch.charged_tokens = sum(map(self.tokens, requests))
             endpoint.rates.charge(batch.charged_tokens, now)
         endpoint.take(size * shape.weight, now)
-        batch.in_flight_at_sent = endpoint.in_flight
+        batch.load.in_flight = endpoint.in_flight
         self._queue.lanes.take(lane, size * shape.weight)
         expected = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         self._queue.lanes.charge(batch, expected)

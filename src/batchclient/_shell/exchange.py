@@ -123,7 +123,7 @@ class Exchanges:
                 return await self._exchange(batch, use)
         except BatchClientError as error:
             failure = _from_transport(error, listed=len(batch.requests) > 1)
-            return replace(failure, silent_s=self._backend.now() - batch.read_at)
+            return replace(failure, silent_s=self._backend.now() - batch.wire.read_at)
         finally:
             use.under_way -= 1
             if not use.under_way and batch.endpoint not in self._transports:
@@ -132,12 +132,12 @@ class Exchanges:
 
     async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
         dialect, now = self._dialects[batch.endpoint], self._backend.now
-        sent_at = batch.read_at = now()
+        sent_at = batch.wire.read_at = now()
         request = dialect.encode(batch)
         if isinstance(request, Failure):
             return request
         response = await self._transports[batch.endpoint].send(request, self._timeouts)
-        batch.read_at = now()
+        batch.wire.read_at = now()
         windows = dialect.rate_limits(response.headers)
         if windows:
             self._tell(RatesReported(batch.endpoint, windows))
@@ -147,7 +147,7 @@ class Exchanges:
             if not 200 <= response.status < 300 or response.status in _SAYS_NOTHING:
                 body = await _read_some(response, self._body_timeouts.error_s)
                 failed = dialect.failure(batch, response.status, response.headers, body, time.time())
-                failed = replace(failed, silent_s=batch.read_at - sent_at)
+                failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if not verbatim:
                     return failed
                 # The body of a list's may speak of others' prompts.
@@ -156,7 +156,7 @@ class Exchanges:
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
             async with aclosing(response.chunks()) as chunks:
                 await self._read(batch, decoder, pending, response, chunks)
-                batch.events = decoder.events
+                batch.wire.events = decoder.events
                 self._count_events(batch, decoder, dialect)
                 if decoder.complete and not decoder.failed:
                     if pending.added == len(batch.requests):
@@ -180,7 +180,7 @@ class Exchanges:
             return None
         if answers:
             self._tell(Answered(batch, answers))
-        return replace(failure, silent_s=now() - batch.read_at)
+        return replace(failure, silent_s=now() - batch.wire.read_at)
 
     async def _read(
         self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
@@ -192,7 +192,7 @@ class Exchanges:
         silence_s = self._timeouts.read_s if batch.streamed else None
         heard, heard_at = decoder.events, now()
         async for chunk in chunks:
-            batch.heard = True
+            batch.wire.heard = True
             arrived_at = now()
             answers = decoder.feed(chunk, arrived_at)
             if sink is not None:
@@ -209,7 +209,7 @@ class Exchanges:
                 # What still comes, for ever perhaps, is not waited for.
                 return
             # Where a caller took its time, nothing was read meanwhile.
-            batch.read_at = arrived_at
+            batch.wire.read_at = arrived_at
             if decoder.events != heard:
                 heard, heard_at = decoder.events, arrived_at
             elif silence_s is not None and arrived_at - heard_at > silence_s:

@@ -2,8 +2,8 @@
 
 Rules:
 - There is one step, for every event: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
-- The core is told of a call at once, and decides in the event loop's next turn, together with all calls made in this one: what is due now comes
-  in the next turn, everything later by the one timer.
+- A call is queued at once. The core decides in the event loop's next turn, so that all calls of one turn are decided together. What is due later
+  waits for the one timer.
 - Every ``SendBatch`` is one task (``tasks``), an attempt (``attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
 - ``aclose`` waits for all tasks of the runner, those that read a map's documents too.
 - The runner belongs to one event loop. Its client replaces it when the loop is gone.

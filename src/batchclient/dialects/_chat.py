@@ -59,9 +59,9 @@ class Chat:
         else:
             path = self._list_path
             parts = [b'{"messages":[', b",".join([request.prompt for request in requests]), b"],"]
-            if not shape.wants_token_ids and "return_token_ids" not in batch.without:
+            if not shape.wants_token_ids and "return_token_ids" not in batch.wire.without:
                 parts.append(_COUNT_FIELDS)
-        if shape.tells_priority and self._priority_sign and "priority" not in batch.without:
+        if shape.tells_priority and self._priority_sign and "priority" not in batch.wire.without:
             parts.append(b'"priority":%d,' % (self._priority_sign * shape.priority))
         parts.append(shape.body[1:])
         return WireRequest("POST", path, body=b"".join(parts))

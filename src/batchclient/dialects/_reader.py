@@ -169,12 +169,12 @@ class UsageWatch:
     __slots__ = ("_began", "_each", "_learnt", "_most", "comes_last", "sum_comes_last")
 
     def __init__(self, batch: Batch, reader: Reader) -> None:
-        asked = "stream_options" not in batch.without
+        asked = "stream_options" not in batch.wire.without
         lone = len(batch.requests) == 1
         single = lone and batch.shape.weight == 1
-        self._each = single or reader.counts_each or (asked and "continuous_usage_stats" not in batch.without)
-        self._learnt = batch.learnt
-        self._began: set[int] | None = None if single or reader.counts_each or batch.learnt.usage_is_own else set()
+        self._each = single or reader.counts_each or (asked and "continuous_usage_stats" not in batch.wire.without)
+        self._learnt = batch.wire.learnt
+        self._began: set[int] | None = None if single or reader.counts_each or batch.wire.learnt.usage_is_own else set()
         most = batch.shape.max_output_tokens
         # With ``max_tokens`` 0 vLLM counts a token all the same.
         self._most = None if most is None else max(1, most)

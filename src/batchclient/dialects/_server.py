@@ -84,8 +84,11 @@ class ServerDialect:
             # Its endpoint joined, or became known, after the list was queued.
             message = f"a {self.name} server takes no parameters per prompt"
             return Failure(FailureKind.MIX_REFUSED, BadRequest, message)
-        batch.without, batch.learnt = self._without | OUR_FIELDS if batch.bare else self._without, self._learnt
-        batch.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
+        batch.wire.without, batch.wire.learnt = (
+            self._without | OUR_FIELDS if batch.bare else self._without,
+            self._learnt,
+        )
+        batch.wire.to_list_route = len(batch.requests) > 1 and batch.shape.kind in self.list_routes
         return form.encode(batch)
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:

@@ -66,9 +66,9 @@ def _added(batch: Batch) -> frozenset[str]:
     added = _STREAMED_ONLY if batch.streamed else frozenset({"return_token_ids"} if len(batch.requests) > 1 else ())
     if batch.shape.tells_priority:
         added |= {"priority"}
-    if "stream_options" in batch.without:
+    if "stream_options" in batch.wire.without:
         added -= {"continuous_usage_stats"}
-    return added - batch.without
+    return added - batch.wire.without
 
 
 def _callers_fields(batch: Batch) -> frozenset[str]:

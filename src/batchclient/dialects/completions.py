@@ -57,7 +57,7 @@ class Completions:
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
         """Write the batch's request: the shared body with the prompts spliced in."""
-        requests, shape, without = batch.requests, batch.shape, batch.without
+        requests, shape, without = batch.requests, batch.shape, batch.wire.without
         body: bytes | Failure = shape.body if self._bodies is None else self._bodies.of(shape)
         if isinstance(body, Failure):
             return body
@@ -85,10 +85,10 @@ class Completions:
 def stream_fields(batch: Batch) -> bytes:
     """The members that ask for a stream: few events, or one per token where a caller waits for each; none that the server refuses."""
     fields = _STREAM
-    if not batch.shape.to_caller and "stream_interval" not in batch.without:
+    if not batch.shape.to_caller and "stream_interval" not in batch.wire.without:
         fields += _INTERVAL % stream_interval(batch.shape)
-    if "stream_options" not in batch.without:
-        fields += _OPTIONS if "continuous_usage_stats" in batch.without else _OPTIONS_EACH
+    if "stream_options" not in batch.wire.without:
+        fields += _OPTIONS if "continuous_usage_stats" in batch.wire.without else _OPTIONS_EACH
     return fields
 
 

@@ -26,7 +26,7 @@ class WireRequest:
         path: appended to the base URL, with its leading slash (``"/completions"``).
         from_root: appended to the server's root instead: the base URL without its ``/v1``.
         body: the bytes to send; empty for a GET.
-        headers: extra headers; the transport adds content type, auth and host.
+        headers: of this request; the transport adds those of every request.
     """
 
     method: str

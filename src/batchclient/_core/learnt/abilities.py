@@ -179,11 +179,11 @@ class Abilities:
         choices = len(batch.requests) * batch.shape.weight
         if (
             batch.streamed
-            and batch.events
+            and batch.wire.events
             and batch.made_tokens >= _TELLING_TOKENS * choices
             and not batch.shape.to_caller
         ):
-            self.event_per_token = batch.events > batch.made_tokens / 2
+            self.event_per_token = batch.wire.events > batch.made_tokens / 2
 
     def proves_form(self, batch: Batch) -> bool:
         """Whether batches in the form of this one were ever answered here."""

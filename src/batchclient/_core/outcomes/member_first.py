@@ -212,12 +212,12 @@ class MemberFirst:
 
 def _differs_bare(batch: Batch) -> bool:
     """Whether the list would be another request without what only we add; on a route for lists alone it tells nothing."""
-    adds_fields = batch.packed or "return_token_ids" not in batch.without
-    return not (batch.bare or batch.to_list_route) and (batch.streamed or adds_fields)
+    adds_fields = batch.packed or "return_token_ids" not in batch.wire.without
+    return not (batch.bare or batch.wire.to_list_route) and (batch.streamed or adds_fields)
 
 
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
     """Whether a list was refused, or failed, on a route for lists that its server may not have."""
-    if abilities.lists_proven or not event.batch.to_list_route or event.failure.status is None:
+    if abilities.lists_proven or not event.batch.wire.to_list_route or event.failure.status is None:
         return False
     return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)

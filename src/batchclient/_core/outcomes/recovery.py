@@ -8,7 +8,8 @@ Rules:
 - A list that failed twice and names no culprit: see ``member_first``. A lone call that did goes bare from then on, where nothing in the form
   that we prefer was ever answered.
 - What an endpoint cannot be asked goes to another that may take it; this endpoint is not given such calls for a while.
-- What was not sent, where an endpoint is in use or has ever been, waits for one: it is no failed attempt, and nobody is asked.
+- If no connection could be made, the calls wait for a server, provided that another is in use or one has ever answered. This counts as no
+  attempt, and the retry policy is not asked.
 - What waits for as long as the retry policy said waits then for the retry budget of the endpoint where it failed.
 """
 

@@ -143,4 +143,4 @@ class Outage:
 
     def _is_answering(self, probe: int | None) -> bool:
         batch = self._batches.get(probe) if probe is not None else None
-        return batch is not None and batch.heard
+        return batch is not None and batch.wire.heard
