@@ -385,4 +385,20 @@ CORE = (
         "False",
         "tests/playbook/test_opening.py::test_what_is_read_after_our_own_event_loop_stood_still_says_nothing",
     ),
+    Protection(
+        "a client that closes asks nothing more",
+        "batchclient._core.scheduler",
+        "Scheduler._on_close",
+        "self._asking.close()",
+        "pass",
+        "tests/shell/test_questions.py::test_a_client_that_closes_asks_nothing_more",
+    ),
+    Protection(
+        "what is sent past the queue is asked about",
+        "batchclient._core.scheduler",
+        "Scheduler._send",
+        "self._asking.sent(self._now)",
+        "pass",
+        "tests/playbook/test_asking.py::test_what_is_sent_past_the_queue_is_asked_about_too",
+    ),
 )

@@ -206,4 +206,13 @@ LIMITS = (
         "least",
         "tests/unit/limits/test_queue.py::test_of_a_queue_that_others_share_only_our_part_is_ours",
     ),
+    Protection(
+        "an unused limit comes down where many conversations do not fit the cache",
+        "batchclient._core.limits.search",
+        "Search._look",
+        "steady = window.shared > SHARED and window.load > max((1 - LOSS) * window.peak, START // 2)",
+        "steady = False",
+        "tests/unit/limits/test_search.py::"
+        "test_a_limit_that_is_not_used_comes_down_where_conversations_do_not_fit_the_cache",
+    ),
 )
