@@ -86,7 +86,7 @@ class LitellmProxy(ServerProcess):
         }
         self._config.write_text(json.dumps(config, indent=1), "utf-8")  # JSON is YAML
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if not installed():
             raise NotInstalled("LiteLLM's proxy is missing: run `make test-proxies`, which installs it")
 

@@ -57,7 +57,7 @@ class NginxProxy(ServerProcess):
         """The same nginx before an upstream that is not there."""
         return f"http://{HOST}:{self.port}/dead/v1"
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if program() is None:
             raise NotInstalled("nginx is missing: run `make test-proxies`, which fetches Debian's")
 
