@@ -67,7 +67,7 @@ class LocalVllm(VllmServer):
         self._found = found
         self._kv_tokens = kv_tokens
 
-    def _check(self) -> None:
+    def check(self) -> None:
         pass
 
     def _command(self) -> list[str]:
@@ -94,7 +94,7 @@ class LocalTransformers(ContinuousTransformersServer):
         super().__init__(model_dir=model_dir(found))
         self._found = found
 
-    def _check(self) -> None:
+    def check(self) -> None:
         pass
 
     def _command(self) -> list[str]:
