@@ -74,7 +74,7 @@ def test_a_time_that_is_asked_for_lowers_the_limit(vllm: Target, report: Report)
 
 
 def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> None:
-    """Room for about 9 of these answers at their full length. A flood is preempted again and again; a limit that begins lower stays where
+    """Room for about 9 of these answers at their full length. A flood is preempted again and again; a limit that begins low stays where
     more in flight brings nothing. (One that begins at 128 has all these prompts under way before it can learn anything.)
     """
     with LocalVllm(own_vllm, kv_tokens=4096) as process:
@@ -84,7 +84,7 @@ def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> No
             results = {}
             for name, settings in (
                 ("flood", {"limit": 64, "server_metrics": False}),
-                ("found", {"initial_limit": 20}),
+                ("found", {"initial_limit": 8}),
             ):
                 before = tight.gauge(PREEMPTIONS)
                 done = await by_us(tight, prompts(96), 448, **settings)
