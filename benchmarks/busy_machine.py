@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from _common import machine, machine_line
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 from batchclient.simulator import EmbeddedServer
 from batchclient.simulator.profiles import Profile
 
@@ -44,10 +44,12 @@ class Lists:
 async def job(base_url: str, model: str, texts: int, max_tokens: int, limit: int) -> Lists:
     """Map so many texts."""
     began = time.perf_counter()
-    async with BatchClient(base_url, model=model, limit=limit, preset="throughput", max_list=512) as client:
+    async with BatchClient(
+        base_url, model=model, limit=limit, preset="throughput", batching=Batching(max_size=512)
+    ) as client:
         await client.batch_map([f"Text {number}: some words" for number in range(texts)], "{}", max_tokens=max_tokens)
         statistics = client.statistics()
-        changes = [each for each in statistics.adjustments if each.setting.startswith("max_list")]
+        changes = [each for each in statistics.adjustments if each.setting.startswith("max_size")]
         told = tuple(f"{each.setting} {each.old} -> {each.new}: {each.reason}" for each in changes)
         requests = sum(statistics.list_sizes.values())
         mean = texts / requests

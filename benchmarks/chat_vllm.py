@@ -3,7 +3,7 @@
     python benchmarks/chat_vllm.py                                             # boots a vLLM (tests/live/vllm_server.py)
     python benchmarks/chat_vllm.py --base-url http://127.0.0.1:8000/v1 --server-pid 1234
 
-- ``lists``: ``/v1/chat/completions/batch``, whatever the length; ``singles``: ``max_list=1``; ``rendered``: ``render_chat``, streamed lists of
+- ``lists``: ``/v1/chat/completions/batch``, whatever the length; ``singles``: ``max_size=1``; ``rendered``: ``render_chat``, streamed lists of
   completions; ``default``: the client as it comes, which chooses; ``openai``: ``AsyncOpenAI``.
 - Every way has the same callers in a closed loop and the same limit. Runs are interleaved, in a new order each time; ratios are taken within a
   repetition, against ``singles`` and against ``openai``.
@@ -30,15 +30,15 @@ import openai
 from _common import RESULTS, Call, Measured, closed_loop, machine, machine_line, median, spread, table, write_results
 from vllm_cpu import Gauges, Prompts, Server, learn_prompts, vllm
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 
 WAYS = ("lists", "singles", "rendered", "default", "openai")
 END_OF_TEXT = "2"
 BIAS = 4.5
 """Of the toy model's end-of-text token: answers had a mean of 41 tokens with 3.5, and of 10 with 5.5."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "lists": {"singles_above_tokens": 10**7},
-    "singles": {"max_list": 1},
+    "lists": {"batching": Batching(alone_above_tokens=10**7)},
+    "singles": {"batching": Batching(max_size=1)},
     "rendered": {"render_chat": lambda messages: f"user: {messages[0]['content']}assistant:"},
     "default": {},
 }

@@ -37,7 +37,7 @@ class Driver:
 
     def __init__(self, max_queued: int, timeout_s: float | None) -> None:
         self._core = Scheduler(
-            SchedulerSettings(max_list=LIST, max_queued=max_queued, refill_s=0.1, refill_ratio=0.125),
+            SchedulerSettings(max_size=LIST, max_queued=max_queued, refill_s=0.1, refill_ratio=0.125),
             [FixedLimit(LIST)],
         )
         self._shape = Shape(key=b"k", body=b"{}", max_output_tokens=1)

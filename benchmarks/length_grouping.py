@@ -41,7 +41,7 @@ from benchmarks.lab.profiles import SCENARIOS
 from benchmarks.lab.workloads import Calls, Lengths
 from benchmarks.strategies import Job, Strategy, run
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Schedule
 from batchclient._core.learnt.lengths import PromptLengths
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request
@@ -121,7 +121,9 @@ def hidden_lengths() -> Iterator[None]:
 async def vllm_rate(base_url: str, model: str, arm: str, texts: list[str], max_tokens: int) -> float:
     known, settings = ARMS[arm]
     with nullcontext() if known else hidden_lengths():
-        async with BatchClient(base_url, model=model, limit=128, group_prefixes=False, **settings) as client:
+        async with BatchClient(
+            base_url, model=model, limit=128, schedule=Schedule(group_prefixes=False), **settings
+        ) as client:
             began = time.perf_counter()
             answers = await client.batch_map(texts, "{}", max_tokens=max_tokens, temperature=0, ignore_eos=True)
             seconds = time.perf_counter() - began

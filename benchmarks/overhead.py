@@ -40,6 +40,8 @@ from core_cost import core_costs, core_table
 from floor import Floor
 from pydantic_core import from_json, to_json
 
+from batchclient import Http
+
 MODEL = "instant"
 LIMIT = 64
 TIMEOUT_S = 60.0
@@ -140,14 +142,14 @@ ARMS = (
     Arm(
         "plain_aiohttp",
         "BatchClient, plain lists, aiohttp",
-        ours(1, preset="throughput", http_backend="aiohttp"),
+        ours(1, preset="throughput", http=Http(backend="aiohttp")),
         needs_us=True,
     ),
     Arm("streamed", "BatchClient, streamed lists", ours(16, preset="throughput"), needs_us=True),
     Arm(
         "streamed_aiohttp",
         "BatchClient, streamed lists, aiohttp",
-        ours(16, preset="throughput", http_backend="aiohttp"),
+        ours(16, preset="throughput", http=Http(backend="aiohttp")),
         needs_us=True,
     ),
     Arm(
@@ -160,7 +162,7 @@ ARMS = (
     Arm(
         "streamed_spaced_aiohttp",
         "BatchClient, streamed lists, aiohttp, each event 1 ms after the last",
-        ours(16, preset="throughput", http_backend="aiohttp"),
+        ours(16, preset="throughput", http=Http(backend="aiohttp")),
         needs_us=True,
         spaced=True,
     ),

@@ -19,7 +19,7 @@ import time
 
 from _common import machine, machine_line, median, spread, table
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 
 ARMS = {
     "one seed for all": (False, False),
@@ -31,7 +31,7 @@ ARMS = {
 
 async def run(port: int, *, singly: bool, own: bool, calls: int) -> tuple[float, float, int]:
     """(client CPU per call, µs; calls per second; requests)."""
-    settings = {"max_list": 1} if singly else {}
+    settings = {"batching": Batching(max_size=1)} if singly else {}
     async with BatchClient(
         f"http://127.0.0.1:{port}/v1", model="m", dialect="sglang", preset="throughput", limit=256, **settings
     ) as client:

@@ -22,7 +22,7 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 
 PARTS = ("client", "vectors", "lengths")
 CALLS = 256
@@ -64,7 +64,7 @@ class _Instant:
 async def _client() -> float:
     # Earlier versions had no such argument, and asked for nothing.
     quiet = {"server_metrics": False} if "server_metrics" in signature(BatchClient).parameters else {}
-    client = BatchClient("http://s/v1", model="m", limit=64, max_list=32, dialect="vllm", **quiet)
+    client = BatchClient("http://s/v1", model="m", limit=64, batching=Batching(max_size=32), dialect="vllm", **quiet)
     client._make_transport = lambda _url: _Instant()
     best = float("inf")
     async with client:

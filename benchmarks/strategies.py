@@ -31,9 +31,9 @@ from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
+from batchclient._client.settings import make_settings
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request, Retuned
-from batchclient.config import make_settings
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator.profiles import PROFILES
 
@@ -66,9 +66,9 @@ class Strategy:
 
 
 # One batch at a time: all permits are granted together, when all of the last batch's are back.
-ONE_BATCH: dict[str, Any] = {"max_list": BATCH, "batch_size": lambda _: BATCH, "refill_ratio": 1.0, "refill_s": 3600.0}
+ONE_BATCH: dict[str, Any] = {"max_size": BATCH, "size_for": lambda _: BATCH, "refill_ratio": 1.0, "refill_s": 3600.0}
 STRATEGIES = (
-    Strategy("sequential", {"max_list": 1, "refill_ratio": 0.0, "linger_s": 0.0}, lambda: FixedLimit(1)),
+    Strategy("sequential", {"max_size": 1, "refill_ratio": 0.0, "linger_s": 0.0}, lambda: FixedLimit(1)),
     Strategy(f"static, {BATCH}, full batches only", {**ONE_BATCH, "linger_s": 3600.0}, lambda: FixedLimit(BATCH)),
     Strategy(f"dynamic, {BATCH} or 50 ms", {**ONE_BATCH, "linger_s": 0.05}, lambda: FixedLimit(BATCH)),
     Strategy(
@@ -78,7 +78,7 @@ STRATEGIES = (
     ),
     Strategy(
         "dynamic, size by queue depth",
-        {**ONE_BATCH, "linger_s": 0.0, "batch_size": by_depth},
+        {**ONE_BATCH, "linger_s": 0.0, "size_for": by_depth},
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
@@ -177,7 +177,7 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
-    client.core.handle(Retuned(replace(rule, singles_above_tokens=MANY)), 0.0)
+    client.core.handle(Retuned(replace(rule, alone_above_tokens=MANY)), 0.0)
     trace, workload = one.run()[0], client.workloads[0]
     assert isinstance(workload, _Timed)
     waits = sorted(workload.waits_s)

@@ -45,7 +45,7 @@ from _common import (
     write_results,
 )
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 CALLERS = (16, 64, 256)
@@ -190,14 +190,14 @@ def opened(
     if name == "openai":
         return async_openai(server, max_tokens)
     if name == "singles":
-        return ours(server, max_tokens, lists, preset="balanced", limit=limit, max_list=1)
+        return ours(server, max_tokens, lists, preset="balanced", limit=limit, batching=Batching(max_size=1))
     return ours(server, max_tokens, lists, preset=name, limit=limit)
 
 
 LABELS = {
     "throughput": "BatchClient, throughput",
     "balanced": "BatchClient, balanced",
-    "singles": "BatchClient, singles (`max_list=1`)",
+    "singles": "BatchClient, singles (`max_size=1`)",
     "openai": "AsyncOpenAI + gather",
 }
 

@@ -24,6 +24,7 @@ from benchmarks.lab.workloads import Call, Running
 
 from batchclient._client.connections import Connections
 from batchclient._client.make_limit import make_limit
+from batchclient._client.settings import make_settings
 from batchclient._core.limits import Limit, Turn
 from batchclient._core.messages import (
     AbortBatch,
@@ -50,7 +51,6 @@ from batchclient._core.messages import (
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.settings import SchedulerSettings
 from batchclient._shell.dialect_choice import DialectChoice
-from batchclient.config import make_settings
 from batchclient.dialects import ENGINES
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConnectionLost

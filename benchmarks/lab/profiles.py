@@ -140,7 +140,7 @@ _ALL = (
         replace(PROFILES["gpu"], max_queued=96),
         _USUAL,
         duration_s=90.0,
-        settings=MappingProxyType({"max_list": 64}),
+        settings=MappingProxyType({"max_size": 64}),
         list_cap=32,
     ),
     # A static batcher of 64: a batch takes as long as its longest.

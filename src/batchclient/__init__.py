@@ -43,6 +43,7 @@ from batchclient.errors import (
     ServerFault,
     TransportError,
 )
+from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
 from batchclient.stream import Stream
 from batchclient.sync import SyncBatchClient, SyncStream
@@ -63,6 +64,7 @@ from batchclient.types import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AdaptiveLimit",
     "Adjustment",
     "AnswerInvalid",
     "AuthenticationFailed",
@@ -71,6 +73,7 @@ __all__ = [
     "BatchClient",
     "BatchClientError",
     "BatchMapFailed",
+    "Batching",
     "CallAborted",
     "CertificateRefused",
     "Choice",
@@ -86,6 +89,7 @@ __all__ = [
     "DialectError",
     "Embedding",
     "EndpointStatistics",
+    "Http",
     "LaneStatistics",
     "LocalError",
     "LogLikelihood",
@@ -99,7 +103,9 @@ __all__ = [
     "RemoteError",
     "ResponseTooLarge",
     "RetryPolicy",
+    "Schedule",
     "Score",
+    "Server",
     "ServerFault",
     "Statistics",
     "Stream",

@@ -87,7 +87,7 @@ class SyncBatchClient:
     The event loop runs in a daemon thread that the first call starts. Not to be confused with a client per thread: share one.
 
     Args:
-        **arguments: ``BatchClient``'s. Functions among them (``on_adjustment``, ``count_tokens``, ``render_chat``, ``batch_size``) run in the
+        **arguments: ``BatchClient``'s. Functions among them (``on_adjustment``, ``count_tokens``, ``render_chat``, ``size_for``) run in the
             background thread, and so does an ``http_client``, an ``httpx.AsyncClient``.
 
     Raises:

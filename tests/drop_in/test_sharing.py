@@ -9,13 +9,13 @@ import httpx
 import openai
 import pytest
 
-from batchclient import ConfigError
+from batchclient import Batching, ConfigError
 from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.faults.faultserver import FaultServer, says
 from tests.transport.rawserver import response
 
-TOGETHER = {"preset": "throughput", "linger_s": 0.01}
+TOGETHER = {"preset": "throughput", "batching": Batching(linger_s=0.01)}
 HEADERS = {
     "a trace": lambda n: {"traceparent": f"00-{n:032x}-{n:016x}-01", "tracestate": f"a={n}"},
     "a request's number": lambda n: {"X-Request-ID": f"{n}", "x-b3-traceid": f"{n}"},
@@ -213,7 +213,7 @@ def test_threads_are_counted(server):
         ready.wait()
         client.completions.create(model=server.model, prompt=f"p{n}", max_tokens=1, extra_headers={"b3": f"{n}"})
 
-    with OpenAI(base_url=server.base_url, api_key="k", **{**TOGETHER, "linger_s": 0.1}) as client:
+    with OpenAI(base_url=server.base_url, api_key="k", **{**TOGETHER, "batching": Batching(linger_s=0.1)}) as client:
         threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
         for thread in threads:
             thread.start()

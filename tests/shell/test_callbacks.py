@@ -12,7 +12,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
 
-from batchclient import BatchClient, BatchClientError, ClientClosed, ConnectFailed, ServerFault
+from batchclient import BatchClient, BatchClientError, Batching, ClientClosed, ConnectFailed, ServerFault
 
 
 class Own(BaseException):
@@ -56,7 +56,7 @@ def calls(client, name):
 
 def make(name, raising):
     server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
-    return make_client(server, max_list=2, max_model_len=4, **{name: raising})
+    return make_client(server, batching=Batching(max_size=2), max_model_len=4, **{name: raising})
 
 
 def ends_of(name, raising):
@@ -193,7 +193,7 @@ def test_a_validator_that_exits_within_a_map():
         server = ScriptedTransport(
             *[lambda sent: Reply(chunks=[plain(sent).replace(b"<", b'{\\"text\\": \\"').replace(b">", b'\\"}')])] * 2
         )
-        async with make_client(server, max_list=1) as client:
+        async with make_client(server, batching=Batching(max_size=1)) as client:
             await client.batch_map(["a", "b"], lambda document: document, response_model=Answer, max_tokens=1)
 
     with pytest.raises(SystemExit):

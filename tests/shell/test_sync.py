@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import batchclient
 from batchclient import (
+    Batching,
     BadRequest,
     BatchClient,
     CallAborted,
@@ -261,7 +262,7 @@ def test_timeout_s_ends_the_call_everywhere():
 def test_ctrl_c_ends_the_call_and_leaves_the_others():
     server = ScriptedTransport(held=True)
     arrived = threading.Event()
-    with make_sync(server, max_list=1) as client:
+    with make_sync(server, batching=Batching(max_size=1)) as client:
         calls = Calls()
         calls.start("other", client.complete, "other")
         wait_until(lambda: len(server.sent) == 1)

@@ -17,8 +17,8 @@ from tests.seams import connected
 from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, body_of, response
 
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectFailed, DialectError
-from batchclient.config import make_settings
+from batchclient import Backoff, BatchClient, BatchClientError, Batching, ConfigError, ConnectFailed, DialectError, Http
+from batchclient._client.settings import make_settings
 
 KEY = "canary-key-51c0"
 HEADER_KEY = "canary-header-9ad2"
@@ -29,7 +29,7 @@ NEVER = Backoff(max_attempts=1)
 
 def make(server, backend, **arguments):
     given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "server_metrics": False, **arguments}
-    return connected(f"{server.url}?k={QUERY_KEY}", model="m", http_backend=backend, **given)
+    return connected(f"{server.url}?k={QUERY_KEY}", model="m", http=Http(backend=backend), **given)
 
 
 def words_of(error):
@@ -173,7 +173,7 @@ def test_the_search_itself_finds_what_is_there():
     [
         {"headers": {"x-api-key": HEADER_KEY + "\n"}},
         {"limit": -1},
-        {"headers": {"x-api-key": HEADER_KEY}, "linger_s": "x"},
+        {"headers": {"x-api-key": HEADER_KEY}, "batching": Batching(linger_s="x")},
     ],
 )
 def test_a_refused_setting_brings_no_key_along_in_its_context(arguments):
@@ -232,7 +232,7 @@ async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend,
         async with make(server, backend) as client:
             await client.complete("p")
         assert (proxy.connections, len(server.heard)) == (0, 1)
-        async with make(server, backend, trust_env=True) as client:
+        async with make(server, backend, http=Http(trust_env=True)) as client:
             await client.complete("p")
         assert (len(proxy.heard), len(server.heard)) == (1, 1)
 
@@ -272,7 +272,7 @@ async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
 
     async def ask(host, **arguments):
-        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http_backend": backend, **arguments}
+        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http": Http(backend=backend), **arguments}
         async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
             await client.complete("p")
 
@@ -316,7 +316,10 @@ def test_a_bomb_does_not_go_off_in_memory(backend, encoding):
         return True
 
     async def story():
-        async with RawServer(send_it) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+        async with (
+            RawServer(send_it) as server,
+            make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
+        ):
             with pytest.raises(BatchClientError, match="max_response_bytes"):
                 await client.complete("p")
 

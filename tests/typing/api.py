@@ -12,6 +12,7 @@ import tenacity
 from pydantic import BaseModel
 
 from batchclient import (
+    Batching,
     AnswerInvalid,
     Backoff,
     BatchClient,
@@ -53,9 +54,13 @@ def clients() -> list[BatchClient]:
         BatchClient(
             "http://a/v1", retry=TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1))
         ),
-        BatchClient("http://a/v1", limit=64, max_list=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125),
         BatchClient(
-            "http://a/v1", server_metrics=False, length_reach=0, batch_size=lambda queue_depth: queue_depth // 2
+            "http://a/v1", limit=64, batching=Batching(max_size=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125)
+        ),
+        BatchClient(
+            "http://a/v1",
+            server_metrics=False,
+            batching=Batching(length_reach=0, size_for=lambda queue_depth: queue_depth // 2),
         ),
         BatchClient("http://a/v1", when_full="raise", max_queued=10, count_tokens=len, max_model_len=2048),
     ]

@@ -203,7 +203,7 @@ class CallMaker:
             priority=priority,
             tenant=tenant,
             answer_key=shape.answer_key,
-            tells_priority=bool(priority and self._settings.send_priority),
+            tells_priority=bool(priority and self._settings.schedule.send_priority),
             max_attempts=max_attempts,
             mixed=None if shape.mixed is None else self._in_lane(shape.mixed, priority, tenant, max_attempts),
         )

@@ -8,36 +8,44 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal, Never
 
 from batchclient._client.connections import shown
 from batchclient._client.starting import Starting
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
+from batchclient.options import AdaptiveLimit, Batching, Server
 
 __all__ = ["ControlMethods"]
-
-_LIMIT_SETTINGS = frozenset(("limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s"))
 
 
 class ControlMethods(Starting):
     """How ``BatchClient`` is changed while it runs."""
 
-    def retune(self, **settings: Any) -> None:
-        """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
-        ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+    def retune(
+        self,
+        *,
+        limit: int | Literal["auto"] | AdaptiveLimit | None = None,
+        batching: Batching | None = None,
+        max_queued: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        """Change settings while the client runs. Calls under way go on.
 
-        Calls under way go on. A limit given anew starts its search anew.
+        Args:
+            limit: as for the client; a limit that is given anew starts its search anew.
+            batching: replaces the present one as a whole: fields that are not given have the preset's values.
+            max_queued: as for the client.
 
         Raises:
             ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
         """
-        from batchclient.config import changed
+        from batchclient._client.settings import changed
 
-        self._settings = changed(self._settings, settings)
+        changes = {"limit": limit, "batching": batching, "max_queued": max_queued, **unknown}
+        self._settings = changed(self._settings, changes)
         if self._runner is not None and not self._runner.ended:
-            limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
+            limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
             core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -71,11 +79,12 @@ class ControlMethods(Starting):
         if self._runner is not None:
             self._runner.tell(Resumed())
 
-    def add_endpoint(self, base_url: str) -> None:
+    def add_endpoint(self, base_url: str | Server) -> None:
         """Send calls to another server, too. It has a limit of its own, like the others.
 
         Args:
-            base_url: as for the client.
+            base_url: a URL, or a ``Server``. The client's key is sent where the host is one of the client's own
+                ``base_url``; a server of another host needs its own.
 
         Raises:
             ConfigError: the URL is wrong, or one of the client's already; the environment's proxy for it cannot be used; or
@@ -84,23 +93,24 @@ class ControlMethods(Starting):
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
-        from batchclient.config import check_base_url
+        from batchclient._client.settings import check_server
 
-        url = check_base_url(base_url)
+        server = check_server(base_url)
+        url = server.url
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
-        secrets = self._secrets_for([url])
+        secrets = self._connections.know(server)
         self._dialects.secrets += secrets
         number = 0
         if runner is not None:
             runner.hide(secrets)
-            pages = {page: make(url) for page, make in self._page_transports.items()}
-            number = runner.add_endpoint(self._make_transport(url), pages, self._make_limit(), shown(url))
+            pages = {page: make(url) for page, make in self._connections.pages.items()}
+            number = runner.add_endpoint(self._connections.for_calls(url), pages, self._make_limit(), shown(url))
             self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 
-    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
+    async def remove_endpoint(self, base_url: str | Server, *, drain: bool = True) -> None:
         """Send nothing more to a server, and wait until nothing is left there.
 
         Args:
@@ -113,9 +123,9 @@ class ControlMethods(Starting):
 
         Cancellation: the server leaves all the same.
         """
-        from batchclient.config import check_base_url
+        from batchclient._client.settings import check_server
 
-        url = check_base_url(base_url)
+        url = check_server(base_url).url
         if not isinstance(drain, bool):
             raise ConfigError(f"drain is True or False, not a {type(drain).__name__}", field="drain")
         runner = self._present_runner()

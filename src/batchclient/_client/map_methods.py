@@ -127,7 +127,7 @@ class MapMethods(Calling):
             model, priority, tenant: as for ``complete``.
             timeout_s: each document's time, from when it is read.
             look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
-                together, at least 1,024, and at least 4 × ``max_limit`` where the limit is found.
+                together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where the limit is found.
             response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
             params: as for ``complete``.
 

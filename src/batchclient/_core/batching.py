@@ -17,7 +17,7 @@ _ANY = 1 << 30
 _ENDS_AT_ONCE_TOKENS = 4
 """Answers of at most so many tokens end together in any case: their batches go plain."""
 _PLAIN_SHARE = 1 / 8
-"""How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``singles_above_tokens``."""
+"""How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``alone_above_tokens``."""
 _TOGETHER_SHARE = 1 / 2
 """The same where all have been seen to end together."""
 
@@ -92,8 +92,8 @@ class BatchingRule:
         if group.sealed:
             # What is left of a list that was sent already.
             return longest
-        if settings.batch_size is not None:
-            chosen = settings.batch_size(group.size)
+        if settings.size_for is not None:
+            chosen = settings.size_for(group.size)
             if chosen is not None:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return longest
@@ -106,12 +106,10 @@ class BatchingRule:
             abilities = endpoint.can(shape.kind)
             if not abilities.lists.allows(now):
                 return "lists refused"
-            return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
-        if self._settings.batch_size is None and (
-            why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)
-        ):
+            return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
+        if self._settings.size_for is None and (why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)):
             return why
-        longest = self._settings.singles_above_tokens
+        longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         if expected > longest:
             return "long output expected"
@@ -121,7 +119,7 @@ class BatchingRule:
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
         """Whether it is no matter that all of a plain list comes when its last member ends."""
-        short = expected <= _TOGETHER_SHARE * self._settings.singles_above_tokens
+        short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
         return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:

@@ -118,7 +118,7 @@ class Feeding:
             reason = "some time has passed: longer lists are tried again"
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
         seconds = now - batch.sent_at
-        if seconds <= 0 or endpoint.max_list <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
+        if seconds <= 0 or endpoint.max_size <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
             return
         shape = batch.shape
         load = (endpoint.area(now) - batch.load.area) / seconds
@@ -233,7 +233,7 @@ class Feeding:
 
 
 def _list_setting(kind: Kind) -> str:
-    return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
+    return "max_size" if kind is Kind.COMPLETION else f"max_size of {kind.value}"
 
 
 def _outcome(failure: Failure) -> Outcome:

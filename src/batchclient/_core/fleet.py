@@ -186,7 +186,7 @@ class Fleet:
             limit = endpoint.limit.limit
             if event.settings is not None:
                 caps = endpoint.list_caps(now)
-                endpoint.max_list = event.settings.max_list
+                endpoint.max_size = event.settings.max_size
                 for kind, cap in caps.items():
                     self._note_list_cap(endpoint, kind, cap, "set by the caller", now)
                 if _rates(event.settings) != _rates(before):

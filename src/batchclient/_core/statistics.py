@@ -28,7 +28,7 @@ class EndpointStatistics:
         limit_reason: why it is what it is.
         in_flight: sequences the server still works on.
         abandoned: those of them nobody waits for any more.
-        list_cap: the longest list of completions sent to it, unless ``batch_size`` says how long lists are.
+        list_cap: the longest list of completions sent to it, unless ``size_for`` says how long lists are.
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back whatever permits are free.

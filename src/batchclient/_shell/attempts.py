@@ -77,8 +77,8 @@ class Attempts:
         over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
-            if failure is not None and failure.status == 404:
-                failure = self._servers.name_models(batch, failure)
+            if failure is not None and failure.status in (401, 404):
+                failure = self._servers.explain(batch, failure)
         except BaseException as error:
             if ends_task(error):
                 # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.

@@ -28,14 +28,12 @@ class BatchSize:
         try:
             answer = self._choose(queue_depth)
         except Exception:  # it is the user's code
-            self._say(
-                "batch_size failed; the client's own rule holds where it does. This is said once", with_trace=True
-            )
+            self._say("size_for failed; the client's own rule holds where it does. This is said once", with_trace=True)
             return None
         if isinstance(answer, int) and not isinstance(answer, bool):
             return answer
         kind = type(answer).__name__
-        self._say(f"batch_size answers a {kind}, not a whole number; the client's own rule holds. This is said once")
+        self._say(f"size_for answers a {kind}, not a whole number; the client's own rule holds. This is said once")
         return None
 
     def _say(self, message: str, *, with_trace: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The user's functions (``retry``, ``on_adjustment``, ``batch_size``, …): whatever they raise, our own step goes on.
+"""The user's functions (``retry``, ``on_adjustment``, ``size_for``, …): whatever they raise, our own step goes on.
 
 Rules:
 - They are plain functions. asyncio cancels a task where it awaits, so a ``CancelledError`` out of one is no cancellation:

@@ -23,15 +23,17 @@ class DialectChoice:
     Args:
         name: the dialect that was given; ``None``: it is found out.
         secrets: keys to cut out of servers' messages; more may be added.
+        key_hint: added to the error of a server that asks for a key.
 
     Raises:
         ConfigError: there is no dialect of that name.
     """
 
-    __slots__ = ("_name", "at_first", "secrets")
+    __slots__ = ("_name", "at_first", "key_hint", "secrets")
 
-    def __init__(self, name: str | None, secrets: tuple[str, ...]) -> None:
+    def __init__(self, name: str | None, secrets: tuple[str, ...], key_hint: str = "") -> None:
         self._name = name
+        self.key_hint = key_hint
         self.secrets = secrets
         self.at_first = self.make()
         """What is taken for granted of every server until it is known."""

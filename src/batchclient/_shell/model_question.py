@@ -25,6 +25,7 @@ from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
+from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
 from batchclient.dialects._replies import error_in, read_retry_after, redact
@@ -64,7 +65,7 @@ class ModelQuestion:
         start_task: starts a task that ends with the runner.
         policy: when to try again.
         timeouts: of each request.
-        secrets: keys to cut out of servers' messages.
+        choice: has the keys to cut out of servers' messages, and the hint to a server that asks for one.
         found: told of the model's name, whose it is, and what was read of that server.
     """
 
@@ -75,7 +76,7 @@ class ModelQuestion:
         start_task: StartTask,
         policy: RetryPolicy,
         timeouts: Timeouts,
-        secrets: Callable[[], tuple[str, ...]],
+        choice: DialectChoice,
         found: _Found,
     ) -> None:
         self._backend = backend
@@ -83,7 +84,7 @@ class ModelQuestion:
         self._start_task = start_task
         self._policy = policy
         self._timeouts = timeouts
-        self._secrets = secrets
+        self._choice = choice
         self._found = found
         self._rng = Random()  # jitter only  # noqa: S311
         self._waiting: dict[Waiter, None] = {}
@@ -241,12 +242,13 @@ class ModelQuestion:
             first_status = first_status or status
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
-                message = redact(message, (), self._secrets())
+                message = redact(message, (), self._choice.secrets)
                 retry_after_s = read_retry_after(headers, time.time())
                 failure = failure_of(status, message, code, streamed=False, retry_after_s=retry_after_s)
-                message = f"{failure.message} (asked for its model; with model=… nothing is asked)"
+                hint = self._choice.key_hint if status == 401 else ""
+                message = f"{failure.message}{hint} (asked for its model; with model=… nothing is asked)"
                 raise replace(failure, message=message).to_error(attempt)
-        names = [redact(name, (), self._secrets()) for name in fingerprint.facts().base_models()]
+        names = [redact(name, (), self._choice.secrets) for name in fingerprint.facts().base_models()]
         if not names:
             # The list of models is asked for first.
             hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""

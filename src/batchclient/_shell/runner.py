@@ -152,7 +152,7 @@ class Runner:
             self.start_reader,
             policy,
             timeouts,
-            lambda: dialects.secrets,
+            dialects,
             self._hear_model,
         )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
@@ -79,8 +80,10 @@ class Servers:
         forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self.dialects.values()]
         return all(getattr(form, "mixes_queries", False) for form in forms)
 
-    def name_models(self, batch: Batch, failure: Failure) -> Failure:
-        """Say in a 404 which models the server has, where that is known."""
+    def explain(self, batch: Batch, failure: Failure) -> Failure:
+        """Say in a 404 which models the server has, where that is known, and in a 401 that no key was given."""
+        if failure.status == 401:
+            return replace(failure, message=failure.message + self._choice.key_hint)
         from batchclient._shell.model_question import name_models
 
         return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)

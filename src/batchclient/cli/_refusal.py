@@ -26,9 +26,9 @@ _OPTIONS = {
     "base_url": "--base-url",
     "api_key": "--api-key",
     "headers": "--header",
-    "http_backend": "--http-backend",
+    "http.backend": "--http-backend",
     "limit": "--limit",
-    "max_list": "--max-list",
+    "batching.max_size": "--max-batch-size",
     "model": "--model",
     "preset": "--preset",
     "prompt": "--prompt",
@@ -37,7 +37,7 @@ _OPTIONS = {
     "temperature": "--temperature",
 }
 """An argument of the library, and what it is called on the command line."""
-_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http_backend)\b")
+_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend)\b")
 """Those that stand in the library's own messages and mean nothing in a server's."""
 
 _NOT_FIELDS = {

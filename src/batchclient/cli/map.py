@@ -35,6 +35,7 @@ from batchclient.cli._refusal import (
 from batchclient.cli._rows import ADDED_BY, Format, Row, blame, describe
 from batchclient.client import BatchClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.options import Batching, Http
 from batchclient.templates import Prompt, make_prompt
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
@@ -108,8 +109,8 @@ def map_rows(
         "api_key": api_key or None,
         "preset": preset,
         "limit": limit_from(limit),
-        "max_list": max_list,
-        "http_backend": http_backend,
+        "batching": Batching(max_size=max_list),
+        "http": Http(backend=http_backend),
     }
     try:
         call = call_from(call)

@@ -49,7 +49,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     # Ours, because it orders our own queue as well.
     "priority": (
         Role.OURS,
-        "give it to the call, priority=…; BatchClient(send_priority=True) passes it on to the server",
+        "give it to the call, priority=…; BatchClient(schedule=Schedule(send_priority=True)) passes it on to the server",
     ),
     "tenant": (Role.OURS, "give it to the call, tenant=…"),
     # Arguments of other libraries that would otherwise travel silently in the body.

@@ -13,14 +13,16 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
-from batchclient.client import BatchClient
-from batchclient.config import check_base_url, only_given
+from batchclient._client.settings import check_server, filled_in, refuse_unknown
+from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
+from batchclient.config import only_given
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations._requests import Job, RequestReader
 from batchclient.integrations._responses import ResponseWriter
 from batchclient.integrations.form import make_calls
 from batchclient.integrations.header_roles import HeaderRoles
 from batchclient.integrations.kept_clients import _MOST_CLIENTS, KeptClients
+from batchclient.options import Http
 
 __all__ = ["Batcher"]
 
@@ -62,12 +64,14 @@ class Batcher:
             raise ConfigError("max_attempts is a whole number of at least 1, or None", field="max_attempts")
         roles = HeaderRoles(labels)
         if base_url is not None:
-            url = library.URL(check_base_url(base_url))
+            url = library.URL(check_server(base_url).url)
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
         # Users' mocks and instrumentation are for the library that they use.
-        self._settings = settings = {"http_backend": library.__name__, **only_given(settings)}
+        refuse_unknown(settings.keys() - BATCH_CLIENT_ARGUMENTS, BATCH_CLIENT_ARGUMENTS - _NOT_HERE.keys())
+        self._settings = settings = only_given(settings)
+        settings["http"] = filled_in(settings.get("http"), backend=library.__name__)
         # Wrong settings are refused here, not with the first request.
-        BatchClient("http://localhost/v1", http_client=http_client, **settings)
+        InnerClient("http://localhost/v1", http_client=http_client, **settings)
         self._http_client = http_client
         self._max_attempts = max_attempts
         self._reader = RequestReader(base_url, roles)
@@ -79,6 +83,12 @@ class Batcher:
         self.shared = 0
         self.passed_on = 0
         self._counting = threading.Lock()
+
+    @property
+    def trust_env(self) -> bool | None:
+        """Whether proxies and certificates may come from the environment."""
+        http: Http = self._settings["http"]
+        return http.trust_env
 
     def __repr__(self) -> str:
         return f"{self.shared} shared, {self.passed_on} passed on, {self.clients}"
@@ -119,7 +129,7 @@ class Batcher:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
             if len(named) < len(headers):
                 return None
-            client = BatchClient(base_url, headers=named, http_client=self._http_client, **self._settings)
+            client = InnerClient(base_url, headers=named, http_client=self._http_client, **self._settings)
         except (ConfigError, UnicodeDecodeError):
             return None
         # What its own ``async with`` would hold.

@@ -65,7 +65,7 @@ class Batching:
         )
         self._own_arguments = {
             "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),
-            "trust_env": bool(settings.get("trust_env")),
+            "trust_env": bool(self._batcher.trust_env),
         }
         self._closed = False
 
@@ -121,8 +121,8 @@ class AsyncBatching(Batching):
         max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
             ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
         labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
-        settings: ``BatchClient``'s: ``preset``, ``limit``, ``max_list``, ``retry``, …
-            By default ``http_backend`` is this transport's library.
+        settings: ``BatchClient``'s: ``preset``, ``limit``, ``batching``, ``retry``, …
+            By default the library of ``http`` is this transport's.
 
     Raises:
         ConfigError: an argument is wrong; the error names it.

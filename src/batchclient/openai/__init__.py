@@ -47,11 +47,11 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     Args:
         arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``, ``default_headers``, ``http_client``, …), and
-            ``BatchClient``'s settings (``preset``, ``limit``, ``max_list``, ``dialect``, ``retry``, …). ``base_url`` may be a list of servers.
+            ``BatchClient``'s settings (``preset``, ``limit``, ``batching``, ``dialect``, ``retry``, …). ``base_url`` may be a list of servers.
             ``labels`` are names of further headers that say who asks: calls that differ in them share.
 
     ``timeout`` given to the client or to a call bounds the whole call, its waiting here included; openai's default of ten minutes bounds
-    the server's silence alone. So does ``read_timeout_s``, seconds, for every call.
+    the server's silence alone. So does ``http=Http(read_timeout_s=…)`` for every call.
 
     Raises:
         ConfigError: one of our settings is wrong.

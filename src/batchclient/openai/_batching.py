@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from inspect import signature
 from typing import Any
 
 from openai import DEFAULT_TIMEOUT
 
+from batchclient._client.settings import filled_in, refuse_moved
 from batchclient._threads.bridge import Bridge
-from batchclient.client import BatchClient
+from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
 from batchclient.config import only_given
 from batchclient.errors import ConfigError
 from batchclient.integrations.header_roles import HeaderRoles
@@ -30,29 +30,27 @@ from batchclient.openai._identity import Identity, identity_of, refused_header, 
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
+from batchclient.options import Http
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
 
 _OPENAIS = frozenset(
     {
-        "self",
         "base_url",
         "api_key",
         "headers",
         "http_client",
         "model",
         "timeout_s",
-        "connect_timeout_s",
     }
 )
 """Parameters of ``BatchClient`` that openai's own arguments stand for."""
 _OPENAIS_NAMES = {
     "timeout_s": "timeout",
     "headers": "default_headers",
-    "connect_timeout_s": "timeout=Timeout(…, connect=…)",
 }
-_SETTINGS = frozenset(signature(BatchClient.__init__).parameters) - _OPENAIS
+_SETTINGS = BATCH_CLIENT_ARGUMENTS - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
 """``max_retries`` bounds the attempts; the waits between them are ours."""
 _LEAST_SILENCE_S = 600.0
@@ -70,6 +68,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     inherited: Batching | None = theirs.pop("_batching", None)
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     roles = HeaderRoles(theirs.pop("labels", ()))
+    refuse_moved(theirs)
     for name, better in _OPENAIS_NAMES.items():
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)
@@ -132,14 +131,14 @@ class _Clients:
     def _make(self, key: _Key) -> BatchClient:
         urls, headers = key
         timeouts = self.bounds.settings(_LEAST_SILENCE_S) if self.bounds is not None else {}
-        settings = {
-            "trust_env": self.http_client is None,
-            "retry": _POLICY,
-            "http_backend": http_library().__name__,
+        http = filled_in(
+            self.settings.get("http"),
+            trust_env=self.http_client is None,
+            backend=http_library().__name__,
             **timeouts,
-            **self.settings,
-        }
-        return BatchClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
+        )
+        settings = {"retry": _POLICY, **self.settings, "http": http}
+        return InnerClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
 
     def bridge(self) -> Bridge:
         """The event loop in the background that blocking calls are made in."""
@@ -187,7 +186,8 @@ class Batching:
     def silence_s(self) -> float | None:
         """The longest that a call may ask a server to be silent for, seconds; ``None``: for ever."""
         bounds = self._clients.bounds
-        if "read_timeout_s" in self._clients.settings:
+        http: Http | None = self._clients.settings.get("http")
+        if http is not None and http.read_timeout_s is not None:
             # It is not the calls' to say.
             return None
         return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)

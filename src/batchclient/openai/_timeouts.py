@@ -33,7 +33,7 @@ class Bounds:
     whole_s: float | None
 
     def settings(self, least_silence_s: float) -> dict[str, float]:
-        """The same as ``BatchClient``'s settings, to which ``None`` would mean its own defaults.
+        """The same as fields of ``Http``, to which ``None`` would mean its own defaults.
 
         Args:
             least_silence_s: the shortest silence, seconds: calls have bounds of their own.

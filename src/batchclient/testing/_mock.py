@@ -130,10 +130,10 @@ class MockLLM(Assertions):
         Raises:
             ConfigError: a setting is wrong.
         """
-        from batchclient.client import BatchClient
+        from batchclient.client import InnerClient
 
         wired = {"model": self.model} | ({} if "http_client" in settings else {"transport": self.transport})
-        return BatchClient(settings.pop("base_url", self.base_url), **(wired | settings))
+        return InnerClient(settings.pop("base_url", self.base_url), **(wired | settings))
 
     def transport(self, base_url: str = "", headers: Mapping[str, str] | None = None) -> MockTransport:
         """Return a transport for batchclient: ``BatchClient(…, transport=mock_llm.transport)``."""

@@ -1,4 +1,4 @@
-"""aiohttp below httpx, for ``http_backend="aiohttp"``: the only other module that knows an HTTP library.
+"""aiohttp below httpx, for ``Http(backend="aiohttp")``: the only other module that knows an HTTP library.
 
 Rules:
 - aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand

@@ -58,11 +58,11 @@ _RACE_S = 1.0
 """A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
 
 
-def check_arguments(http_client: object, http_backend: str) -> None:
+def check_arguments(http_client: object, backend: str) -> None:
     """Refuse what cannot work, and import what sends.
 
     Raises:
-        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``backend`` is missing.
     """
     if http_client is not None and not is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
@@ -72,10 +72,10 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     if http_client is not None and getattr(http_client, "is_closed", False):
         raise ConfigError("the http_client is closed", field="http_client")
     try:
-        library(http_backend)
+        library(backend)
     except ImportError as error:
-        message = f"http_backend={http_backend!r} needs the extra: pip install 'batchclient[{http_backend}]'"
-        raise ConfigError(message, field="http_backend") from error
+        message = f"http.backend: {backend!r} needs the extra: pip install 'batchclient[{backend}]'"
+        raise ConfigError(message, field="http.backend") from error
 
 
 class HttpxTransport:

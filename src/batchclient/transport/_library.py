@@ -40,7 +40,7 @@ _made = cache(Library)
 
 
 def library(backend: str) -> Library:
-    """Return what an ``http_backend`` sends by; above aiohttp there is httpx.
+    """Return what a backend sends by; above aiohttp there is httpx.
 
     Raises:
         ImportError: it is missing, or aiohttp is.

@@ -57,7 +57,7 @@ def proxy_for(base_url: str, backend: str) -> Any:
     if proxy is None or not proxy.url.host:
         raise _refused(variable, "is no URL of a proxy, such as http://localhost:3128")
     if proxy.url.scheme in _SOCKS and backend == "aiohttp":
-        raise _refused(variable, "is a SOCKS proxy, and http_backend='aiohttp' has none")
+        raise _refused(variable, "is a SOCKS proxy, and the backend aiohttp has none")
     if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
         raise _refused(variable, f"is a SOCKS proxy: pip install '{http.__name__}[socks]'")
     return proxy

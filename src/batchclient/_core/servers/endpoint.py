@@ -39,7 +39,7 @@ class Endpoint:
     Args:
         number: its id, unique within a scheduler and never given again; of the first endpoints, the place in the list of base URLs.
         limit: the algorithm that says how many sequences may be in flight.
-        max_list: prompts per request, at most.
+        max_size: prompts per request, at most.
         name: its base URL as it may be shown.
         known_caps: prompts per request that the server takes, by kind, as far as is known.
         is_known: whether it is taken for granted which sort of server it is.
@@ -64,7 +64,7 @@ class Endpoint:
         "is_known",
         "leaving",
         "limit",
-        "max_list",
+        "max_size",
         "name",
         "outage",
         "rates",
@@ -78,7 +78,7 @@ class Endpoint:
         self,
         number: int,
         limit: Limit,
-        max_list: int,
+        max_size: int,
         name: str = "",
         known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
         *,
@@ -97,7 +97,7 @@ class Endpoint:
         self.leaving = False
         """Whether it was removed and what is in flight there is being waited for."""
         self.limit = limit
-        self.max_list = max_list
+        self.max_size = max_size
         self._known_caps = known_caps
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
@@ -126,7 +126,7 @@ class Endpoint:
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
         """As the settings have it."""
         caps, is_known = settings.known_caps, settings.is_known_server
-        endpoint = cls(number, limit, settings.max_list, name, caps, is_known=is_known)
+        endpoint = cls(number, limit, settings.max_size, name, caps, is_known=is_known)
         endpoint.set_rates(settings)
         return endpoint
 
@@ -246,8 +246,8 @@ class Endpoint:
         return given_up
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
-        """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
-        return self.can(kind).list_cap(self.max_list if most is None else most, now)
+        """The longest list to send now; ``most`` stands for ``max_size`` if it is given."""
+        return self.can(kind).list_cap(self.max_size if most is None else most, now)
 
     def list_caps(self, now: float) -> dict[Kind, int]:
         """The longest lists to send now, by the kinds of calls that have been looked at."""
