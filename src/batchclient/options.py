@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
-__all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server"]
+if TYPE_CHECKING:
+    from batchclient._core.messages import Adjustment
+    from batchclient.retry import RetryPolicy
+
+__all__ = ["AdaptiveLimit", "Batching", "Http", "Schedule", "Server", "SharingArguments"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +162,28 @@ class Server(_Group):
     url: str
     api_key: str | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] | None = field(default=None, kw_only=True, repr=False)
+
+
+class SharingArguments(TypedDict, total=False):
+    """``BatchClient``'s arguments that the drop-in for openai and the HTTP transports take, too.
+
+    The servers, keys and headers are those of the requests. ``BatchClient`` says what each argument means.
+    """
+
+    preset: Literal["latency", "balanced", "throughput"]
+    limit: int | Literal["auto"] | AdaptiveLimit
+    batching: Batching
+    schedule: Schedule
+    http: Http
+    outage_patience_s: float
+    retry: RetryPolicy
+    max_queued: int
+    when_full: Literal["wait", "raise"]
+    requests_per_minute: float
+    tokens_per_minute: float
+    dialect: Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"]
+    detect: bool
+    server_metrics: bool
+    single_flight: bool
+    max_model_len: int
+    on_adjustment: Callable[[Adjustment], object]

@@ -359,7 +359,7 @@ def test_a_wrong_argument_of_the_client_is_refused_by_name(arguments, field):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("temperature", "there are: api_key, base_url"),
+        ("temperature", "; there are: "),
         ("limits", "did you mean limit?"),
         ("max_list", "given as batching=Batching(max_size=…)"),
         ("http_backend", "given as http=Http(backend=…)"),

@@ -193,11 +193,14 @@ def test_a_lower_bound_alone_lowers_the_start_too():
     assert client.statistics().endpoints[0].limit == 32
 
 
-def test_a_batching_given_anew_replaces_the_old_one_as_a_whole():
-    client = BatchClient("http://h/v1", model="m", batching=Batching(max_size=3, alone_above_tokens=7))
-    client.retune(batching=Batching(max_size=5))
-    core = client._settings.batching
-    assert (core.max_size, core.alone_above_tokens) == (5, 256)
+async def test_a_batching_given_anew_replaces_the_old_one_as_a_whole():
+    server = ScriptedTransport()
+    async with make_client(server, batching=Batching(max_size=3, alone_above_tokens=7)) as client:
+        await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
+        assert {len(sent.prompts) for sent in server.sent} == {1}
+        client.retune(batching=Batching(max_size=4))
+        await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
+        assert len(server.sent[-1].prompts) == 4
 
 
 def test_a_hook_that_nobody_would_await_is_refused():

@@ -193,7 +193,7 @@ def blocking() -> None:
         client.close()
     client.complete(3)  # type: ignore[arg-type]
     client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
-    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[call-arg]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]
     SyncBatchClient(3)  # type: ignore[arg-type]
 
 

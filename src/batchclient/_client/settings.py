@@ -175,11 +175,8 @@ def from_environment(arguments: dict[str, Any], http_client: Any = None) -> None
         arguments: the client's, to be filled in.
         http_client: the user's own, whose headers go with every request.
     """
-    headers = {
-        str(name).lower()
-        for source in (arguments.get("headers"), getattr(http_client, "headers", None))
-        for name in source or ()
-    }
+    sources = (arguments.get("headers"), getattr(http_client, "headers", None))
+    headers = {str(name).lower() for source in sources if isinstance(source, Mapping) for name in source}
     for name, variable in _VARIABLES.items():
         value = os.environ.get(variable, "").strip()
         if arguments.get(name) is not None or not value:

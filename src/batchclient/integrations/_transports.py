@@ -16,7 +16,7 @@ import threading
 from collections.abc import Collection
 from contextvars import copy_context
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from batchclient._shell.backend import AsyncioBackend
 from batchclient._threads.bridge import Bridge
@@ -25,11 +25,18 @@ from batchclient.errors import ClientClosed, ConfigError
 from batchclient.integrations._batcher import Batcher
 from batchclient.integrations._requests import Job
 from batchclient.integrations._threaded import Threaded
+from batchclient.options import SharingArguments
 
 __all__ = ["AsyncBatching", "SyncBatching"]
 
 _MOST_CONNECTIONS, _MOST_IDLE = 1000, 100
 """Of the transport for all else: openai's own (openai-python, _constants.py). httpx's 100 would let streams wait for each other."""
+
+
+class TransportArguments(SharingArguments, total=False):
+    """Those of ``BatchClient``'s arguments that a transport takes."""
+
+    timeout_s: float
 
 
 class Batching:
@@ -49,7 +56,7 @@ class Batching:
         base_url: str | None = None,
         max_attempts: int | None = 1,
         labels: Collection[str] = (),
-        **settings: Any,
+        **settings: Unpack[TransportArguments],
     ) -> None:
         library = self._library
         self._given = transport
@@ -61,7 +68,7 @@ class Batching:
             base_url=base_url,
             max_attempts=max_attempts,
             labels=labels,
-            settings=settings,
+            settings=dict(settings),
         )
         self._own_arguments = {
             "limits": library.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_IDLE),

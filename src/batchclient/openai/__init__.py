@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import openai
 from openai._models import FinalRequestOptions
 
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations.form import PATHS, make_calls
+from batchclient.openai._arguments import AsyncArguments
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
 from batchclient.openai._keys import asked, forget, keep, prepared, take_asked
@@ -68,7 +69,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         super().__init_subclass__()
         cls._may_share, cls._may_skip = seams(cls, AsyncOpenAI)
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, **arguments: Unpack[AsyncArguments]) -> None:
         theirs, self._batching = split_arguments(arguments)
         super().__init__(**theirs)
         self._batching.check(self)

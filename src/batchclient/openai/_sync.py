@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import openai
 from openai._models import FinalRequestOptions
 
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.integrations.form import PATHS, make_calls
+from batchclient.openai._arguments import SyncArguments
 from batchclient.openai._batching import Batching, split_arguments
 from batchclient.openai._calls import RESPONSES, Planned, plan, post_of
 from batchclient.openai._identity import Identity
@@ -58,7 +59,7 @@ class OpenAI(openai.OpenAI):
         super().__init_subclass__()
         cls._may_share, cls._may_skip = seams(cls, OpenAI)
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, **arguments: Unpack[SyncArguments]) -> None:
         theirs, self._batching = split_arguments(arguments)
         self._shares = self._batching.http_client is None
         if not self._shares and self._batching.is_first:
