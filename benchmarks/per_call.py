@@ -65,7 +65,7 @@ async def _client() -> float:
     # Earlier versions had no such argument, and asked for nothing.
     quiet = {"server_metrics": False} if "server_metrics" in signature(BatchClient).parameters else {}
     client = BatchClient("http://s/v1", model="m", limit=64, batching=Batching(max_size=32), dialect="vllm", **quiet)
-    client._make_transport = lambda _url: _Instant()
+    client._connections.for_calls = lambda _url: _Instant()
     best = float("inf")
     async with client:
         for _ in range(RUNS):

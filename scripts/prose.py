@@ -23,7 +23,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MOST_COLUMNS, MOST_WORDS = 100, 40
 PRONOUNS = frozenset(
-    "it its itself they them their theirs themselves this that these those one ones".split()
+    [
+        "it",
+        "its",
+        "itself",
+        "they",
+        "them",
+        "their",
+        "theirs",
+        "themselves",
+        "this",
+        "that",
+        "these",
+        "those",
+        "one",
+        "ones",
+    ]
 )
 _WORD = re.compile(r"[A-Za-z][A-Za-z'’-]*")
 _CODE = re.compile(r"``.*?``|`[^`]*`|\[([^\]]*)\]\([^)]*\)|<[^>]*>|https?://\S+")
@@ -144,8 +159,12 @@ def count(paths: list[str]) -> int:
             lines = list(enumerate(str(text.value).splitlines(), 1))
             lengths += [len(words(sentence)) for _, sentence in sentences(lines)]
     lengths.sort()
-    print(f"{total} words of docstrings; in 1,000: what {1000 * what / total:.1f}, pronouns {1000 * pronouns / total:.1f}")
-    print(f"words in a sentence: median {lengths[len(lengths) // 2]}, 90th percentile {lengths[len(lengths) * 9 // 10]}")
+    print(
+        f"{total} words of docstrings; in 1,000: what {1000 * what / total:.1f}, pronouns {1000 * pronouns / total:.1f}"
+    )
+    print(
+        f"words in a sentence: median {lengths[len(lengths) // 2]}, 90th percentile {lengths[len(lengths) * 9 // 10]}"
+    )
     return 0
 
 

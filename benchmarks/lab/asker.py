@@ -88,7 +88,7 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
     given = dict(arguments)
     preset, dialect = given.pop("preset", "balanced"), given.pop("dialect", None)
     settings = make_settings(preset, {"base_url": _URL, **given})
-    connections = Connections(settings, None, None, None, dialect)
+    connections = Connections(settings, None, None, dialect)
     choice = DialectChoice(dialect, ())
     return Setup(
         settings.scheduler(choice.at_first),

@@ -14,7 +14,9 @@ from batchclient.openai._batching import _SETTINGS
 from batchclient.options import SharingArguments
 
 
-@pytest.mark.parametrize(("theirs", "arguments"), [(openai.AsyncOpenAI, AsyncArguments), (openai.OpenAI, SyncArguments)])
+@pytest.mark.parametrize(
+    ("theirs", "arguments"), [(openai.AsyncOpenAI, AsyncArguments), (openai.OpenAI, SyncArguments)]
+)
 def test_the_drop_ins_are_openais_and_ours(theirs, arguments):
     openais = signature(theirs.__init__).parameters.keys() - {"self"}
     typed = arguments.__annotations__.keys()

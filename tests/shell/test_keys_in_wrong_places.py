@@ -7,7 +7,16 @@ import traceback
 import pytest
 from typer.testing import CliRunner
 
-from batchclient import BatchClient, BatchClientError, ConfigError, SyncBatchClient
+from batchclient import (
+    AdaptiveLimit,
+    BatchClient,
+    BatchClientError,
+    Batching,
+    ConfigError,
+    Http,
+    Schedule,
+    SyncBatchClient,
+)
 from batchclient.cli.app import app
 from batchclient.integrations.httpx import BatchTransport, SyncBatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
@@ -136,10 +145,19 @@ def test_the_plain_name_of_a_header_is_shown():
         BatchClient(URL, model="m", headers={"X-Api-Key": "a\nb"})
 
 
-@pytest.mark.parametrize("setting", ["limit", "http_client", "transport", "http_backend", "order", "retry"])
+@pytest.mark.parametrize("setting", ["limit", "http_client", "transport", "http", "schedule", "batching", "retry"])
 def test_a_key_in_the_place_of_a_setting_is_not_shown(setting, log):
     with pytest.raises((ConfigError, TypeError)) as caught:
         BatchClient(URL, model="m", **{setting: KEY})
+    assert "canary" not in words_of(caught.value) + log.text
+
+
+@pytest.mark.parametrize(
+    ("group", "field"), [(Http, "backend"), (Schedule, "order"), (Batching, "max_size"), (AdaptiveLimit, "start")]
+)
+def test_a_key_in_the_place_of_a_groups_field_is_not_shown(group, field, log):
+    with pytest.raises(ConfigError) as caught:
+        group(**{field: KEY})
     assert "canary" not in words_of(caught.value) + log.text
 
 

@@ -460,11 +460,11 @@ def test_a_program_ends_without_a_word_however_it_leaves_the_client(backend, end
     status, out, err = in_python(
         f"""
     from concurrent.futures import ThreadPoolExecutor
-    from batchclient import SyncBatchClient
+    from batchclient import Http, SyncBatchClient
     from tests.transport.rawserver import answers_in_a_process
 
     with answers_in_a_process() as (url, connections):
-        client = SyncBatchClient(url, model="m", detect=False, http_backend={backend!r})
+        client = SyncBatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
         with ThreadPoolExecutor(20) as pool:
             answers = list(pool.map(client.complete, [f"p{{number}}" for number in range(20)]))
         print(answers[7].text)
