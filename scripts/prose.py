@@ -84,10 +84,9 @@ def prose_of_markdown(source: str) -> Iterator[list[Line]]:
     """Yield the paragraphs and list items of a page."""
     fenced, block = False, []
     for number, line in enumerate(source.splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            fenced = not fenced
-            line = ""
-        is_other = fenced or line.startswith(("|", "#", "    ", "<!--")) or not line.strip()
+        is_fence = line.lstrip().startswith("```")
+        fenced = fenced != is_fence
+        is_other = fenced or is_fence or line.startswith(("|", "#", "    ", "<!--")) or not line.strip()
         if (is_other or line.lstrip().startswith(("- ", "* ", "1. "))) and block:
             yield block
             block = []

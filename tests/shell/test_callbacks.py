@@ -34,7 +34,7 @@ class Raising:
 
 
 ENDS = [KeyboardInterrupt(), SystemExit(3)]
-IN_A_STEP = ["retry", "on_adjustment", "batch_size"]
+IN_A_STEP = ["retry", "on_adjustment", "size_for"]
 IN_A_CALL = ["count_tokens", "render_chat"]
 
 
@@ -56,7 +56,8 @@ def calls(client, name):
 
 def make(name, raising):
     server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
-    return make_client(server, batching=Batching(max_size=2), max_model_len=4, **{name: raising})
+    own = {"batching": Batching(max_size=2, size_for=raising)} if name == "size_for" else {name: raising}
+    return make_client(server, **{"batching": Batching(max_size=2), "max_model_len": 4, **own})
 
 
 def ends_of(name, raising):
@@ -150,7 +151,9 @@ def leaves(error):
 @pytest.mark.parametrize("name", IN_A_STEP)
 @pytest.mark.parametrize("raised", ENDS, ids=repr)
 def test_it_reaches_the_thread_that_waits(name, raised):
-    with make_sync(ScriptedTransport(busy()), **{name: Raising(raised)}) as client:
+    raising = Raising(raised)
+    own = {"batching": Batching(size_for=raising)} if name == "size_for" else {name: raising}
+    with make_sync(ScriptedTransport(busy()), **own) as client:
         with pytest.raises(type(raised)) as caught:
             client.complete("p", max_tokens=1)
             # The function was called after the answer: the next call hears of it.

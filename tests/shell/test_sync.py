@@ -156,11 +156,6 @@ def test_wrong_arguments_are_refused_by_name(arguments, field):
     assert caught.value.field == field
 
 
-def test_an_unknown_argument_is_refused():
-    with pytest.raises(TypeError, match="limits"):
-        SyncBatchClient("http://localhost:8000/v1", limits=3)
-
-
 @pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy, lambda client: pickle.dumps(client.complete)])
 def test_it_says_why_it_cannot_be_sent_to_another_process(send):
     with make_sync(ScriptedTransport()) as client, pytest.raises(TypeError, match="another process"):

@@ -1,4 +1,4 @@
-"""``batch_size`` and ``length_reach`` as a caller gives them."""
+"""``Batching.size_for`` and ``length_reach`` as a caller gives them."""
 
 import anyio
 import pytest
@@ -51,12 +51,12 @@ async def test_lists_of_one_length_bucket():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("batch_size", 16), ("batch_size", "16"), ("length_reach", -1), ("length_reach", 1.0), ("length_reach", True)],
+    [("size_for", 16), ("size_for", "16"), ("length_reach", -1), ("length_reach", 1.0), ("length_reach", True)],
 )
 async def test_what_they_are_not(field, value):
     with pytest.raises(ConfigError) as caught:
-        make_client(ScriptedTransport(), **{field: value})
-    assert caught.value.field == field
+        Batching(**{field: value})
+    assert caught.value.field == f"batching.{field}"
 
 
 async def test_they_can_be_changed_while_running():
