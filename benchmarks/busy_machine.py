@@ -49,7 +49,7 @@ async def job(base_url: str, model: str, texts: int, max_tokens: int, limit: int
     ) as client:
         await client.batch_map([f"Text {number}: some words" for number in range(texts)], "{}", max_tokens=max_tokens)
         statistics = client.statistics()
-        changes = [each for each in statistics.adjustments if each.setting.startswith("max_size")]
+        changes = [each for each in statistics.adjustments if each.setting.startswith("batch_size_cap")]
         told = tuple(f"{each.setting} {each.old} -> {each.new}: {each.reason}" for each in changes)
         requests = sum(statistics.list_sizes.values())
         mean = texts / requests

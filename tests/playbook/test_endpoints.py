@@ -79,7 +79,7 @@ def test_what_one_endpoint_refuses_another_may_take():
     assert play.last.streamed
     play >> failed(c, FailureKind.STREAM_REFUSED) << ["send c d @0"]
     play >> failed(c, FailureKind.LIST_TOO_LONG) << ["send c @0", "send d @1"]
-    assert [endpoint.list_cap for endpoint in play.endpoints] == [1, 1]
+    assert [endpoint.batch_size_cap for endpoint in play.endpoints] == [1, 1]
     assert [endpoint.streams_refused for endpoint in play.endpoints] == [True, False]
 
 

@@ -193,7 +193,10 @@ def test_a_max_list_that_is_set_anew_is_told_for_the_kinds_in_use():
     (call,) = calls("vector", shape(max_output_tokens=None, kind=Kind.EMBEDDING, plain_only=True))
     play.submit(call) >> Woke()
     play >> Retuned(SchedulerSettings(max_size=2))
-    assert play.adjusted == ["max_size 4 -> 2: set by the caller", "max_size of embedding 4 -> 2: set by the caller"]
+    assert play.adjusted == [
+        "batch_size_cap 4 -> 2: set by the caller",
+        "batch_size_cap of embedding 4 -> 2: set by the caller",
+    ]
     play >> Retuned(SchedulerSettings(max_size=2, linger_s=0.1))
     assert play.adjusted == []
 
@@ -203,9 +206,9 @@ def test_what_a_server_was_found_to_take_is_told():
     (call,) = calls("chat", shape(kind=Kind.CHAT))
     play.submit(call) >> Woke()
     play >> ServerKnown(0, {Kind.CHAT: 1}, server="other 1.0")
-    assert play.adjusted == ["max_size of chat 4 -> 1: it was found to be other 1.0"]
+    assert play.adjusted == ["batch_size_cap of chat 4 -> 1: it was found to be other 1.0"]
     play >> ServerKnown(0, {})
-    assert play.adjusted == ["max_size of chat 1 -> 4: it was found to be no server that is known"]
+    assert play.adjusted == ["batch_size_cap of chat 1 -> 4: it was found to be no server that is known"]
 
 
 def served_one_after_another(play, of, until):
@@ -225,7 +228,9 @@ def served_one_after_another(play, of, until):
 def test_lists_that_are_served_one_after_another_are_given_up_and_that_is_told():
     play, short = Playbook(limit=4), shape(max_output_tokens=1)
     told = served_one_after_another(play, short, 60.0)
-    assert told == ["max_size 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"]
+    assert told == [
+        "batch_size_cap 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"
+    ]
     assert play.alone == {COMPARED: 52}
     play.submit(*calls("a b", short)) >> Woke() << ["send a", "send b"]
     assert play.alone[GIVEN_UP] == 2
@@ -237,7 +242,7 @@ def test_a_server_that_becomes_known_gets_its_lists_back():
     play >> ServerKnown(0, {}, server=None)
     assert play.adjusted == []
     play >> ServerKnown(0, {}, server="vllm 0.32.0")
-    assert play.adjusted == ["max_size 1 -> 64: it was found to be vllm 0.32.0"]
+    assert play.adjusted == ["batch_size_cap 1 -> 64: it was found to be vllm 0.32.0"]
     play.submit(*calls("a b c d", short)) >> Woke() << ["send a b c d"]
     play >> answered(*play.last.requests)
     assert served_one_after_another(play, short, 120.0) == []

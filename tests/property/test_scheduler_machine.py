@@ -298,7 +298,7 @@ class World:
         assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
         assert len(requests) <= self.setting.max_size
-        if len(requests) > endpoint.list_cap:
+        if len(requests) > endpoint.batch_size_cap:
             assert self.long_lists.get(batch.endpoint) not in self.open, (
                 "while one list tries what was refused, none may"
             )
@@ -521,7 +521,7 @@ class Machine(RuleBasedStateMachine):
                     continue
                 # What failed together may be half of a list that goes whole.
                 failed = request.attempts > 0
-                together = min(cohorts[world.cohorts[request.waiter]], endpoint.list_cap) if failed else 1
+                together = min(cohorts[world.cohorts[request.waiter]], endpoint.batch_size_cap) if failed else 1
                 if world.free_on(endpoint) >= together * request.shape.weight or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)

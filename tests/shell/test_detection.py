@@ -323,7 +323,7 @@ async def test_the_servers_own_cap_shortens_lists():
             for number in range(10):
                 group.start_soon(client.complete, f"{number}")
         assert [len(prompts) for prompts in server.prompts[1:]] == [4, 4, 2]
-        assert client.statistics().endpoints[0].list_cap == 4
+        assert client.statistics().endpoints[0].batch_size_cap == 4
 
 
 async def test_a_batch_under_way_goes_on_as_it_was_encoded():

@@ -26,7 +26,7 @@ async def test_a_limit_is_changed_while_running():
         assert await busy(client, 9) == 2
         client.retune(limit=5, batching=Batching(max_size=3))
         assert await busy(client, 9) == 5
-        assert client.statistics().endpoints[0].list_cap == 3
+        assert client.statistics().endpoints[0].batch_size_cap == 3
 
 
 async def test_a_pin_holds_until_it_is_taken_out():

@@ -233,7 +233,7 @@ class Feeding:
 
 
 def _list_setting(kind: Kind) -> str:
-    return "max_size" if kind is Kind.COMPLETION else f"max_size of {kind.value}"
+    return "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
 
 
 def _outcome(failure: Failure) -> Outcome:

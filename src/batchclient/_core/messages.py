@@ -397,7 +397,7 @@ class Adjustment:
     Args:
         at: when, on the client's monotonic clock, seconds.
         endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
-        setting: ``"limit"``; or ``"max_size"``, of other calls than completions ``"max_size of chat"`` and so on.
+        setting: ``"limit"``, or ``"batch_size_cap"``; for other calls than completions ``"batch_size_cap of chat"`` and so on.
         old: the number before.
         new: the number from now on.
         reason: why, in words.

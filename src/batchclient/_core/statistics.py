@@ -28,7 +28,7 @@ class EndpointStatistics:
         limit_reason: why it is what it is.
         in_flight: sequences the server still works on.
         abandoned: those of them nobody waits for any more.
-        list_cap: the longest list of completions sent to it, unless ``size_for`` says how long lists are.
+        batch_size_cap: the most completions sent to it in one request, unless ``size_for`` says how long lists are.
         lists_refused: whether it refused lists lately.
         streams_refused: whether it refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back whatever permits are free.
@@ -49,7 +49,7 @@ class EndpointStatistics:
     limit_reason: str
     in_flight: int
     abandoned: int
-    list_cap: int
+    batch_size_cap: int
     lists_refused: bool
     streams_refused: bool
     blocked_until: float | None

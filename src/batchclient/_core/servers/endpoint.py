@@ -261,7 +261,7 @@ class Endpoint:
             limit_reason=self.limit.reason,
             in_flight=self.in_flight,
             abandoned=self.abandoned,
-            list_cap=self.list_cap(now),
+            batch_size_cap=self.list_cap(now),
             lists_refused=not self.can().lists.allows(now),
             streams_refused=not self.can().streams(now),
             blocked_until=blocked_until,
