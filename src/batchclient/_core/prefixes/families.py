@@ -97,10 +97,7 @@ class _Node:
 
 
 class PrefixTree:
-    """A group's queued calls by their rungs.
-
-    ``longest_run_s`` is how long an oldest call's families may go before older calls, seconds.
-    """
+    """A group's queued calls by their rungs; a run lasts ``longest_run_s`` if older calls wait."""
 
     __slots__ = ("_path", "_root", "_run_ends_at", "longest_run_s")
 

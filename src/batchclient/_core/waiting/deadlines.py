@@ -80,7 +80,7 @@ class Deadlines:
 
     def _drop(self, request: Request) -> None:
         # Else entries dropped at the front would cause sweep after sweep. A request which lost its
-        # deadline was not counted.
+        # deadline was never counted as ended.
         if request.deadline is not None:
             self._ended -= 1
 

@@ -114,15 +114,14 @@ class Group:
         return first
 
     def rank(self) -> tuple[float, int] | None:
-        """The group's place in the order: the rank and number of its first request."""
+        """The group's place: rank and number of its first request; ``None`` if it is empty."""
         first = self.oldest()
         return None if first is None else (self.order.rank(first), first.seq)
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
         """Remove and return up to ``count`` requests: the oldest's bucket first, then the nearest.
 
-        ``count`` is at least 1. ``reach``: how many buckets away a companion may lie; ``None``:
-        any.
+        ``count``: at least 1. ``reach``: how many buckets away a companion may lie; ``None``: any.
         """
         first = self.oldest()
         if first is None:
@@ -184,10 +183,7 @@ class Group:
 
 
 class _AgedGroup(Group):
-    """A group with an order other than arrival, beside which the arrivals are kept.
-
-    A request is live while its ``group`` is this group.
-    """
+    """A group not ordered by arrival, which is kept beside. Live requests name it as ``group``."""
 
     __slots__ = ("_arrivals",)
 
@@ -249,7 +245,7 @@ class RankedGroup(_AgedGroup):
         self.size += 1
 
     def rank(self) -> tuple[float, int] | None:
-        """The rank and number of the first request."""
+        """The first request's rank and number; ``None`` if the group is empty."""
         heap = self._heap
         while heap and heap[0][2].group is not self:
             heapq.heappop(heap)
@@ -283,10 +279,7 @@ class RankedGroup(_AgedGroup):
 
 
 class FamilyGroup(_AgedGroup):
-    """Requests of one shape whose prompts may share long prefixes: the oldest, then its family.
-
-    ``conversations`` knows which families go first, and for how long.
-    """
+    """Requests of one shape whose prompts may share long prefixes: the oldest, then its family."""
 
     __slots__ = ("_conversations", "_tree", "_warm")
 
@@ -307,7 +300,7 @@ class FamilyGroup(_AgedGroup):
         self.size += 1
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
-        """Remove and return up to ``count`` requests: warm calls, then the nearest to the last."""
+        """Take up to ``count`` requests: warm calls, then by the prefix shared with the last."""
         taken: list[Request] = []
         while len(taken) < count and (oldest := self.oldest()) is not None:
             request = self._next_warm(now) or self._tree.next(oldest, now)
@@ -319,8 +312,7 @@ class FamilyGroup(_AgedGroup):
 
     def _next_warm(self, now: float) -> Request | None:
         while self._warm:
-            # The last come goes first: its family was answered last, so is likely still in the
-            # server's cache.
+            # The last come first: its family was answered last, so is likely still in the cache.
             request = self._warm.pop()
             if request.group is self and self._conversations.is_warm(request.family, now):
                 return request

@@ -52,10 +52,7 @@ class Reserve:
 
 
 class Lanes:
-    """All lanes, and the choice between them.
-
-    ``weights`` are the shares of tenants who get more or less than others; 1 for the rest.
-    """
+    """All lanes, and the choice between them; tenants without a weight have 1."""
 
     __slots__ = ("_accounts", "_floor", "_in_flight", "_lanes", "_seen", "_weights", "has_tenants", "ready")
 
@@ -135,10 +132,7 @@ class Lanes:
         account.counter = max(account.counter, self._floor)
 
     def charge(self, batch: Batch, expected_tokens: int) -> None:
-        """Charge a granted batch's tenant, for ``expected_tokens`` of output per request.
-
-        Without tenants nobody is charged.
-        """
+        """Charge a granted batch's tenant for expected tokens, if any call ever named a tenant."""
         if not self.has_tenants:
             return
         account = batch.lane.account
@@ -175,10 +169,7 @@ class Lanes:
         return min(within, key=lambda lane: (lane.account.counter, ranks[lane]))
 
     def _forget_idle(self) -> None:
-        """Forget tenants without a call.
-
-        A returning tenant with a counter not above the floor would be lifted to the floor anyway.
-        """
+        """Forget idle tenants whose counters, on return, would be lifted to the floor anyway."""
         self._lanes = {place: lane for place, lane in self._lanes.items() if not lane.is_idle}
         kept = {lane.account.tenant for lane in self._lanes.values()}
         self._accounts = {

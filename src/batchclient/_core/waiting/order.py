@@ -20,20 +20,16 @@ from batchclient._core.messages import Request
 __all__ = ["Order"]
 
 S_PER_TOKEN = 0.02
-"""Head start per weighted token (``weighted_tokens``) under ``shortest_first``, seconds. An output
-token weighs 2: 25 output tokens a second, as a sequence gets on a well loaded server. A choice, not
-a measurement: only the pace of ageing depends on it."""
+"""Rank per weighted token (``weighted_tokens``) under ``shortest_first``, seconds. An output token
+weighs 2: 25 a second, as for a sequence on a well loaded server. A choice, not a measurement: it
+only sets how fast calls age."""
 
 NO_DEADLINE_S = 60.0
-"""Seconds left, for its rank, to a call without a deadline. A choice: a patient caller's
-timeout."""
+"""Seconds which a call without a deadline ranks as having. A choice: a patient caller's timeout."""
 
 
 class Order:
-    """Ranks requests by one of the three kinds; ``lengths`` serve ``shortest_first``.
-
-    ``aging_s`` is the head start of a priority class over the next lower, seconds.
-    """
+    """Ranks requests; ``aging_s`` is a priority class's head start over the next, seconds."""
 
     __slots__ = ("_aging_s", "_lengths", "kind")
 

@@ -132,8 +132,7 @@ class Queue:
     def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
         """Remove the first group from the order; return it with its oldest request.
 
-        After a look the caller puts the group back with ``restore``. With ``above`` only higher
-        priority classes than ``above`` count.
+        The caller must ``restore`` the group. ``above``: look only at higher priority classes.
         """
         ready = self.lanes.ready
         if above is None and len(ready) == 1:
@@ -168,9 +167,7 @@ class Queue:
             self._drop_if_empty(group)
 
     def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
-        """Take requests for a batch (see ``Group.take``); ``newest``: the last come, under
-        ``fcfs``.
-        """
+        """Take requests for a batch (see ``Group.take``), under ``fcfs`` perhaps the ``newest``."""
         if newest and not (self._ranked or group.sealed):
             requests = group.take_newest(count)
         else:
@@ -265,8 +262,7 @@ class Queue:
             self.lanes.ready[lane] = None
         heapq.heappush(heap.entries, (*place, self._ticket, group))
         if len(heap.entries) > heap.sweep_at:
-            # While an endpoint is full or paused nobody looks: groups without calls must not pile
-            # up.
+            # A full or paused endpoint looks at nobody: groups without calls must not pile up.
             heap.entries = [entry for entry in heap.entries if entry[3].ticket == entry[2] and entry[3].size]
             heapq.heapify(heap.entries)
             heap.sweep_at = max(_SMALLEST_SWEEP, 2 * len(heap.entries))
