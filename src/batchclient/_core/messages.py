@@ -65,7 +65,7 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class Submitted:
-    """A call was made. The next event grants it, so calls of one turn travel together.
+    """A call was made. ``Woke`` or another event grants it, so calls of one turn travel together.
 
     ``may_wait``: wait outside a full queue where other calls are refused, and in an outage as long
     as the deadline allows. (Maps read no further ahead than allowed.)
@@ -91,7 +91,7 @@ class Begun:
 
 @dataclass(slots=True, eq=False)
 class Answered:
-    """Some requests of a batch, at these positions, have their whole answer.
+    """Some requests, named by position in the batch, have their whole answer.
 
     ``ended``: the response is complete, except perhaps for the end of its body.
     """
@@ -284,7 +284,7 @@ Event = (
 
 @dataclass(slots=True, eq=False)
 class SendBatch:
-    """Send a batch (permits are taken). One ``Answered(ended=True)`` or ``Failed`` must follow."""
+    """Send a batch (permits taken). Exactly one ``Answered(ended=True)`` or ``Failed`` follows."""
 
     batch: Batch
 

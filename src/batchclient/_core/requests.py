@@ -44,11 +44,10 @@ class Shape:
         tells_priority: the server is told the priority.
         counted: the prompts are token ids, so their number is no estimate.
         to_caller: the caller gets the answer in pieces; always streamed, token by token.
-        packable: numbers are asked for as base64, if possible (vectors, unless the caller chose).
+        packable: numbers are asked for as base64 where possible: vectors without a chosen format.
         greedy: the calls ask for ``temperature=0`` themselves, so equal calls want equal answers.
         verbatim: answers keep the server's reply; a lone call goes as written, never streamed.
-        max_attempts: requests per call, whatever the retry policy says; ``None``: the policy
-            decides.
+        max_attempts: requests per call, at most; ``None``: the retry policy alone decides.
         mixed: the shape of a list in which each prompt has its own parameters, where the servers
             take such lists. Calls whose ``mixed`` has the same key share a list. ``None``: calls
             share with equal shapes only.
@@ -223,7 +222,10 @@ _NO_LANE = Lane(0, Account(None))
 
 @dataclass(slots=True, eq=False)
 class Isolation:
-    """A failed list's search for guilty prompts; if each is good alone, the list was refused."""
+    """The search for the guilty prompts of a failed list, shared by all its parts.
+
+    If each prompt is good alone, the list itself was refused.
+    """
 
     size: int
     good: int = 0

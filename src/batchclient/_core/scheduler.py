@@ -333,7 +333,7 @@ class Scheduler:
         self._stalls.sent(self._now)
 
     def _say(self, command: Command) -> None:
-        # ``commands()`` takes the list away: its ``append`` cannot be handed out.
+        # ``commands()`` replaces the list, so the list's ``append`` cannot be handed out.
         self._commands.append(command)
 
     # Time and the ends -----------------------------------------------------------------------------------------

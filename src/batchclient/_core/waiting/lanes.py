@@ -9,8 +9,8 @@ Rules:
   1, output × 2), divided by the tenant's weight. Grants charge an estimate, corrected by the
   server's own count.
 - A tenant who comes back is lifted to the least served active tenant: idling saves nothing up. The
-  paper takes the minimum over all; here the counter of the tenant served last serves, which was the
-  smallest then and costs nothing to know.
+  paper takes the minimum over all; here the counter of the tenant served last is used, which was
+  the smallest then and costs nothing to know.
 - A class above the lowest has a reserve of permits for 60 s after its last call was seen; none
   below a limit of 16.
 
@@ -132,7 +132,10 @@ class Lanes:
         account.counter = max(account.counter, self._floor)
 
     def charge(self, batch: Batch, expected_tokens: int) -> None:
-        """Charge a granted batch's tenant for expected tokens, if any call ever named a tenant."""
+        """Charge a granted batch's tenant, with ``expected_tokens`` of output per request.
+
+        Without tenants nobody is charged.
+        """
         if not self.has_tenants:
             return
         account = batch.lane.account
