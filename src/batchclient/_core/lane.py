@@ -1,4 +1,4 @@
-"""Whom some calls are for: records of a tenant and of its calls of one priority class. ``lanes`` keeps them and chooses."""
+"""Records of tenants, and of their calls by priority class. ``lanes`` keeps and chooses them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ __all__ = ["Account", "Lane"]
 
 
 class Account:
-    """What one tenant was served, in all its classes.
-
-    Args:
-        tenant: its name; ``None``: the calls that name none.
-        weight: its share relative to others.
-    """
+    """Tokens served to a tenant (``None``: calls naming none), whose share is ``weight``."""
 
     __slots__ = ("counter", "tenant", "weight")
 
@@ -25,12 +20,7 @@ class Account:
 
 
 class Lane:
-    """One tenant's calls of one priority class.
-
-    Args:
-        priority: the class; the higher, the earlier.
-        account: the tenant's.
-    """
+    """A tenant's calls of a priority class; higher classes go earlier."""
 
     __slots__ = (
         "account",
@@ -48,9 +38,9 @@ class Lane:
         self.size = 0
         """Calls queued."""
         self.waiting = 0
-        """Calls that wait for a place in the queue."""
+        """Calls waiting for a place in the queue."""
         self.in_flight = 0
-        """Sequences."""
+        """Sequences in flight."""
         self.prompt_tokens = 0
         self.completion_tokens = 0
 
@@ -64,5 +54,5 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no call anywhere."""
+        """Whether the lane has no call anywhere."""
         return not (self.size or self.waiting or self.in_flight)
