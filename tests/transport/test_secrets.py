@@ -173,7 +173,7 @@ def test_the_search_itself_finds_what_is_there():
     [
         {"headers": {"x-api-key": HEADER_KEY + "\n"}},
         {"limit": -1},
-        {"headers": {"x-api-key": HEADER_KEY}, "batching": Batching(linger_s="x")},
+        {"headers": {"x-api-key": HEADER_KEY}, "timeout_s": "x"},
     ],
 )
 def test_a_refused_setting_brings_no_key_along_in_its_context(arguments):
