@@ -7,8 +7,7 @@ Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
   tokens are exact, and the prompt tokens are a share.
 - Asked to stream, a list sends only each answer's last token, with status 200. A list drops
   ``tools`` silently. So neither is ever sent with a list.
-- A stream opens with an event per choice, with the role and an empty content. The event stands for
-  no token.
+- A stream opens with an event per choice, with the role and an empty content, and no token.
 - A tool call comes in fragments: the first has ``index``, ``id``, ``type`` and ``function.name``;
   the rest are pieces of ``function.arguments`` (``_deltas``).
 - Reasoning is called ``reasoning``; older servers and others say ``reasoning_content``. The

@@ -10,8 +10,7 @@ The differences, where the reference would spoil the answer or raise:
 - ``""``, or the same value again, changes no ``id``, ``name``, ``role`` or ``type``: many servers
   send such values with every piece. A name may come in pieces.
 - A numbered entry with a name and another ``id`` than before is a new entry: some servers number
-  every tool call 0. Another ``id`` alone begins no entry: older vLLM made a new one for every
-  piece.
+  every tool call 0. Another ``id`` alone begins no entry: older vLLM made one for every piece.
 - Numbers may have gaps, and begin anywhere. A piece without a number belongs to the entry of its
   ``id``; with neither ``id`` nor name, to the last entry.
 - The last truth value counts.

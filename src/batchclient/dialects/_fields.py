@@ -2,8 +2,7 @@
 
 Rules:
 - The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects
-  keep their order: JSON schemas with their properties in different orders ask for different
-  answers.
+  keep their order: JSON schemas with other orders of properties ask for other answers.
 - The key is bytes: ``1 == True == 1.0`` in Python, but the three have different keys.
 - A field missing from the table joins the key and is sent unchanged.
 """

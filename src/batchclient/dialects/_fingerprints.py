@@ -124,8 +124,7 @@ class ServerFacts:
     def takes(self) -> int | None:
         """The most sequences to have in flight; ``None``: not told.
 
-        An eighth of the server's own bound is left free where the server refuses requests beyond
-        it.
+        An eighth of the server's own bound is left free where the server refuses more.
         """
         if self.slots is None or self.dialect not in _REFUSES:
             return self.slots
@@ -199,8 +198,7 @@ class Fingerprint:
     def names_models(self) -> bool:
         """Whether calls may use the models' names.
 
-        A model that owns itself may be TGI's, which goes by another name: ``/info`` has to tell
-        first.
+        A model that owns itself may be TGI's, which has another name: ``/info`` tells.
         """
         return bool(self.facts().base_models()) and not (self._owns_itself and self.open)
 

@@ -5,16 +5,15 @@ Rules:
 - Any bytes give a ``ServerLoad`` or ``None``, never an exception. ``None``: the page tells no load.
 - A sample other than a finite number of at least 0 is ignored. A missing value is ``None``; nothing
   is guessed.
-- Samples of one name are added up: data-parallel engines are one server to the client. Ratios are
-  averaged.
+- Samples of one name are added up: data-parallel engines are one server here. Ratios are averaged.
 - Where a page shows several models, the requested model's samples count. If the page lacks the
   requested name (a LoRA's), all samples count.
 - Tensor- and pipeline-parallel ranks report the same sequences, so only the first rank counts.
 
 A regular expression finds the dozen names that matter, instead of ``prometheus_client``'s parser.
 On a real vLLM's page (48 kB, 415 samples) the parser takes 7 ms in the caller's event loop, the
-expression 0.2 ms. The parser also raises on a page that is cut off, and would be a dependency of
-every user for a page that may not exist.
+expression 0.2 ms. The parser also raises on a page that is cut off. For a page that may not exist,
+it would be a dependency of every user.
 
 Sources: the names are those of vLLM 0.32 (``v1/metrics/loggers.py``, and
 ``tests/wire/vllm/metrics_*.txt``; before 0.9 ``gpu_cache_usage_perc``, ``gpu_prefix_cache_*``),

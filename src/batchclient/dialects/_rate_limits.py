@@ -7,8 +7,7 @@
 
 Any other value is ignored.
 
-Sources: OpenAI's guide to rate limits; draft-ietf-httpapi-ratelimit-headers, versions 05, 07 and
-10.
+Sources: OpenAI's guide to rate limits; draft-ietf-httpapi-ratelimit-headers, 05, 07 and 10.
 """
 
 from __future__ import annotations

@@ -172,8 +172,7 @@ def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | No
     """Return how long a server wants to be left alone, seconds; ``None``: no wish that makes sense.
 
     Source: RFC 9110, section 10.2.3 (seconds or a date); ``retry-after-ms`` is openai's. A number
-    is digits with at most one point among or before them. Zero, the past and nonsense count as no
-    wish.
+    is digits with at most one point among or before them. Zero, the past and nonsense are no wish.
     """
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip(" \t")

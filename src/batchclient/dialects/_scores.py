@@ -9,8 +9,7 @@ Facts (vLLM 0.32, ``entrypoints/pooling/scoring`` and ``classify``, observed on 
 - ``/rerank`` takes a query with its documents, and answers by score: ``index`` names the document.
   On servers with nothing else (llama.cpp, TEI, SGLang, Infinity) a list is a rerank of pairs with a
   common query, or no list at all.
-- ``/classify`` answers each input's likeliest label, and every class's probability in the model's
-  order.
+- ``/classify`` answers an input's likeliest label, and each class's probability in model order.
 
 A pair is the JSON array of its two texts. A rank's query is part of the coalescing key
 (``Kind.RERANK``).

@@ -16,8 +16,7 @@ Rules:
   event needs no ``text``, if its usage tells no further tokens.
 - An unreadable choice is over; the others are read to their ends.
 - A JSON value in a stream's place is read as a plain reply, whatever the content type.
-- An error in mid-stream is an event of its own, followed by ``[DONE]``. Choices finished before are
-  answered.
+- An error in mid-stream is an event, followed by ``[DONE]``. Choices finished before are answered.
 - A usage beside no choice comes after the last choice. A lone call waits for the usage. A list's
   usage is a sum, and no answer waits: each usage is estimated (``_shares``).
 - A usage beside a choice is believed where it is known to be the choice's own. Otherwise the stream

@@ -2,8 +2,7 @@
 
 Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
 - With a very large ``stream_interval`` a prompt sends two events: the first token, then the rest
-  with ``finish_reason``. With ``continuous_usage_stats`` each event carries the usage of its
-  prompt.
+  with ``finish_reason``. With ``continuous_usage_stats`` each event carries its prompt's usage.
 - vLLM before 0.27 ignores ``stream_interval`` and sends an event per token; the decoder takes both.
 - A plain reply has one usage for the whole list. A plain list therefore asks for token ids, and the
   decoder counts the ids.
@@ -48,8 +47,7 @@ class Completions:
         priority_sign: of the field ``priority``: -1 where the server serves lower numbers first, 1
             where higher numbers, 0 where the server lacks the field.
         reader: makes the reader that turns a reply into OpenAI's form.
-        bodies: makes, or refuses, the shared body from OpenAI's fields, where the server wants
-            others.
+        bodies: makes or refuses the body from OpenAI's fields, where the server wants others.
     """
 
     def __init__(

@@ -5,8 +5,7 @@ Facts (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, seen 
 - ``/completion`` takes lists of texts or ids of any length. It answers with an array of results,
   each with ``index``, ``tokens_evaluated`` and ``tokens_predicted``. A single prompt's reply is an
   object, unless it has several choices.
-- Sequences without a slot wait. ``n`` counts prompt by prompt, and a seed gives each choice its own
-  text.
+- Sequences without a slot wait. ``n`` counts prompt by prompt, and a seed still varies the choices.
 - ``n_predict`` is endless unless given. It is always given: 16 where a call says nothing, as in
   OpenAI's API.
 - Other defaults are the server's own (temperature 0.8, top_k 40, …), as on ``/v1/completions``: the

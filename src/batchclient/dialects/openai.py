@@ -3,9 +3,8 @@
 Rules:
 - No field of vLLM's is sent: no ``stream_interval``, no ``return_token_ids``, no
   ``continuous_usage_stats``. A list's usage is a sum, and each call gets a share (``_shares``).
-- Lists are tried, and given up where the server refuses lists or leaves prompts unanswered.
-  (``transformers serve`` 5.23 refuses: "prompt must be a string.") Streams are tried in the same
-  way.
+- Lists are tried, and given up where the server refuses them or leaves prompts unanswered.
+  (``transformers serve`` 5.23 refuses: "prompt must be a string.") So are streams.
 - Chats go one by one: OpenAI's API has no list of conversations. ``/rerank`` is not OpenAI's
   either, but many gateways have it.
 - ``transformers serve`` (seen running) ends a stream without ``[DONE]``, leaves the stop string in

@@ -3,8 +3,7 @@
 Rules:
 - A transport moves bytes and knows nothing of prompts, batches or retries.
 - ``send`` returns when the response's headers are there; ``chunks`` reads the body.
-- Every failure is a subclass of ``batchclient.errors.TransportError``; no class of the HTTP library
-  leaks.
+- Every failure is a ``batchclient.errors.TransportError``; no class of the HTTP library leaks.
 - A request with a body may be given an ``X-Request-Id``. A reply with the id of another request of
   the transport is a ``ConnectionLost`` that is ``misdelivered``.
 - ``aclose`` of a response that was not read to its end closes the connection, so that the server
@@ -27,8 +26,7 @@ class WireRequest:
     Args:
         method: ``"GET"`` or ``"POST"``.
         path: appended to the base URL, with its leading slash (``"/completions"``).
-        from_root: whether ``path`` is appended to the server's root instead: the base URL without
-            ``/v1``.
+        from_root: whether ``path`` is appended to the server's root: the base URL without ``/v1``.
         body: the bytes to send; empty for a GET.
         headers: of this request; the transport adds the headers of every request.
     """

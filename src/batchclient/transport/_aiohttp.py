@@ -3,8 +3,7 @@ knows an HTTP library.
 
 Rules:
 - aiohttp parses each reply separately, so a second reply in the same read goes to no other call. A
-  reply that comes while a socket is idle would be handed out: such a socket is not taken from its
-  pool.
+  reply on an idle socket would be handed out: such a socket is not taken from its pool.
 - aiohttp itself does not read the environment. Proxies are found in the same way for all backends
   (``_proxies``), and nobody's netrc is read.
 """

@@ -2,8 +2,7 @@
 
 Rules:
 - An id is a random prefix of its transport and a number, so the id of another request *of the
-  transport* is known by itself. A foreign id says nothing: gateways and servers have ids of their
-  own.
+  transport* is known by itself. A foreign id says nothing: gateways and servers have their own.
 - An id is sent once. vLLM gives the id to the engine's request, and the engine's must differ.
 - The reply to another request with the same body is as good: a cache answers with a stored reply,
   old id included. So is a reply that comes thousands of requests later.

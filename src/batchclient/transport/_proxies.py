@@ -4,16 +4,13 @@ Rules:
 - The variables are ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``; lower-case names go before
   upper-case names. Where none is set, the system's settings count (urllib's ``getproxies``). A
   proxy without a scheme is an HTTP proxy.
-- ``NO_PROXY`` is a list with commas. ``*`` turns every proxy off. An unreadable entry is passed
-  over.
+- ``NO_PROXY`` is a list with commas. ``*`` turns every proxy off. An unreadable entry is ignored.
 - ``name`` means the name and all below it, ``.name`` and ``*.name`` only the names below.
   ``localhost`` and addresses mean themselves.
-- ``address/bits`` means a range of addresses, of version 4 or 6. A server given by name is in no
-  range.
+- ``address/bits`` means a range of addresses, of version 4 or 6. A named server is in no range.
 - ``:port`` after a name narrows the entry to the port, ``scheme://`` before it to the scheme. A
   scheme's default port is never written in a URL, so ``name:80`` does not mean ``http://name``.
-- The most particular entry decides: a host, a port or a range before a bare scheme, a scheme before
-  ``all``.
+- The most particular entry decides: a host, port or range before a scheme, a scheme before ``all``.
 - An error shows only the variable of a proxy: the value may hold a password.
 """
 

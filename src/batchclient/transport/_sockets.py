@@ -1,5 +1,4 @@
-"""The sockets of batchclient's own pools; httpcore, or its fork httpcore2, reads and writes HTTP on
-them.
+"""The sockets of batchclient's own pools, below httpcore or its fork httpcore2.
 
 Rules:
 - A socket is read all the time, also while a request is written: an early refusal is read before
@@ -47,8 +46,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class Stream:
-    """The common part of asyncio's and trio's sockets: when silence began, and when nothing may
-    come.
+    """The common part of asyncio's and trio's sockets: when silence began, when nothing may come.
 
     Args:
         core: httpcore or httpcore2.
