@@ -107,11 +107,7 @@ class ChatCall(CompletionCall):
 
 
 def parse_chat(body: bytes, limits: Limits) -> ChatCall:
-    """Read and check a body of ``/v1/chat/completions``.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Read and check a body of ``/v1/chat/completions``; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     messages = fields.get("messages")
     if "messages" not in fields:
@@ -130,11 +126,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
 
 
 def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
-    """Read and check a body of ``/v1/chat/completions/batch``.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Read and check a body of ``/v1/chat/completions/batch``; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     conversations = fields.get("messages")
     if "messages" not in fields:
@@ -289,10 +281,7 @@ class ChatWriter:
     # --- streamed ---
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        """Return a choice's event for the tokens ``before`` to ``after``.
-
-        The very first event is preceded by the roles of all choices.
-        """
+        """Return a choice's event for some tokens; the very first event begins with all roles."""
         call = self._call
         opening = b""
         if not self._is_begun:

@@ -70,10 +70,8 @@ class Exchange:
 
     Args:
         request_id: the shell's number for the request.
-        call: the checked request.
-        writer: writes the reply.
         route: the request's path.
-        fault: spoils the reply, if given.
+        fault: the kind of a fault that spoils the reply, if any.
         headers: extra headers of the reply.
 
     Attributes:

@@ -194,11 +194,7 @@ def check_prompts(call: CompletionCall, asked: list[int], longest: int, too_long
 
 
 def texts_of(body: bytes, name: str, words: Words) -> tuple[list[str], bool]:
-    """Return the texts of a field with a text or a list, and whether it is a list.
-
-    Raises:
-        HttpError: the field holds neither.
-    """
+    """Return the texts of a field with a text or a list, and whether it is a list; or refuse."""
     given = read_object(body, words).get(name)
     texts: list[Any] = given if isinstance(given, list) else [given]
     if not texts or not all(isinstance(each, str) for each in texts):

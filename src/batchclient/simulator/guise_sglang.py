@@ -4,12 +4,11 @@
 Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.py``,
 ``entrypoints/http_server.py``, ``entrypoints/openai``):
 - Each prompt has its own sampling parameters, checked one by one. A bad set refuses the list.
-- A list's answers come as an array in the order of the prompts, each with its own ``meta_info``. A
-  single prompt's answer is an object.
-- A streamed text is cumulative, and so are its ids; only a list's events carry ``index``.
-- Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``. Any model's name is
-  taken.
-- There is no ``/version``; ``/server_info`` tells the version.
+- A list's answers come as an array in the order of the prompts, each with ``meta_info``. A single
+  prompt's answer is an object.
+- A streamed text is cumulative, and so are the ids; only a list's events carry ``index``.
+- Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``.
+- No model name is checked. There is no ``/version``; ``/server_info`` tells the version.
 """
 
 from __future__ import annotations
@@ -232,9 +231,7 @@ class _GenerateWriter:
 
 
 class _CompletionsWriter(OpenAIWriter):
-    """Writes ``/v1/completions``: usage per choice with ``continuous_usage_stats``,
-    ``matched_stop``.
-    """
+    """Writes ``/v1/completions``: ``matched_stop``, and usage per choice if asked for."""
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
         made = super().piece(index, generation, before, after)

@@ -1,5 +1,4 @@
-"""TEI 1.9 (text-embeddings-inference): embeddings, reranking and classification; no text
-generation.
+"""TEI 1.9 (text-embeddings-inference): embeddings, reranks and classes; no text generation.
 
 Rules (``router/src/http/server.rs``, ``router/src/http/types.rs``, ``core/src/infer.rs``):
 - Each input takes a permit of ``max_concurrent_requests`` at once, or the request is a 429.

@@ -4,10 +4,10 @@ Rules (``router/src/server.rs``, ``router/src/lib.rs``, ``router/src/validation.
 - Texts only, four a request. ``n``, ``logprobs`` and ``echo`` are ignored like every unknown field.
 - Without ``temperature`` TGI samples; ``top_p`` must be below 1. A prompt that does not fit into
   the model is refused, not cut.
-- A plain reply's choices come in the order of completion. The last event of a prompt in a stream
-  has the prompt's own usage; the others say ``finish_reason: ""``.
-- A text ends with the stop string that ended it.
-- ``model`` is ``"tgi"`` or the name of an adapter. A 429 at once above ``max_concurrent_requests``
+- A plain reply's choices come in the order of completion. A text ends with its stop string.
+- The last event of a prompt in a stream has the prompt's own usage; the others say
+  ``finish_reason: ""``.
+- ``model`` is ``"tgi"`` or an adapter's name. 429 at once above ``max_concurrent_requests``
   prompts.
 """
 

@@ -89,11 +89,7 @@ GUISES = tuple(_MODULES)
 
 
 def make_guise(name: str) -> Guise:
-    """Return a guise by name.
-
-    Raises:
-        ValueError: no guise has the name.
-    """
+    """Return a guise by name; raise ``ValueError`` if no guise has the name."""
     if name not in _MODULES:
         raise ValueError(f"there is no guise {name!r}; there are {', '.join(GUISES)}")
     guise = getattr(import_module(f"batchclient.simulator.{_MODULES[name]}"), name.upper())

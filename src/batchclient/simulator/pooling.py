@@ -90,11 +90,7 @@ def _check_model(fields: dict[str, Any], limits: Limits) -> None:
 
 
 def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
-    """Read the field ``input``, which holds a text, token ids, or a list of either.
-
-    Raises:
-        HttpError: the field holds something else.
-    """
+    """Read ``input``: a text, token ids, or a list of either; refuse the rest (``HttpError``)."""
     where = "body.input"
     if "input" not in fields:
         raise invalid([problem("missing", where, "Field required", fields)])
@@ -118,11 +114,7 @@ def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
 
 
 def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
-    """Read and check a body with ``input``, as for ``/classify``.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Read and check a body with ``input``, as of ``/classify``; refuse with ``HttpError``."""
     fields = parse_json(body)
     prompts = check_inputs(fields)
     _check_model(fields, limits)
@@ -132,11 +124,7 @@ def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
 
 
 def parse_embedding(body: bytes, limits: Limits) -> PoolingCall:
-    """Read and check a body of ``/v1/embeddings``.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Read and check a body of ``/v1/embeddings``; refuse with vLLM's ``HttpError``."""
     call = parse_inputs(body, limits)
     encoding = call.body.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
@@ -179,7 +167,7 @@ def parse_score(body: bytes, limits: Limits) -> PoolingCall:
 
 
 def parse_rerank(body: bytes, limits: Limits, documents: str = "documents") -> PoolingCall:
-    """Read and check a body of ``/rerank``, with the documents in the field ``documents``.
+    """Read and check a body of ``/rerank``; ``documents`` is the field of the documents.
 
     Raises:
         HttpError: with vLLM's status and body.
@@ -319,11 +307,7 @@ class RankWriter(_Writer):
 
 
 def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """Answer ``/tokenize``: a single text.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Answer ``/tokenize``: a single text; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     prompt = fields.get("prompt")
     if "prompt" not in fields:

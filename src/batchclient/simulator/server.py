@@ -134,15 +134,9 @@ class SimulatedServer:
         now: float,
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Take a whole request; ``poll`` returns the reply.
+        """Take a whole request, by an id unique among those in work; ``poll`` returns the reply.
 
-        Args:
-            request_id: unique among the requests in work.
-            method: upper case.
-            path: without the query.
-            body: the whole body.
-            now: seconds.
-            headers: names in lower case.
+        The method is in upper case, header names are in lower case, and ``path`` has no query.
         """
         self._advance(now)
         try:

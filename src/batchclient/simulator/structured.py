@@ -24,12 +24,7 @@ _DEEPEST = 16
 
 
 class WrittenGeneration(Generation):
-    """An answer with a given text.
-
-    Args:
-        text: the whole answer.
-        max_tokens: where a longer answer is cut.
-    """
+    """An answer with a given text, cut at ``max_tokens``."""
 
     __slots__ = ()
 
@@ -69,10 +64,7 @@ class WrittenGeneration(Generation):
 
 
 def demanded_text(fields: Mapping[str, Any], digest: str) -> str | None:
-    """Return a text that fits the demand in a request's fields; ``None``: no known demand.
-
-    ``digest`` is the prompt's.
-    """
+    """Return a text that fits a request's demand and has the digest; ``None``: no known demand."""
     demand = fields.get("structured_outputs")
     if isinstance(demand, dict):
         choice = demand.get("choice")

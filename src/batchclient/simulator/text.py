@@ -91,11 +91,7 @@ class OutputLengths:
 
     @classmethod
     def parse(cls, text: str) -> OutputLengths:
-        """Read ``fixed`` or ``lognormal:MEAN:SIGMA``.
-
-        Raises:
-            ValueError: the text is neither.
-        """
+        """Read ``fixed`` or ``lognormal:MEAN:SIGMA``; raise ``ValueError`` for other texts."""
         if text == "fixed":
             return cls()
         match text.split(":"):

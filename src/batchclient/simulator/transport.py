@@ -44,7 +44,7 @@ class SimulatorTransport:
     """Sends requests to a ``SimulatedServer`` in this process, on asyncio or trio.
 
     Args:
-        server: all transports of a server must be the same object.
+        server: no other transport may drive it.
         clock: seconds, never going back; by default the event loop's.
         sleep_until: sleeps until the clock shows a time, at infinity for ever; by default anyio's.
         prefix: the part of the endpoint's base URL before each path.

@@ -82,8 +82,6 @@ class CompletionCall:
     """A checked request.
 
     Attributes:
-        prompts: in order.
-        prompt_tokens: for each prompt.
         max_tokens: for each prompt: the tokens asked for, cut to the rest of the context.
         fields: the whole body.
         form_is_free: whether neither JSON nor a choice is demanded.
@@ -144,11 +142,7 @@ class CompletionCall:
 
 
 def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
-    """Read and check a body.
-
-    Raises:
-        HttpError: with vLLM's status and body.
-    """
+    """Read and check a body; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     prompts = _prompts(fields, limits)
     check_fields(fields)
@@ -314,11 +308,7 @@ def check_fields(fields: dict[str, Any], more_integers: tuple[str, ...] = ()) ->
 
 
 def check_sampling(call: CompletionCall, max_tokens: int | None) -> None:
-    """Check the values of the sampling fields; ``max_tokens`` is the number asked for.
-
-    Raises:
-        HttpError: a value is wrong.
-    """
+    """Check the sampling fields' values; raise ``HttpError``. ``max_tokens``: as asked for."""
     fields = call.fields
     n = fields.get("n")
     if n is not None and n < 1:

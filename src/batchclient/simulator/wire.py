@@ -42,14 +42,7 @@ def prompt_ids(prompt: Prompt) -> list[int]:
 
 
 class ReplyWriter:
-    """Writes a request's reply.
-
-    Args:
-        call: the request.
-        reply_id: ``cmpl-…``.
-        created_s: Unix time.
-        model: the served name.
-    """
+    """Writes a request's reply. ``reply_id`` is ``cmpl-…``, ``created_s`` Unix time."""
 
     __slots__ = ("_call", "_head", "_model", "reply_id")
 
