@@ -167,11 +167,7 @@ def sort_fields(
 
 
 def check_embedding_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse fields that would bring another answer than a vector of 32-bit floats.
-
-    Raises:
-        ConfigError: the error names the field.
-    """
+    """Refuse fields for other answers than vectors of 32-bit floats; ``ConfigError`` names one."""
     if fields.get("encoding_format") not in (None, "float", "base64"):
         message = "encoding_format is 'float' or 'base64'; the answer holds 32-bit floats either way"
         raise ConfigError(message, field="encoding_format")

@@ -21,12 +21,7 @@ _MOST_ENCODINGS = 4
 
 
 def decompressed(source: Any, content_encoding: str) -> Any:
-    """Return a body's chunks without their encodings.
-
-    Args:
-        source: the chunks as they come.
-        content_encoding: the header; the last of several encodings was applied last.
-    """
+    """Return a body's chunks without their encodings; the header's last was applied last."""
     for encoding in reversed(content_encoding.lower().split(",")[:_MOST_ENCODINGS]):
         source = _decoded(source, encoding.strip())
     return source

@@ -79,11 +79,7 @@ class Response:
         self.headers: Mapping[str, str] = response.headers
 
     async def check(self) -> None:
-        """Look at the headers.
-
-        Raises:
-            ConnectionLost: the headers belong to another request of the transport.
-        """
+        """Raise ``ConnectionLost`` if the headers belong to another request of the transport."""
         if self._mark is not None and self._mark.is_anothers_header(self.headers.get("x-request-id")):
             await self._close(good=False)
             raise _misdelivered()

@@ -50,11 +50,7 @@ class UnderWay:
             restart(self.bound, self.silence_s)
 
     async def within_silence(self, sending: Awaitable[Any]) -> Any:
-        """Wait for the reply's headers.
-
-        Raises:
-            TimeoutError: no headers came within ``silence_s`` of the last write.
-        """
+        """Wait for the reply's headers; ``TimeoutError`` at ``silence_s`` after the last write."""
         try:
             async with deadline(None) as self.bound:
                 return await sending
