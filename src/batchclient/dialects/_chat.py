@@ -38,11 +38,9 @@ _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
 
 
 class Chat:
-    """The form of chats.
+    """The form of chats. ``priority_sign`` is as for ``Completions``.
 
-    Args:
-        list_path: the path for lists of conversations; ``None``: the server takes no such lists.
-        priority_sign: as for ``Completions``.
+    ``list_path`` is the path for lists of conversations; ``None``: the server takes no such lists.
     """
 
     def __init__(self, list_path: str | None = None, priority_sign: int = -1) -> None:

@@ -218,10 +218,7 @@ def malformed(what: str, cause: BaseException | None = None, *, once: bool = Fal
 
 
 def error_of(reply: Mapping[str, Any]) -> object:
-    """Return the error told by a reply, or by an event of a stream; ``None``: no error.
-
-    Some servers send an empty error beside an answer.
-    """
+    """Return the error told by a reply or event; ``None``: none, or an empty one by an answer."""
     error = reply.get("error")
     if error is not None and (error or not reply.get("choices")):
         return error

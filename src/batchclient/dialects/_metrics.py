@@ -85,11 +85,9 @@ _ESCAPED = re.compile(rb"\\(.)")
 
 
 def parse_metrics(page: bytes, model: str | None = None) -> ServerLoad | None:
-    """Return the load told by a metrics page; ``None`` if the page tells none.
+    """Return the load told by a metrics page's decoded body; ``None`` if the page tells none.
 
-    Args:
-        page: the decoded body.
-        model: the requested model, for pages of several models.
+    On a page of several models ``model`` counts.
     """
     found: dict[bytes, list[tuple[dict[bytes, bytes], float]]] = {}
     for match in _SAMPLE.finditer(b"\n" + page.replace(b"\r\n", b"\n")):

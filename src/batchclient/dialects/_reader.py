@@ -197,11 +197,9 @@ class UsageWatch:
 
 
 def legacy_logprobs(tokens: list[tuple[str, float | None, dict[str, float]]], start: int = 0) -> dict[str, Any]:
-    """Return logprobs in the form of ``/v1/completions``.
+    """Return logprobs in the form of ``/v1/completions``, of tokens from character ``start`` on.
 
-    Args:
-        tokens: (text, logprob, the likeliest tokens with their logprobs) of each token.
-        start: where the first token begins in the answer, characters.
+    Each token is (text, logprob, the likeliest tokens with their logprobs).
     """
     offsets = []
     for text, _, _ in tokens:

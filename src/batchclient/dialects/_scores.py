@@ -51,12 +51,7 @@ class PairScores:
 
 
 class RerankScores:
-    """The form of servers that only rank documents for a single query.
-
-    Args:
-        from_root: whether the path begins at the server's root.
-        documents: the field of the documents (``texts`` on TEI).
-    """
+    """The form of servers that rank documents, in a field ``documents``, for a single query."""
 
     mixes_queries = False
 

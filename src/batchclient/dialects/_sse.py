@@ -13,12 +13,7 @@ __all__ = ["EventStream"]
 
 
 class EventStream:
-    """An incremental parser.
-
-    Attributes:
-        rest: the pieces of an unfinished line.
-        data: the lines of an unfinished event.
-    """
+    """An incremental parser; ``rest`` is an unfinished line, ``data`` an unfinished event."""
 
     __slots__ = ("_skip_lf", "data", "rest")
 

@@ -267,11 +267,9 @@ class _GenerateReader:
         return choice
 
     def _logprobs(self, meta: Mapping[str, Any], known: int, start: int) -> dict[str, Any] | None:
-        """Return the logprobs of an event's new tokens.
+        """Return the logprobs of an event's new tokens, from character ``start`` of the answer on.
 
-        Args:
-            known: the number of tokens told before, where the server repeats all.
-            start: where the new tokens begin in the answer, characters.
+        The first ``known`` tokens were told before, where the server repeats them all.
         """
         if self._wants_logprobs is None:
             return None

@@ -1,7 +1,7 @@
 """Undoes compression that was not asked for, as the bytes arrive.
 
 Bodies are asked for without compression. gzip and deflate are undone nevertheless, a piece at a
-time: the cap on a body's size is checked before a bomb goes off. Others are refused.
+time: the cap on a body's size is checked before a bomb goes off. Other encodings are refused.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Rules for pools:
 - No redirects, no cookies, no auth hooks, and no proxies from the environment unless asked: the
   pools are driven below ``httpx.AsyncClient``. A user's own client is used as it is, with redirects
   off and explicit timeouts.
-- The pools are made of the library's ``AsyncHTTPTransport``, or of a layer below: the library's
-  mocks and instrumentation look for requests there.
+- The pools are the library's own ``AsyncHTTPTransport``: its mocks and instrumentation look for
+  requests there, or in the layer below.
 
 Rules for requests:
 - A used socket that breaks before the answer's headers was most likely closed by the server while

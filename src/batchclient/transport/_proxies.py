@@ -10,7 +10,8 @@ Rules:
 - ``address/bits`` means a range of addresses, of version 4 or 6. A named server is in no range.
 - ``:port`` after a name narrows the entry to the port, ``scheme://`` before it to the scheme. A
   scheme's default port is never written in a URL, so ``name:80`` does not mean ``http://name``.
-- The most particular entry decides: a host, port or range before a scheme, a scheme before ``all``.
+- The most particular entry decides: a host, port or range before a bare scheme, a scheme before
+  ``all``.
 - An error shows only the variable of a proxy: the value may hold a password.
 """
 
