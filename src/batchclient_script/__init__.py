@@ -1,10 +1,11 @@
 """The script ``batchclient``, up to the moment when the library is imported.
 
 Rules:
-- Ctrl-C ends the program at once and in silence, with status 130. A command that has something to finish, such as ``map``,
-  takes the signal over while it runs.
-- This is no module of ``batchclient``: that would be imported first, and Ctrl-C would show where in it.
-  ``python -m batchclient`` imports it first in any case, so ``batchclient`` itself calls ``quit_on_interrupt`` then.
+- Ctrl-C ends the program at once and in silence, with status 130. A command with work to finish,
+  such as ``map``, takes the signal over while it runs.
+- The script is no module of ``batchclient``: the package would be imported first, and Ctrl-C would
+  then show a traceback. ``python -m batchclient`` imports the package first in any case, so
+  ``batchclient`` itself calls ``quit_on_interrupt`` then.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ def main() -> None:
 
 
 def is_program(package: str) -> bool:
-    """Whether ``python -m`` has begun this process with the package or a module of it, and not with a program that imports it."""
+    """Whether ``python -m`` began the process with the package or with a module of the package.
+
+    A program that imports the package does not count.
+    """
     given = sys.orig_argv
     named = given[given.index("-m") + 1 :][:1] if "-m" in given else []
     return [name.partition(".")[0] for name in named] == [package]
 
 
 def quit_on_interrupt() -> None:
-    """From now on Ctrl-C ends this process. What is registered to run at its end does not run."""
+    """End the process at Ctrl-C from now on; functions registered for its end do not run."""
     signal.signal(signal.SIGINT, _quit)
 
 

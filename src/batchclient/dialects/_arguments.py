@@ -1,14 +1,19 @@
-"""Names that calls without a text for an answer are given, and no server's table has: refused, since most servers ignore what they do not know.
+"""Argument names of calls whose answer is no text: unknown names are refused.
 
 Rules:
-- ``score("a", "b", instructions=…)`` would bring a number, and not the one that was asked for. So a name counts if any server, of any sort and
-  version, takes it for the call; else the error names the nearest one that counts.
-- ``extra_body`` passes whatever it holds. So do programs that write bodies themselves (the drop-in, the transports).
-- A new version's fields are added here. Until then they go by ``extra_body``.
+- Most servers ignore unknown fields: ``score("a", "b", instructions=…)`` would bring a wrong
+  number. A name is known if any server, of any sort and version, takes the field for the call. The
+  error for any other name tells the nearest known name.
+- ``extra_body`` passes whatever it holds. So do programs that write whole bodies (the drop-in, the
+  transports).
+- A new version's fields are added here. Until then ``extra_body`` carries such fields.
 
-Sources: vLLM 0.32 ``entrypoints/pooling/*/protocol.py``, ``serve/tokenize/protocol.py``, ``openai/completion/protocol.py``, and the older names there;
-SGLang 0.5.23 ``srt/entrypoints/openai/protocol.py``; TEI 1.9 ``router/src/http/types.rs``; TGI 3.3 ``router/src/lib.rs``; llama.cpp
-``tools/server/README.md``; TensorRT-LLM ``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose forms gateways have.
+Sources: vLLM 0.32 ``entrypoints/pooling/*/protocol.py``, ``serve/tokenize/protocol.py``,
+``openai/completion/protocol.py``, and the older names there; SGLang 0.5.23
+``srt/entrypoints/openai/protocol.py``; TEI 1.9 ``router/src/http/types.rs``; TGI 3.3
+``router/src/lib.rs``; llama.cpp ``tools/server/README.md``; TensorRT-LLM
+``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose
+forms gateways have.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from batchclient.errors import ConfigError
 __all__ = ["INPUT_FIELDS", "LIKELIHOOD", "refuse_unknown"]
 
 LIKELIHOOD = "likelihood"
-"""Stands for ``log_likelihood()``, which asks for completions."""
+"""The kind of ``log_likelihood()``, which asks for completions."""
 INPUT_FIELDS = frozenset(
     [
         "input",
@@ -39,9 +44,11 @@ INPUT_FIELDS = frozenset(
         "items",
     ]
 )
-"""What servers call what a call without a text for an answer is about: it is an argument, and no field may come twice."""
+"""Servers' names for the input of calls whose answer is no text. The input is an argument, and no
+field may come twice.
+"""
 _ALWAYS = frozenset(FIELDS) | {"extra_body"}
-"""Whatever is to be said of these is said elsewhere."""
+"""Names that another check judges (``sort_fields``)."""
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
 _POOLED = (
     "truncate_prompt_tokens truncation_side padding mm_processor_kwargs media_io_kwargs cache_salt add_special_tokens additional_data"
@@ -97,18 +104,18 @@ _MEANT: dict[str, dict[str, str]] = {
     LIKELIHOOD: {"context": "given", "prefix": "given", "prompt": "given", "text": "continuation"},
     Kind.RERANK: {"top_k": "top_n"},
 }
-"""What another library's word means here, where no likeness shows it."""
+"""Other libraries' words for an argument, where no likeness shows the meaning."""
 
 
 def refuse_unknown(call: str, given: Iterable[str]) -> None:
-    """Refuse names that the call does not have and no server knows.
+    """Refuse names known neither to the call nor to any server.
 
     Args:
-        call: its kind, or ``LIKELIHOOD``.
-        given: the names beside the arguments that it has.
+        call: the kind of call, or ``LIKELIHOOD``.
+        given: the names beside the call's own arguments.
 
     Raises:
-        ConfigError: it names the first of them, and the nearest right one.
+        ConfigError: the error tells the first unknown name, and the nearest known name.
     """
     known, meant = _TABLES[call], _MEANT.get(call, {})
     for name in given:
