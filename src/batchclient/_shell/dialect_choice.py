@@ -50,7 +50,7 @@ class DialectChoice:
 
     def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
         """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""
-        # An unknown server may be a gateway before any other. The assumed dialect learns by
+        # An unknown server may be a gateway in front of any other. The assumed dialect learns by
         # refusals, and so can do no less than a dialect that asks for nothing.
         dialect = make_dialect(facts.known, self.secrets) if facts.known is not None else self.make()
         caps = dict(dialect.caps)

@@ -1,7 +1,7 @@
-"""A client without a model asks its servers for theirs, once, before the first call.
+"""A client without a model asks its servers for their model, once, before the first call.
 
 Rules:
-- Calls wait for no other question. All waiting calls share one, as a rule of one round trip.
+- Calls wait for no other question. All share the question, as a rule of one round trip.
 - The question goes the calls' way, also through a user's ``http_client``, with their timeouts.
 - A single model is taken; of several none is guessed. LoRA adapters do not count beside the base
   model, nor does a second name of a model.

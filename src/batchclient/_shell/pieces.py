@@ -2,7 +2,7 @@
 
 Rules:
 - Pieces come out in order, then the whole answer or the error.
-- A new attempt begins with an empty sink. None follows a taken piece (``Request.begun``).
+- A new attempt begins with an empty sink. No attempt follows a taken piece (``Request.begun``).
 - A reply which did not come as a stream is one piece per choice.
 """
 

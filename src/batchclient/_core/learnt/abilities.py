@@ -1,8 +1,8 @@
 """One server's abilities for one kind of call: lists and their length, streams, added fields.
 
 Rules:
-- The cap of a list is the least of three: the caller's bound, the known bound of the server, and
-  the bound taught by refusals.
+- A list is a batch of several prompts. Its cap is the least of three bounds: the caller's, the
+  server's known bound, and the bound taught by refusals.
 - A learnt cap doubles every minute. A refused thing is tried again (see ``withheld``).
 - A batch has a *form*: streamed, or plain, each with fields that only the client adds. *Bare* is
   plain with the callers' fields only. If a form failed and its calls were answered bare, the next

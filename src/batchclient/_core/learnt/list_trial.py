@@ -9,8 +9,8 @@ Rules:
   singles: 4), or one longer list, sent after the end of the side before. All other calls go on as
   lists, so both sides meet the same load.
 - The *serial time* of singles is the sum of their times. A pair says yes if per output token the
-  lists took at least two thirds of the serial time, at a singles' load of at least four fifths of
-  the lists'. Lists served at once take a fraction: 1/n for n answers of equal length.
+  lists took at least two thirds of the serial time; the singles' load must have been at least four
+  fifths of the lists'. Lists served at once take a fraction: 1/n for n answers of equal length.
 - At equal load throughput follows the time in flight: after a yes, singles answer at least half as
   many calls again as lists of four.
 - Prompts count instead of tokens if nobody counts tokens, or if lists' answers are over three times

@@ -14,7 +14,7 @@ __all__ = ["NEWEST_SHARE", "USED_RATIO", "FixedLimit", "Limit", "LimitChange", "
 NEWEST_SHARE = 0.1
 """The weight of the newest value in a running mean."""
 USED_RATIO = 0.8
-"""At times a used limit has so much in flight: permits return in lots of at most a quarter."""
+"""At times a used limit has so much in flight: permits refill in lots of at most a quarter."""
 
 
 class Outcome(Enum):
@@ -47,7 +47,7 @@ class Sample:
         sequences: how many ended.
         prompt_tokens: of their prompts, by the server's count; 0 without a count.
         completion_tokens: generated tokens; 0 if unknown.
-        first_tokens_s: the sum of times from ``sent_at`` to first token; 0: unknown (plain).
+        first_tokens_s: the sum of times from ``sent_at`` to first token; 0: a plain reply.
         outcome: the meaning for the server.
         admitted_at: the limit in force at the grant.
         shared_tokens: prompt tokens in prefixes sent to the server before: about, at least.

@@ -3,12 +3,12 @@
 Rules:
 - By Little's law the answers per second are the mean load ``N`` over the mean time ``T`` of an
   answer (Little 1961). If first tokens are seen, ``T`` is a wait ``w`` for the first and ``s`` for
-  each further token. Answers of ``t`` tokens make ``N t / (w + s t)`` tokens per second, free of
-  the luck of lengths which counted tokens have. Two windows are compared at one ``t``. For answers
+  each further token. Answers of ``t`` tokens make ``N t / (w + s t)`` tokens per second, without
+  the luck of long and short answers in a count. Two windows are compared at one ``t``. For answers
   in one piece the rate is ``N`` times the tokens over the sequence-seconds.
 - The time of calls left by callers, or answered too late, is a wait; their tokens count as none.
-- The error is the standard error of the mean of the window's slices (of 0.7 s or an eighth of a
-  mean latency), with an allowance for alike neighbours.
+- The error is the standard error of the slices' mean, with an allowance for alike neighbours. A
+  slice lasts 0.7 s or an eighth of a mean latency.
 - The wait is the time before first tokens beyond the least seen. By Little's law again its share of
   an answer's time is the waiting share of the sequences in flight.
 """
@@ -74,7 +74,7 @@ class _Sums:
         self._spent_s = self._area = 0.0
         """Sequence-seconds, also wasted; sequence-seconds times the mean load."""
         self._timed = self._timed_tokens = 0
-        """Of answers with a known time to first token."""
+        """The number and tokens of answers with a known time to first token."""
         self._timed_s = self._first_s = 0.0
         self._prompts = self._outputs = self._shared = 0.0
         """Logarithms of useful answers' tokens, and shares of prompts sent to the server before."""

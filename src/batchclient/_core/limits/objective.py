@@ -4,8 +4,8 @@ Rules:
 - Time counts from the sending: to send less would only lengthen the wait in the client.
 - A window has at least 100 answers, and lasts as long as the objective (5 s at least) unless it has
   1,000. A call given up counts if already longer than the objective.
-- A window is judged if the last change was 1.5 times its percentile before. Before, only short
-  answers have ended: all objectives seem kept.
+- A window is judged if the last change was 1.5 times its percentile earlier: sooner, only short
+  answers have ended, and any objective seems kept.
 - Over the objective, the bound falls by the excess, to a half at most. Well under it a used bound
   rises likewise, by a fifth at most. If more is in flight than the bound allows (a pin, a heavy
   call), the bound is not in force, and not judged.

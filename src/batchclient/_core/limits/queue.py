@@ -9,8 +9,8 @@ Rules:
 - It stands only in a full server: the running sequences hardly change, or the KV cache is nearly
   full. Short answers wait a moment for the next step, and a few instants may all be such moments.
 - For the work to change, a window has 3 s, or 0.3 of the mean latency if more, and 4 reports.
-- Sequences taken by the next step do not stand. With answers of ``t`` tokens a step ends the
-  ``t``-th part of the running: at one token each, half of the load always waits for a step.
+- Sequences taken by the next step do not stand. With answers of ``t`` tokens a step replaces the
+  ``t``-th part of the running: at one token each, half of the load waits a moment at any limit.
 - This client's part is its share of the server's sequences. Other clients shorten their own.
 - A server running nothing while work waits (asleep, paused) tells nothing. A lower counter means a
   restart. Reports grow stale: 5 s after the last nothing is known.
@@ -58,7 +58,7 @@ class _Report(NamedTuple):
         )
 
     def standing(self, answer_tokens: float) -> float:
-        """The waiting sequences not taken by the next step, as far as the own answers tell."""
+        """Waiting sequences not taken by the next step, as far as this client's answers tell."""
         return self.waiting - self.share * (self.running or 0.0) / max(1.0, answer_tokens)
 
 

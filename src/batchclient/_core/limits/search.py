@@ -10,9 +10,9 @@ Rules (the design's, ``docs/explanation/limits.md`` has them for users):
   shows in no queue), and if more brought no more. Else 1.4 times is tried.
 - A reason that did not pay is silent for a minute, then two, up to fifteen; a new server ends the
   silence, as do prompts or outputs twice or half as long.
-- Nothing is tried in a job's first ten seconds, nor if a window of a minute (or a tenth of the job
-  so far) cannot tell a tenth from noise. Nothing is tried at an unused limit, unless over 32 calls
-  that share prefixes are always in flight: a cache may hold fewer.
+- Nothing is tried in a job's first ten seconds; nor if a window of a minute (or a tenth of the job
+  so far) cannot tell a tenth from noise; nor at an unused limit, unless over 32 calls that share
+  prefixes are always in flight: a cache may hold fewer.
 - A refusal, late answers, a pause and an unused limit end a trial and restore the limit; from the
   second in a row on its reason is silent. If the wait is the harm, less needs no second measure.
 """

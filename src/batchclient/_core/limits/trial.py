@@ -4,7 +4,7 @@ Rules:
 - Less: a descent by lower limits, then the limit before again, to see any drift. Each is compared
   with the first and the best limit: ten steps of a twentieth are not small.
 - A lower limit that loses more than a twentieth ends the descent at the limit above.
-- If less yields clearly more, or if the wait is the harm (``trusted``), the last step is left out.
+- If less yields clearly more, or if the wait is the harm (``trusted``), the return is left out.
 - More: a higher limit with a higher yield is kept.
 """
 
@@ -25,8 +25,8 @@ _BEFORE_A_PEAK = 0.2
 SHARED = 0.2
 """Calls share prefixes if a larger share of their prompts' tokens was sent before."""
 GAIN = 0.03
-"""The gain due from 1.4 times the load (an elasticity of throughput to load of about a tenth), and
-the loss allowed to less load where no wait is seen."""
+"""The gain due from 1.4 times the load: an elasticity of throughput to load of about a tenth. Less
+load may lose as much where no wait is seen."""
 
 
 _FIRST_S = 60.0

@@ -13,8 +13,8 @@ Rules:
   seconds if another endpoint in use may have the list.
 - If the member is not answered, the member goes back, and the lists go again or fail by the retry
   policy. So a dead server is asked three times more for a list at most.
-- If the member is answered, and no batch in the list's form (streamed, or plain with added fields)
-  ever was, the rest goes as a bare list to the same endpoint (see ``abilities`` for the form).
+- If the member is answered, and no batch in the list's form ever was, the rest goes as a bare list
+  to the same endpoint. Forms are: streamed, or plain with added fields (see ``abilities``).
 - If the member is answered, and no list ever was, or lists are on trial after a refusal, the rest
   goes singly. So do all calls for a while.
 - If the member is answered, and lists were before, halves go as for a refused list

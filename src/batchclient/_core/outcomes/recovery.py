@@ -1,7 +1,7 @@
 """Requeue the requests of a failed batch: rule 8 of the scheduler, and rule 7 for too long lists.
 
 Rules:
-- Requests failed together are tried again together, sealed: none mixes with fresh calls.
+- Requests which failed together are tried again together, sealed: none mixes with fresh calls.
 - ``recovery_table`` decides how the requests go again, by the kind of failure.
 - A list perhaps spoilt by one prompt is split in halves, again and again, until the guilty prompts
   are alone. If only refusals come, the rest go singly.

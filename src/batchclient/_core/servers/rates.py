@@ -1,8 +1,8 @@
 """Requests and tokens per minute: an endpoint's bounds besides the limit of calls in flight.
 
 Rules:
-- Requests and tokens have a token bucket each. A bucket fills at its rate, holds a burst of a tenth
-  of a minute's worth (at least one request), and is full at the start.
+- Requests and tokens have a token bucket each. A bucket fills at its rate and starts full. A full
+  bucket has a tenth of a minute's worth, the burst, and at least one request.
 - A batch is one request. While requests are short, calls and permits gather, and the next batch
   takes as many calls as the permits and the list cap allow. So batches grow without a rule.
 - Tokens are charged by estimate (prompt and expected output) at the grant, and corrected by the
