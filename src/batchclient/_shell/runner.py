@@ -91,7 +91,7 @@ class Runner:
         model: the model of the calls, if all are for one.
         on_server: told of each server found out, for the client's own conclusions.
         on_model: told of the model's name, if the servers were asked.
-        on_own_fields: told which fields each prompt of a list may have, by all known servers.
+        on_own_fields: told which fields may differ between a list's prompts on every known server.
         body_timeouts: for the rest of a known reply.
         page_timeout_s: the most time for a page asked for beside the calls, seconds.
     """

@@ -34,7 +34,7 @@ class Servers:
     Args:
         choice: makes an endpoint's dialect.
         count: the number of endpoints at first; their ids begin at 0.
-        on_own_fields: told which fields each prompt of a list may have, by all known servers.
+        on_own_fields: told which fields may differ between a list's prompts on every known server.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Servers:
         return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)
 
     def _tell_own_fields(self) -> None:
-        """Tell the own fields of servers of one sort; none, if the sorts differ."""
+        """Tell which fields may differ in a list, by the servers' sort; none for several sorts."""
         if self._on_own_fields is not None:
             dialects = list(self.dialects.values())
             alike = len({type(dialect) for dialect in dialects}) == 1
