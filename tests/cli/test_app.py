@@ -175,6 +175,11 @@ with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as project:
     )
 
 
+def test_the_version_of_what_is_installed():
+    done = subprocess.run([sys.executable, "-c", SCRIPT, "--version"], capture_output=True, text=True)
+    assert done.stdout == f"batchclient {batchclient.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("imported", "command"),
     [

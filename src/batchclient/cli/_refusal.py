@@ -60,13 +60,13 @@ _NOT_FIELDS = {
     "timeout_s": "give --timeout",
     "timeout": "give --timeout",
     "n": "a row holds one completion; write the row n times",
-    "docs": "it is no field of the server's",
-    "ordered": "it is no field of the server's; give --unordered",
+    "docs": "no field of the server's",
+    "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
-    "look_ahead": "it is no field of the server's",
-    "response_model": "it is no field of the server's",
-    "priority": "it orders the calls of one client, and a job's calls are alike",
-    "tenant": "it is no field of the server's",
+    "look_ahead": "no field of the server's",
+    "response_model": "no field of the server's",
+    "priority": "priorities order the calls of one client, and a job's calls are alike",
+    "tenant": "no field of the server's",
 }
 """Names of arguments of ``stream_map``, and names without a place in a row."""
 

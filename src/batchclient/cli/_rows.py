@@ -163,7 +163,7 @@ def _refuse_constant(name: str) -> float:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {text:.20} is too large")
+        raise ValueError("a number is too large for a 64-bit float")
     return number
 
 

@@ -71,7 +71,7 @@ def map_rows(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The server's name of the model, needed where it has several. Default: BATCHCLIENT_MODEL."),
+        typer.Option(help="The model's name, needed where the server has several models. Default: BATCHCLIENT_MODEL."),
     ] = None,
     call: Annotated[
         str, typer.Option(metavar="CALL", help="The call made for each row: complete, chat, embed or classify.")

@@ -39,7 +39,7 @@ def simulate(
     guise: Annotated[
         str,
         typer.Option(
-            help="The server to imitate in paths, bodies and limits: vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"
+            help="The server to imitate (paths, bodies, limits): vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"
         ),
     ] = "vllm",
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
