@@ -213,13 +213,17 @@ def _fixtures():
 def _commands():
     import typer
 
-    from batchclient.cli.app import app
+    from batchclient.cli.app import make_app
 
+    app = make_app()
     lines = []
     for info in sorted(app.registered_commands, key=lambda info: info.name):
         lines.append(f"  {info.name}")
         types_of = typing.get_type_hints(info.callback)
         for one in typer.main.get_command(app).commands[info.name].params:
+            if getattr(one, "hidden", False):
+                # Refused, with the option to give instead.
+                continue
             names = " ".join([*one.opts, *one.secondary_opts])
             default = "required" if one.required else text_of(one.default)
             lines.append(f"    {one.param_type_name} {names}: {_annotation(types_of.get(one.name))} = {default}")
