@@ -61,8 +61,8 @@ def bare(axes: Axes) -> None:
 
 CLIENTS = {
     "floor": "a micro-batcher by hand, no checks",
-    "plain": "batchclient, lists",
-    "streamed": "batchclient, streamed lists",
+    "plain": "batchclient, batches",
+    "streamed": "batchclient, streamed batches",
     "streamed_spaced": "the same, events 1 ms apart",
     "openai_aiohttp": "AsyncOpenAI with aiohttp",
     "openai": "AsyncOpenAI",
@@ -77,7 +77,7 @@ def cpu_per_call(overhead: dict[str, Any], path: Path) -> None:
     bars = axes.barh(list(CLIENTS.values()), list(values.values()), color=colours, height=0.66)
     axes.bar_label(bars, [f"{value:,.0f} µs" for value in values.values()], padding=4)
     axes.invert_yaxis()
-    axes.margins(x=0.16)
+    axes.set_xlim(0, 1.16 * max(values.values()))
     bare(axes)
     title = f"A call costs your process {values['plain']:.0f} µs of CPU, not {values['openai']:,.0f}"
     titled(figure, title, "client CPU per call of one token, 64 in flight, a server that answers at once")
@@ -140,6 +140,6 @@ def limits(measured: dict[str, Any], path: Path) -> None:
     # Half of the best would be at the left edge.
     axes.set_xlim(min(0.5, *known.values()), max(1.2, *known.values()) + 0.1)
     bare(axes)
-    title = f"The default limit brings {min(known.values()):.2f} to {max(known.values()):.2f} of the best fixed one"
+    title = f"The default limit: {min(known.values()):.2f} to {max(known.values()):.2f} times the best fixed one"
     titled(figure, title, "answers a second on a real vLLM; 1 is the fixed limit that was best for the load")
     saved(figure, path)

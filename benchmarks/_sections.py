@@ -74,9 +74,9 @@ def short(seconds_taken: float) -> str:
 # --- client CPU ---
 
 FORMS = {
-    "plain": "`BatchClient`, plain lists (`max_tokens` ≤ 4)",
+    "plain": "`BatchClient`, plain batches (`max_tokens` ≤ 4)",
     "plain_balanced": 'the same, `preset="balanced"`',
-    "streamed": "`BatchClient`, streamed lists",
+    "streamed": "`BatchClient`, streamed batches",
     "streamed_spaced": "the same, each event 1 ms after the last",
     "floor": "a micro-batcher by hand, without retries or checks",
     "openai_aiohttp": "`AsyncOpenAI` with its aiohttp client",
@@ -107,7 +107,7 @@ def overhead(data: Result) -> list[str]:
     return [
         prose(
             "The CPU of the client's process, beside a server on the same machine that answers at once."
-            " 64 calls are in flight; `limit=64`; one token each. Lists are plain where `max_tokens` is at most 4,"
+            " 64 calls are in flight; `limit=64`; one token each. Batches are plain where `max_tokens` is at most 4,"
             " and streamed above."
         ),
         table(header, cpu_rows(data["loop"], FORMS, "openai")),
@@ -310,11 +310,12 @@ def length_grouping(data: Result) -> list[str]:
             pairs = zip(arms[arm], arms["arrival order"], strict=True)
             shares.append(f"{median([one / other for one, other in pairs]):.2f}")
         rows.append(["a real vLLM", answers, *shares])
-    header = ("server", "answers", "nearest lengths (the default)", "one bucket (`length_reach=0`)")
+    header = ("server", "answers", "nearest lengths (the default)", "one bucket (`Batching(length_reach=0)`)")
     return [
         prose(
             "Answers/s over those of batches in order of arrival, for texts that differ in length"
-            " ([`length_reach`](how-to/settings.md)). The limit is the default."
+            " ([`length_reach`](how-to/settings.md)). The simulated server has the default limit,"
+            " the real one `limit=128`."
         ),
         table(header, rows),
     ]
@@ -329,7 +330,12 @@ def prefix(data: Result) -> list[str]:
             ratios = [run["per_s"] / other for run, other in zip(arms[arm], base, strict=True)]
             row.append(f"{median(ratios):.2f} ({spread(ratios)})")
         rows.append(row)
-    header = ("`max_size`", "grouped by hand, prompts/s", "shuffled, the default", "`group_prefixes=False`")
+    header = (
+        "`Batching(max_size=…)`",
+        "grouped by hand, prompts/s",
+        "shuffled, the default",
+        "`Schedule(group_prefixes=False)`",
+    )
     return [
         prose(
             "Prompts whose shared prefixes do not fit the cache of the same vLLM together. Shuffled input, over input"

@@ -56,7 +56,7 @@ def test_one_result_gives_the_same_figure_to_both_pages(copied: Path) -> None:
     (results / "overhead.json").write_text(json.dumps(measured))
     run(copied, results)
     assert "| client CPU per call of one token | 31.4 µs |" in (copied / "README.md").read_text()
-    assert "plain lists (`max_tokens` ≤ 4) | 31.4 |" in (copied / "docs" / "benchmarks.md").read_text()
+    assert "plain batches (`max_tokens` ≤ 4) | 31.4 |" in (copied / "docs" / "benchmarks.md").read_text()
 
 
 def test_text_by_hand_stays_and_what_was_not_measured_is_left_out(copied: Path) -> None:
