@@ -1,4 +1,4 @@
-"""No page, example, docstring, benchmark or script has an argument's or an option's name of before the groups."""
+"""No page, example, docstring, benchmark or script has an old name of an argument or an option."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = ("AdaptiveLimit", "Batching", "Schedule", "Http")
 FIELDS = {name: re.fullmatch(r"\w+=(\w+)\((\w+)=…\)", given).groups() for name, given in _GIVEN_AS.items()}  # type: ignore[union-attr]
 """By old name: the group, and the field in it."""
 WORDS = sorted(name for name, (_, field) in FIELDS.items() if name not in {field, "batch_size"})
-"""Names that mean nothing now, wherever they stand. ``batch_size`` is a plain word: only as an argument is it old."""
+"""Names that mean nothing now. ``batch_size`` is a plain word: only as an argument is it old."""
 WORD = re.compile(rf"\b({'|'.join(WORDS)})\b|--max-list\b")
 FLAT = re.compile(rf"(?<![\w.]){'(' + '|'.join(FIELDS) + ')'}=(?!=)")
 SPAN = re.compile(r"`[^`]+`")
