@@ -2,8 +2,8 @@
 
 python examples/chat_service.py [BASE_URL MODEL]
 
-Questions are streamed to whoever asked, with a higher priority. Summaries run behind them in lists of
-chats.
+Questions are streamed to whoever asked, with a higher priority. Summaries run behind them in lists
+of chats.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
 python examples/classify_one_token.py [BASE_URL MODEL]
 
-The server is told which answers there are (vLLM's ``structured_outputs``), and one token is enough to
-tell them apart. Such calls are the shortest of all, so sharing requests saves the most.
+The server is told which answers there are (vLLM's ``structured_outputs``), and one token is enough
+to tell them apart. Such calls are the shortest of all, so sharing requests saves the most.
 """
 
 import asyncio

@@ -31,7 +31,7 @@ async def main(base_url: str, model: str) -> None:
         try:
             await client.chat(messages(texts[0]), max_tokens=2, response_model=Invoice)
         except AnswerInvalid as error:
-            # The message shows nothing of the answer. Whoever may see the answer has it in ``completion``.
+            # The message shows nothing of the answer; ``completion`` has it.
             print(f"cut off: {error} ({error.completion.output_tokens} tokens)")
 
 

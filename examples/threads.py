@@ -20,8 +20,8 @@ def main(base_url: str, model: str) -> None:
             answers = list(pool.map(ask, [f"The capital of country {number} is" for number in range(1000)]))
         print(f"{len(answers)} answers in {client.statistics().batches} requests")
 
-        # One thread: the map keeps the server busy. It reads the cursor in this thread, to which the
-        # connection belongs.
+        # One thread: the map keeps the server busy. It reads the cursor in this thread, to which
+        # the connection belongs.
         database = sqlite3.connect(":memory:")
         database.execute("create table tickets (id integer primary key, text text)")
         database.executemany("insert into tickets (text) values (?)", [(f"ticket {number}",) for number in range(300)])

@@ -2,8 +2,9 @@
 
 Rules:
 - A block of ``python`` that ends with ``asyncio.run(main())`` is a program: it runs as a file.
-- The other blocks of a page are pasted, in order, into one ``python -m asyncio``, as they stand. So a
-  block has no blank line within a function or a ``with``, and one after it. Each imports what it uses.
+- The other blocks of a page are pasted, in order, into one ``python -m asyncio``, as they stand. So
+  a block has no blank line within a function or a ``with``, and one after it.
+- Each block imports the names that it uses.
 - A page whose blocks need a server names one before the first of them.
 - Blocks of ``py`` need further packages: ``tests/integrations/test_pages.py`` runs them.
 """
