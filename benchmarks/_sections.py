@@ -339,7 +339,7 @@ def prefix(data: Result) -> list[str]:
     return [
         prose(
             "Prompts whose shared prefixes do not fit the cache of the same vLLM together. Shuffled input, over input"
-            " that is grouped by hand ([how](how-to/priorities.md#shared-prefixes))."
+            " that is grouped by hand ([how](explanation/prefixes.md))."
         ),
         table(header, rows),
     ]

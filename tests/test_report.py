@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+NOTEBOOKS = [ROOT / "benchmarks" / "README.md", *sorted((ROOT / "benchmarks" / "notes").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 RUN = """
 import sys
@@ -84,13 +85,13 @@ def test_each_section_names_the_commit_and_the_command_of_its_runs() -> None:
         assert "not noted" not in runs, name
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "benchmarks").glob("*.md")), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.name)
 def test_the_links_of_the_notebooks_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_each_result_is_named_beside_its_program() -> None:
-    index = (ROOT / "benchmarks" / "README.md").read_text() + (ROOT / "benchmarks" / "laboratory.md").read_text()
+    index = "".join(page.read_text() for page in NOTEBOOKS)
     for saved in RESULTS.glob("*.md"):
         assert f"results/{saved.name}" in index or f"results/{saved.stem}.json" in index, saved.name

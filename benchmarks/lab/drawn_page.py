@@ -1,9 +1,9 @@
 """The results of draws as the laboratory's page shows them.
 
 The table has a line per family with the usual arms side by side. Every bar that is missed follows.
-``write`` keeps the figures in ``benchmarks/results/draws.json`` and ``draws.md``, and puts the table
-between the markers of ``benchmarks/laboratory.md``. Virtual time gives the same figures on every
-machine, so no machine is named.
+``write`` keeps the figures in ``benchmarks/results/draws.json`` and ``draws.md``. It puts the table
+between the markers of ``benchmarks/notes/laboratory.md``. Virtual time gives the same figures on
+every machine, so no machine is named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def write(
     findings: Sequence[Finding],
     seeds: range,
     folder: Path = RESULTS,
-    page: Path = HERE / "laboratory.md",
+    page: Path = HERE / "notes" / "laboratory.md",
 ) -> None:
     """Keep the figures in ``folder``, and put them into the page."""
     write_results(_NAME, _data(results, findings, seeds), text(results, findings, seeds), folder)
