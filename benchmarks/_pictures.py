@@ -77,7 +77,7 @@ def cpu_per_call(overhead: dict[str, Any], path: Path) -> None:
     bars = axes.barh(list(CLIENTS.values()), list(values.values()), color=colours, height=0.66)
     axes.bar_label(bars, [f"{value:,.0f} µs" for value in values.values()], padding=4)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.16 * max(values.values()))
+    axes.set_xlim(0, 1.22 * max(values.values()))
     bare(axes)
     title = f"A call costs your process {values['plain']:.0f} µs of CPU, not {values['openai']:,.0f}"
     titled(figure, title, "client CPU per call of one token, 64 in flight, a server that answers at once")
