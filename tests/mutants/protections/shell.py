@@ -190,7 +190,7 @@ SHELL = (
         "batchclient._client.settings",
         "_group",
         "{**PRESETS[preset].get(name, {}), **own}",
-        "{**PRESETS['balanced'].get(name, {}), **own}",
+        "{**PRESETS['balanced' if own else preset].get(name, {}), **own}",
         "tests/unit/test_config.py::test_a_group_changes_the_fields_that_it_gives_and_no_other",
     ),
 )
