@@ -74,13 +74,13 @@ def version_in_source(root: Path = ROOT) -> str:
 
 
 def first_heading(changelog: str) -> str:
-    """Return the first heading of the second level, such as ``Unreleased`` or ``0.1.0 (2026-01-31)``."""
+    """Return the first heading of level two, such as ``Unreleased`` or ``0.1.0 (2026-01-31)``."""
     found = _HEADING.search(changelog)
     return found.group(1).strip() if found else ""
 
 
 def links_that_an_index_breaks(page: str) -> list[str]:
-    """Return raw HTML and the targets of relative links, which an index shows differently.
+    """Return raw HTML and relative links' targets, which an index shows differently.
 
     Comments are not shown anywhere, and links to a heading of the page hold.
     """

@@ -1,4 +1,4 @@
-"""The package's metadata and the files around it: the licence, versions that agree, nothing that the owner has not given.
+"""The package's metadata and the files around it: licence, versions, facts that the owner gives.
 
 ``make release-check`` builds the archives and installs them.
 """
@@ -33,7 +33,7 @@ KNOWN_TO_BE_MISSING = {
     "security": "no public place for reports yet",
     "email": "the owner has given no address",
 }
-"""Facts that only the owner can give. A fact that is given turns its test: its line here goes then."""
+"""Facts that only the owner can give. Once a fact is given, its line here goes."""
 
 
 @pytest.mark.parametrize(
