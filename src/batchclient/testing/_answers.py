@@ -153,7 +153,7 @@ class Rule:
 
     @property
     def rank(self) -> int:
-        """How specific the rule is: 2 for one exact prompt, 1 for a pattern or function, 0 for any."""
+        """The rule's precedence: 2 for an exact prompt, 1 for a pattern or function, 0 for any."""
         if self.matcher is None:
             return 0
         return 2 if isinstance(self.matcher, str | list) else 1
@@ -167,7 +167,7 @@ class Rule:
             return f"prompts with {self.matcher.pattern!r}"
         return repr(self.matcher)
 
-    # What may be said of it ------------------------------------------------------------------------------------------
+    # Steps -----------------------------------------------------------------------------------------------------------
 
     def answer(
         self,
@@ -298,7 +298,7 @@ class Rule:
         self.steps.append(Step(outcome, kinds, delay_s, math.inf if times is None else times))
         return self
 
-    # What it does ----------------------------------------------------------------------------------------------------
+    # Use by the server -----------------------------------------------------------------------------------------------
 
     def matches(self, call: Call) -> bool:
         """Whether the call's prompt is one of the rule's."""

@@ -160,7 +160,7 @@ def let_go(mock: Scripted) -> None:
                     library(name).unpatch()
 
 
-# What both libraries have ----------------------------------------------------------------------------------------
+# Parts of both libraries -----------------------------------------------------------------------------------------
 
 
 def _make_body_class(http: Any) -> Callable[[Reply, Any], Any]:

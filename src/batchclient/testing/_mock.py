@@ -229,7 +229,7 @@ class MockLLM(Assertions):
             more = f"\n  … and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
             raise AssertionError(f"no rule was for {len(lacking)} of the prompts:{''.join(lines)}{more}")
 
-    # What the shells ask ---------------------------------------------------------------------------------------------
+    # The shells' entry -----------------------------------------------------------------------------------------------
 
     def receive(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Take a request, record the request, and decide its reply.
