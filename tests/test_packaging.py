@@ -98,8 +98,8 @@ def test_the_version_is_one() -> None:
     assert heading == "Unreleased" or re.fullmatch(
         rf"{re.escape(PROJECT['version'])} \(\d{{4}}-\d{{2}}-\d{{2}}\)", heading
     )
-    label = re.search(r"image\.version\W+([\d.]+)", (ROOT / "examples/kubernetes/Dockerfile").read_text("utf-8"))
-    assert label is None or label.group(1) == PROJECT["version"]
+    labels = dict(re.findall(r'image\.(\w+)="([^"]+)"', (ROOT / "examples/kubernetes/Dockerfile").read_text("utf-8")))
+    assert labels == {"version": PROJECT["version"], "licenses": PROJECT["license"]}
 
 
 def test_the_archives_have_what_belongs_there(tmp_path: Path) -> None:
