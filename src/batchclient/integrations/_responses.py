@@ -52,7 +52,7 @@ _OF_THE_SHARED_MESSAGE = frozenset(
 """Of the connection (RFC 9110, 7.6.1), or of the shared message's own body."""
 _JSON = (b"content-type", b"application/json")
 _BAD_GATEWAY = 502
-"""For a reply that is no answer: a gateway's status before the server (RFC 9110, 15.6.3)."""
+"""For a reply that is no answer: the status that a gateway gives (RFC 9110, 15.6.3)."""
 
 
 class WholeResponse:

@@ -183,8 +183,8 @@ class VirtualClock:
     def trio_clock(self) -> Any:
         """The clock for trio.
 
-        Pass the clock to ``trio.run(main, clock=…)``, or as ``("trio", {"clock": …})`` to
-        ``anyio_backend``.
+        Pass the clock to ``trio.run(main, clock=…)``, or return ``("trio", {"clock": …})`` from
+        the fixture ``anyio_backend``.
 
         Raises:
             ImportError: trio is missing.
