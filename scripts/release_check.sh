@@ -18,7 +18,7 @@ python=$(command -v "$python")
 
 # What this shell says of Python's paths and of git's folders is not for the environments made here.
 unset PYTHONPATH PYTHONHOME PIP_USER GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
-export PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1
+export PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 NO_COLOR=1
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/batchclient-release.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -30,10 +30,11 @@ done_with() {
     echo "$1: $((SECONDS - stage_s)) s"
     stage_s=$SECONDS
 }
+# The environments are empty, without pip, too: the tools' pip fills them from outside.
 pip() {
     local venv=$1
     shift
-    "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"
+    "$work/tools/bin/python" -m pip --python "$venv/bin/python" --disable-pip-version-check --quiet "$@"
 }
 
 if [[ -n $(git -C "$root" status --porcelain --untracked-files=no) ]]; then
@@ -71,14 +72,14 @@ fi
 done_with "archives${offline[*]:+, without a network}"
 wc -c "${sdist[0]}" "${wheel[0]}" | sed '$d' | awk '{n = split($2, part, "/"); printf "  %s: %.0f KB\n", part[n], $1 / 1000}'
 
-"$work/tools/bin/python" -m twine check --strict "${sdist[0]}" "${wheel[0]}"
+(cd "$work/dist" && "$work/tools/bin/python" -m twine check --strict ./*)
 "$work/tools/bin/python" "$work/tree/scripts/_release.py" archives "$work/dist" "$work" "$root" "${HOME:-/root}/"
 done_with "metadata and contents"
 
 version=$("$work/tools/bin/python" -c 'import sys; sys.path.insert(0, sys.argv[1]); import _release; print(_release.project()["version"])' "$work/tree/scripts")
 for extra in none cli httpx2 aiohttp; do
     venv=$work/$extra
-    "$python" -m venv "$venv"
+    "$python" -m venv --without-pip "$venv"
     named="${wheel[0]}"
     [[ $extra == none ]] || named="$named[$extra]"
     pip "$venv" install "$named"
