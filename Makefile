@@ -97,7 +97,7 @@ mutants: $(STAMP)  ## Take out one protection after the other: each time the nam
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)
 
-release-check:  ## A release without the upload: both archives, their contents, an empty environment per extra; VERSION=0.1.0 refuses what is not ready
+release-check:  ## A release without the upload, in about 3 minutes: archives, contents, an environment per extra; VERSION=0.1.0 for one that is ready
 	PYTHON=$(PYTHON) scripts/release_check.sh $(VERSION)
 
 format: $(STAMP)
