@@ -106,6 +106,9 @@ def test_the_archives_have_what_belongs_there(tmp_path: Path) -> None:
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     [sdist] = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     assert _release.archive_problems(Path(wheel), Path(sdist), [str(ROOT)]) == []
+    # A path of the machine would be found in both.
+    found = _release.archive_problems(Path(wheel), Path(sdist), ["an async client for self-hosted"])
+    assert {problem.split(":")[0] for problem in found} == {Path(wheel).name, Path(sdist).name}
 
 
 def test_contents_that_do_not_belong_are_found() -> None:
