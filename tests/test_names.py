@@ -33,8 +33,8 @@ WORD = re.compile(rf"\b({'|'.join(WORDS)})\b|--max-list\b")
 FLAT = re.compile(rf"(?<![\w.]){'(' + '|'.join(FIELDS) + ')'}=(?!=)")
 SPAN = re.compile(r"`[^`]+`")
 COMMANDS = ROOT / "src/batchclient/cli"
-OPTIONS = frozenset({"http_backend"})
-"""Parameters of the commands that are called as an old argument: the option is ``--http-backend``."""
+OPTIONS = frozenset({"http_backend", "max_list", "--max-list"})
+"""Words of the commands' own: ``--http-backend`` is an option, ``--max-list`` is refused with the new one."""
 TAKERS = {"AsyncOpenAI", "BatchClient", "BatchTransport", "OpenAI", "SyncBatchClient", "SyncBatchTransport"}
 
 
