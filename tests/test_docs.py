@@ -37,6 +37,21 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ADDRESS = "http://localhost:8000/v1"
 """Where the pages find a server."""
+LINE_BY_LINE = sys.version_info < (3, 13)
+"""From 3.13 on a terminal hands over a pasted block as a whole, and a pipe reads none of them."""
+AS_A_WHOLE = """
+import ast, asyncio, inspect, sys
+
+async def main():
+    names = {}
+    for block in sys.argv[1:]:
+        pending = eval(compile(block, "<block>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.isawaitable(pending):
+            await pending
+
+asyncio.run(main())
+"""
+"""It runs its arguments as ``python -m asyncio`` runs blocks."""
 A_SERVER = "tutorial.md#a-server-to-talk-to"
 TUTORIAL = ROOT / "docs/tutorial.md"
 
@@ -75,10 +90,11 @@ def test_the_programs_of_a_page_run(
 
 @pytest.mark.parametrize("page", [page for page in OTHERS if pasted(page)], ids=name)
 def test_the_blocks_of_a_page_can_be_pasted(page: Path, server: EmbeddedServer, tmp_path: Path) -> None:
-    typed = "\n\n".join([*pasted(page), "print('after the last block')\n"]).replace(ADDRESS, server.base_url)
+    blocks = [block.replace(ADDRESS, server.base_url) for block in [*pasted(page), "print('after the last block')\n"]]
+    command = ["-m", "asyncio"] if LINE_BY_LINE else ["-c", AS_A_WHOLE, *blocks]
     done = subprocess.run(
-        [sys.executable, "-m", "asyncio"],
-        input=typed,
+        [sys.executable, *command],
+        input="\n\n".join(blocks),
         cwd=tmp_path,
         capture_output=True,
         text=True,
