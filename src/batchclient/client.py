@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
 
 from batchclient._calls.make import CallMaker
 from batchclient._calls.rendering import as_chat
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
     from pydantic import BaseModel
+
+    from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
 
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
 
@@ -185,7 +187,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionParams],
     ) -> Completion:
         """Complete one prompt.
 
@@ -208,12 +210,13 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
+            fields = structured().demand(response_model, fields)
         # What ``_call`` does, without a coroutine of its own: a twentieth of what a call costs.
-        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         if request is None:
-            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         else:
             runner = self._runner
             assert runner is not None, "a call that has begun has a runner"
@@ -235,7 +238,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatParams],
     ) -> Completion:
         """Answer one conversation.
 
@@ -256,9 +259,10 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
-        kind, item, fields = self._chat_or_rendered(messages, params)
+            fields = structured().demand(response_model, fields)
+        kind, item, fields = self._chat_or_rendered(messages, fields)
         answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
         if kind is not Kind.CHAT:
             answer = as_chat(answer)
@@ -275,7 +279,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionStreamParams],
     ) -> Stream:
         """Complete one prompt and hand out the answer piece by piece, as the server makes it.
 
@@ -313,7 +317,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatStreamParams],
     ) -> Stream:
         """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
 

@@ -41,7 +41,7 @@ from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.types import Completion, MapResult
+from batchclient.types import AnswerT, Completion, MapResult
 
 __all__ = ["Finish", "Map", "Row"]
 
@@ -54,7 +54,7 @@ class Row:
 
     __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
 
-    def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
+    def __init__(self, owner: weakref.ref[Map[Any]], index: int, document: Any) -> None:
         self._map = owner
         self.finish: Finish | None = None
         """Makes of the server's answer the caller's."""
@@ -90,7 +90,7 @@ class Row:
             owner._on_finished(self)
 
 
-class Map(AsyncIterator[MapResult]):
+class Map(AsyncIterator[MapResult[AnswerT]]):
     """The rows of one map, as an async iterator. See ``BatchClient.stream_map``."""
 
     def __init__(
@@ -135,10 +135,10 @@ class Map(AsyncIterator[MapResult]):
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
 
-    def __aiter__(self) -> Map:
+    def __aiter__(self) -> Map[AnswerT]:
         return self
 
-    async def __anext__(self) -> MapResult:
+    async def __anext__(self) -> MapResult[AnswerT]:
         if self._closed:
             raise StopAsyncIteration
         try:
@@ -147,7 +147,7 @@ class Map(AsyncIterator[MapResult]):
             await self.aclose()
             raise
 
-    def finished(self) -> list[MapResult]:
+    def finished(self) -> list[MapResult[AnswerT]]:
         """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
         return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
@@ -183,7 +183,7 @@ class Map(AsyncIterator[MapResult]):
         """How many documents may be read now."""
         return self._look_ahead() - (self._read - self._yielded)
 
-    def take(self) -> MapResult | None:
+    def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
         row = self._take()
         if row is None:
@@ -211,7 +211,7 @@ class Map(AsyncIterator[MapResult]):
         if self._runner is None and not self._closed:
             self._begin()
 
-    async def _next(self) -> MapResult:
+    async def _next(self) -> MapResult[AnswerT]:
         if self._runner is None:
             await self.begin()
         while not self._closed:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from batchclient._calls.tables import refuse_frame
 from batchclient._maps.results import Results, check_documents
@@ -21,12 +21,13 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import Completion
+from batchclient.types import Classification, Completion, Embedding
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
+    from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncStream"]
 
@@ -138,13 +139,7 @@ class SyncBatchClient:
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion]: ...
 
     @overload
@@ -155,38 +150,81 @@ class SyncBatchClient:
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion | Exception]: ...
 
     @overload
     def batch_map(
         self,
         docs: Iterable[Any],
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
+        call: Literal["chat"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        return_exceptions: bool,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion | Exception]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: bool,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding | Exception]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: bool,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification | Exception]: ...
 
     def batch_map(
         self,
         docs: Iterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -238,12 +276,56 @@ class SyncBatchClient:
             rows.close()
         return results.all(rows.source_error)
 
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["complete"] = "complete",
+        ordered: bool = False,
+        **params: Unpack[CompletionMapParams],
+    ) -> SyncMap[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        ordered: bool = False,
+        **params: Unpack[ChatMapParams],
+    ) -> SyncMap[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        ordered: bool = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> SyncMap[Embedding]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        ordered: bool = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> SyncMap[Classification]: ...
+
     def stream_map(
         self,
         docs: Iterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -252,7 +334,7 @@ class SyncBatchClient:
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Any,
-    ) -> SyncMap:
+    ) -> SyncMap[Any]:
         """Make one call per document and yield the results as they come.
 
         ``docs`` and a ``prompt`` that is a function run in the thread that takes the results, while it takes them. Memory stays flat: at most

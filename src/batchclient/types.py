@@ -8,7 +8,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+if TYPE_CHECKING:
+    # A default of a type variable is Python 3.13's; type checkers know it of this module.
+    from typing_extensions import TypeVar
+
+    AnswerT = TypeVar("AnswerT", default="Completion")
+else:
+    from typing import TypeVar
+
+    AnswerT = TypeVar("AnswerT")
 
 __all__ = [
     "Choice",
@@ -302,7 +312,7 @@ class LogLikelihood:
 
 
 @dataclass(slots=True)
-class MapResult:
+class MapResult(Generic[AnswerT]):
     """One row of a map.
 
     Args:
@@ -316,7 +326,7 @@ class MapResult:
     id: str
     index: int
     document: Any = field(repr=False)
-    answer: Any = None
+    answer: AnswerT | None = None
     error: Exception | None = None
 
     @property

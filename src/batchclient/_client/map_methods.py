@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
 
@@ -25,10 +25,12 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Completion
+from batchclient.types import Classification, Completion, Embedding
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
 
@@ -57,13 +59,7 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion]: ...
 
     @overload
@@ -74,38 +70,81 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion | Exception]: ...
 
     @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
+        call: Literal["chat"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        return_exceptions: bool,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: bool,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: bool,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification | Exception]: ...
 
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -169,12 +208,56 @@ class MapMethods(Calling):
             await rows.aclose()
         return results.all(rows.source_error)
 
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["complete"] = "complete",
+        ordered: bool = False,
+        **params: Unpack[CompletionMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        ordered: bool = False,
+        **params: Unpack[ChatMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        ordered: bool = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> Map[Embedding]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        ordered: bool = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> Map[Classification]: ...
+
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -183,7 +266,7 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Any,
-    ) -> Map:
+    ) -> Map[Any]:
         """Make one call per document and yield the results as they come.
 
         Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from batchclient._calls.fan_out import call_together
 from batchclient._calls.likelihood import ASKED, make_split, read_likelihood
@@ -22,6 +22,15 @@ from batchclient.dialects._arguments import refuse_unknown
 from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
+
+if TYPE_CHECKING:
+    from batchclient.params import (
+        ClassificationParams,
+        EmbeddingParams,
+        LikelihoodParams,
+        ScoreParams,
+        TokenizeParams,
+    )
 
 __all__ = ["ScoringMethods"]
 
@@ -40,7 +49,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[EmbeddingParams],
     ) -> Embedding:
         """Return one text's vector.
 
@@ -68,7 +77,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ClassificationParams],
     ) -> Classification:
         """Return one text's class and the probabilities of all.
 
@@ -91,7 +100,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ScoreParams],
     ) -> Score:
         """Say how well a document fits a query.
 
@@ -117,7 +126,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ScoreParams],
     ) -> list[RankedDocument]:
         """Order documents by how well they fit a query, the best first; equal ones keep their order.
 
@@ -171,7 +180,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[LikelihoodParams],
     ) -> LogLikelihood:
         """Say how likely the model finds a continuation, and whether it would have written it.
 
@@ -222,7 +231,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[TokenizeParams],
     ) -> list[int]:
         """Return a text's token ids, as the server's model reads it. A tokenizer of your own is faster.
 

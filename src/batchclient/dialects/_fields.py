@@ -4,7 +4,8 @@ Rules:
 - The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects keep their order: two
   JSON schemas that differ only in the order of their properties ask for different answers.
 - It is bytes, never Python equality: ``1 == True == 1.0``, but they are three keys.
-- A field that is not in the table joins the key and is carried through untouched.
+- A field that is not in the table joins the key and goes to the server as it is: each field of
+  ``params``, and each field of ``extra_body``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "check_embedding_fields", "sort_fields"]
+__all__ = [
+    "FIELDS",
+    "FIELDS_OF_KIND",
+    "STREAM_METHODS",
+    "Role",
+    "canonical",
+    "check_embedding_fields",
+    "sort_fields",
+]
 
 
 class Role(Enum):
@@ -92,6 +101,8 @@ _METHODS = {
     Kind.TOKENS: "tokenize()",
 }
 """What a kind's method is called."""
+STREAM_METHODS = {"complete()": "stream()", "chat()": "stream_chat()"}
+"""The methods that hand an answer out piece by piece."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 

@@ -89,8 +89,9 @@ class Shapes:
             shape = known.get(signature)
             if shape is not None:
                 return shape, b""
-        if kind not in _GENERATING and not verbatim:
-            refuse_unknown(kind, params)
+        if not verbatim:
+            # A body that another program wrote may hold any field.
+            refuse_unknown(kind, params, to_caller=to_caller)
         joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
