@@ -8,11 +8,11 @@ Each class lists its fields by the servers that read them; a server ignores most
 not know. Every field may be ``None``, which the servers read as absent.
 
 Sources: OpenAI's API reference; vLLM 0.32 ``entrypoints/openai/*/protocol.py``,
-``entrypoints/pooling/*/protocol.py`` and ``serve/tokenize/protocol.py``, with the older names there;
-SGLang 0.5.23 ``srt/entrypoints/openai/protocol.py``; TGI 3.3 ``router/src/lib.rs``; TEI 1.9
+``entrypoints/pooling/*/protocol.py`` and ``serve/tokenize/protocol.py``, with the older names
+there; SGLang 0.5.23 ``srt/entrypoints/openai/protocol.py``; TGI 3.3 ``router/src/lib.rs``; TEI 1.9
 ``router/src/http/types.rs``; llama.cpp ``tools/server/README.md``; TensorRT-LLM
-``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose forms
-gateways have.
+``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose
+forms gateways have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,8 @@ class StructuredOutputs(TypedDict, total=False):
     - ``grammar``: a grammar in EBNF.
     - ``json_object``: any JSON object.
     - ``structural_tag``: a structural tag, as JSON text.
-    - ``whitespace_pattern``, ``disable_any_whitespace``, ``disable_additional_properties``: options.
+    - ``whitespace_pattern``, ``disable_any_whitespace``, ``disable_additional_properties``:
+      options.
     """
 
     json: str | Mapping[str, Any] | None
@@ -65,11 +66,12 @@ class StructuredOutputs(TypedDict, total=False):
 class _Common(TypedDict, total=False):
     """The parameters of every call.
 
-    - ``extra_body``: fields that no class here has. They join the body as they are, and the
+    - ``extra_body``: fields that no class here has. Such fields join the body as they are, and the
       coalescing key.
-    - ``user``, ``metadata``, ``request_id`` (OpenAI, vLLM): labels of the caller's. A shared request
-      has none of them; a call that goes alone has its own.
-    - ``cache_salt`` (vLLM, SGLang): keeps the call's prefix cache apart from that of other salts.
+    - ``user``, ``metadata``, ``request_id`` (OpenAI, vLLM): labels of the caller's. A shared
+      request has no label; a call that goes alone has its own.
+    - ``cache_salt`` (vLLM, SGLang): keeps the call's prefix cache apart from the cache of other
+      salts.
     """
 
     extra_body: Mapping[str, Any] | None
@@ -213,9 +215,9 @@ class _Sampling(_Common, total=False):
 
 
 class LikelihoodParams(_Sampling, total=False):
-    """The parameters of ``log_likelihood``, which sets the length, ``n``, ``echo`` and ``logprobs``.
+    """The parameters of ``log_likelihood``: those of sampling.
 
-    Fields: those of completions but for these.
+    ``log_likelihood`` itself sets the length, ``n``, ``echo`` and ``logprobs``.
     """
 
 
@@ -225,8 +227,8 @@ class CompletionParams(LikelihoodParams, total=False):
     - All servers: ``max_tokens``; 16 where neither call nor server says another length.
     - OpenAI, vLLM, SGLang, llama.cpp, trtllm-serve: ``n``; ``logprobs``, a number of alternatives;
       ``echo``, ``suffix``, ``best_of``, where the server has them.
-    - vLLM: ``prompt_logprobs``, ``return_tokens_as_token_ids``; ``prompt_embeds``, with which a call
-      goes alone.
+    - vLLM: ``prompt_logprobs``, ``return_tokens_as_token_ids``; ``prompt_embeds``, with which a
+      call goes alone.
     - llama.cpp: ``n_probs``.
     """
 
@@ -252,8 +254,9 @@ class ChatParams(_Sampling, total=False):
       ``modalities``, ``audio``, ``prediction``, ``store``, ``verbosity``, ``web_search_options``,
       ``moderation``, ``prompt_cache_key``, ``prompt_cache_options``, ``prompt_cache_retention``,
       ``safety_identifier``.
-    - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too), ``add_generation_prompt``,
-      ``continue_final_message``; ``chat_template``, ``documents`` (vLLM, trtllm-serve).
+    - vLLM, SGLang, trtllm-serve: ``chat_template_kwargs`` (llama.cpp too),
+      ``add_generation_prompt``, ``continue_final_message``; ``chat_template``, ``documents`` (vLLM,
+      trtllm-serve).
     - vLLM: ``echo`` (the last message before the answer), ``include_reasoning``,
       ``media_io_kwargs``, ``mm_processor_kwargs``, ``prompt_logprobs``, ``return_prompt_text``,
       ``return_tokens_as_token_ids``.
@@ -447,7 +450,7 @@ class TokenizeParams(_Common, total=False):
 
 
 class _MapArguments(TypedDict, total=False):
-    """The arguments that every map has beside its call's parameters; see ``BatchClient.batch_map``."""
+    """The arguments of every map beside its call's parameters; see ``BatchClient.batch_map``."""
 
     model: str | None
     timeout_s: float | None

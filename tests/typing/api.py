@@ -176,7 +176,7 @@ def blocking() -> None:
         assert_type(client.statistics(), Statistics)
         assert_type(client.batch_map(["a"], "{}"), list[Completion])
         assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
-        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Any])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
         for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
             assert_type(row, MapResult)
         with client.stream("a prompt", max_tokens=5) as pieces:
@@ -193,7 +193,7 @@ def blocking() -> None:
         client.close()
     client.complete(3)  # type: ignore[arg-type]
     client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
-    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[call-arg]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]
     SyncBatchClient(3)  # type: ignore[arg-type]
 
 

@@ -1,8 +1,9 @@
-"""The calls for many documents: one call per document, read lazily, results as they come or all at once.
+"""The calls for many documents: one call per document, results as they come or all at once.
 
 Rules:
-- Everything that is wrong with the arguments is refused here, once, and not once per document.
-- A document goes the way of every call (``calling``), and has its answer as that call would; which call it is, ``call`` says.
+- A wrong argument is refused here, once, and not once per document. Documents are read lazily.
+- A document goes the way of every call (``calling``), and gets the answer that its call gets;
+  ``call`` says which call.
 - The maps hand requests to the core without a task per document (``maps``).
 """
 
@@ -45,11 +46,14 @@ _MAPPED = {
 
 _LEAST_LOOK_AHEAD = 1024
 _LIMITS_AHEAD = 4
-"""Open rows per row in flight: some wait for company, and some, in a map in order, for one before them."""
+"""Open rows per row in flight.
+
+Some rows wait for company, and some, in a map in order, for an earlier row.
+"""
 
 
 class MapMethods(Calling):
-    """What ``BatchClient`` can be asked for many documents at once."""
+    """The methods of ``BatchClient`` that take many documents."""
 
     @overload
     async def batch_map(
@@ -158,41 +162,36 @@ class MapMethods(Calling):
 
         Args:
             docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
-                ids, or a conversation to be answered as ``chat`` does.
-            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
-                user's.
-            return_exceptions: return the list with errors in their documents' places, instead of raising.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable
+                of one document, which returns a text, token ids, or a conversation to be answered
+                as ``chat`` does.
+            call: the call that is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
+                For ``"chat"`` a text is one message of the user's.
+            return_exceptions: return the list with errors in their documents' places, instead of
+                raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
-                together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where the limit is found.
-            response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
-            params: as for ``complete``.
+            timeout_s: each document's time, seconds, from when the document is read.
+            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
+                all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
+                the limit is found.
+            response_model: as for ``complete``; a row whose answer does not fit fails with
+                ``AnswerInvalid``.
+            params: as for the call.
 
         Returns:
-            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
+            One answer (or exception) per document: a ``Completion``, an ``Embedding`` for
+                ``"embed"``, a ``Classification`` for ``"classify"``.
 
         Raises:
-            BatchMapFailed: a document failed, or reading them did. All others were run; answers and errors are in
-                ``results``.
-            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled with a document of
-                a list or tuple is such an argument, unless ``return_exceptions`` is given. Elsewhere it is the
-                document's own failure.
+            BatchMapFailed: a document failed, or reading the documents did. All others were run;
+                answers and errors are in ``results``.
+            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled
+                with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
+                is given. Elsewhere such a template is the document's own failure.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
-        rows = self.stream_map(
-            docs,
-            prompt,
-            call=call,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            **params,
+        rows = self._make_map(
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, params
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -269,16 +268,36 @@ class MapMethods(Calling):
     ) -> Map[Any]:
         """Make one call per document and yield the results as they come.
 
-        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
-        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
+        Memory stays flat: at most ``look_ahead`` documents are read ahead of the rows yielded, and
+        reading stops while results are not taken. A document that cannot be used yields a row with
+        an error; the map goes on.
 
         Args:
-            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
+                params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
+            An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
         """
+        return self._make_map(
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, params
+        )
+
+    def _make_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        call: str,
+        ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
+        model: str | None,
+        timeout_s: float | None,
+        priority: int,
+        tenant: str | None,
+        look_ahead: int | None,
+        response_model: type[BaseModel] | None,
+        params: Mapping[str, Any],
+    ) -> Map[Any]:
         refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
@@ -324,7 +343,10 @@ class MapMethods(Calling):
         )
 
     def _look_ahead(self) -> int:
-        """How many rows of a map may be open, unless the caller says: enough to keep every server busy."""
+        """Return how many rows of a map may be open, unless the caller says a number.
+
+        The rows are enough to keep every server busy.
+        """
         runner = self._runner
         together = 0 if runner is None else runner.core.total_limit
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))

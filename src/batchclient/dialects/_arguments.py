@@ -1,4 +1,4 @@
-"""Names of parameters that no call has: refused, since most servers ignore a field that they do not know.
+"""Names of parameters that no call has: refused, since most servers ignore an unknown field.
 
 Rules:
 - ``temprature=0`` would bring an answer, and another than the caller asked for. So a call takes the
@@ -40,7 +40,10 @@ INPUT_FIELDS = frozenset(
         "items",
     ]
 )
-"""What servers call the input of a call without a text for an answer: an argument here, and no field may come twice."""
+"""The servers' names of the input of a call that generates nothing.
+
+The input is an argument here, and no field may come twice.
+"""
 _GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
 _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -70,7 +73,7 @@ _MEANT: dict[str, dict[str, str]] = {
     LIKELIHOOD: {"context": "given", "prefix": "given", "prompt": "given", "text": "continuation"},
     Kind.RERANK: {"top_k": "top_n"},
 }
-"""What another library's word means here, where no likeness shows the meaning."""
+"""The meaning of another library's word, where no likeness shows the meaning."""
 
 
 @cache
@@ -97,7 +100,7 @@ def known_fields(call: str) -> frozenset[str]:
 
 @cache
 def _passed(call: str) -> frozenset[str]:
-    """The names that are not refused here: a call's fields, and those whose refusal stands elsewhere."""
+    """Return the names that are not refused here: fields, and names whose refusal stands elsewhere."""
     of_kind = FIELDS_OF_KIND.get(Kind(call), {}) if call != LIKELIHOOD else {}
     ours = {name for name, (role, _) in {**FIELDS, **of_kind}.items() if role is Role.OURS}
     elsewhere = ours if call in _GENERATING else ours | INPUT_FIELDS
