@@ -60,13 +60,13 @@ class Row:
         self._map = owner
         self.finish: Finish | None = None
         """Makes the caller's answer of the server's."""
-        self.index = index
-        self.document = document
-        self.id = ""
+        self.index: int = index
+        self.document: Any = document
+        self.id: str = ""
         self.request: Request | None = None
         self.answer: Any = None
         self.error: Exception | None = None
-        self.finished = False
+        self.finished: bool = False
 
     def done(self) -> bool:
         return self.finished

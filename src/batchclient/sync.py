@@ -34,6 +34,8 @@ __all__ = ["SyncBatchClient", "SyncStream"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Stub = Callable[["SyncBatchClient"], None]
+"""Stands under a decorator that makes the whole method."""
 
 
 def _as(
@@ -45,26 +47,26 @@ def _as(
 
 def _blocking(
     pick: Callable[[BatchClient], Callable[_P, Coroutine[Any, Any, _T]]],
-) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
     """Return the same method, made by the bridge together with other threads' calls."""
     return _through(Bridge.call, pick)
 
 
 def _asking(
     pick: Callable[[BatchClient], Callable[_P, _T]],
-) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
     """Return the same plain method, run while the event loop stands still."""
     return _through(Bridge.ask, pick)
 
 
 def _streaming(
     pick: Callable[[BatchClient], Callable[_P, Stream]],
-) -> Callable[Concatenate[SyncBatchClient, _P], SyncStream]:
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], SyncStream]]:
     """Return the same stream, for a thread."""
     return _through(lambda bridge, *call, **kwargs: SyncStream(bridge, bridge.ask(*call, **kwargs)), pick)
 
 
-def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[..., Any]:
+def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[[_Stub], Any]:
     """Return a method that crosses the bridge to ``BatchClient``'s of the same name and docstring."""
     # The method of an instance has the signature for type checkers; the method of the class is
     # called.
@@ -74,7 +76,7 @@ def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> C
     def through(self: SyncBatchClient, /, *args: Any, **kwargs: Any) -> Any:
         return cross(self._bridge, method, self._client, *args, **kwargs)
 
-    return through
+    return lambda stub: through
 
 
 class SyncBatchClient:
@@ -113,26 +115,62 @@ class SyncBatchClient:
             "a client cannot be sent to another process or copied: make one there, or share this one between threads"
         )
 
-    complete = _blocking(lambda client: client.complete)
-    chat = _blocking(lambda client: client.chat)
-    embed = _blocking(lambda client: client.embed)
-    classify = _blocking(lambda client: client.classify)
-    score = _blocking(lambda client: client.score)
-    rerank = _blocking(lambda client: client.rerank)
-    log_likelihood = _blocking(lambda client: client.log_likelihood)
-    tokenize = _blocking(lambda client: client.tokenize)
-    stream = _streaming(lambda client: client.stream)
-    stream_chat = _streaming(lambda client: client.stream_chat)
+    @_blocking(lambda client: client.complete)
+    def complete(self) -> None: ...
 
-    statistics = _asking(lambda client: client.statistics)
-    retune = _asking(lambda client: client.retune)
-    pin = _asking(lambda client: client.pin)
-    unpin = _asking(lambda client: client.unpin)
-    pause = _asking(lambda client: client.pause)
-    resume = _asking(lambda client: client.resume)
-    add_endpoint = _asking(lambda client: client.add_endpoint)
-    remove_endpoint = _blocking(lambda client: client.remove_endpoint)
-    abort = _asking(lambda client: client.abort)
+    @_blocking(lambda client: client.chat)
+    def chat(self) -> None: ...
+
+    @_blocking(lambda client: client.embed)
+    def embed(self) -> None: ...
+
+    @_blocking(lambda client: client.classify)
+    def classify(self) -> None: ...
+
+    @_blocking(lambda client: client.score)
+    def score(self) -> None: ...
+
+    @_blocking(lambda client: client.rerank)
+    def rerank(self) -> None: ...
+
+    @_blocking(lambda client: client.log_likelihood)
+    def log_likelihood(self) -> None: ...
+
+    @_blocking(lambda client: client.tokenize)
+    def tokenize(self) -> None: ...
+
+    @_streaming(lambda client: client.stream)
+    def stream(self) -> None: ...
+
+    @_streaming(lambda client: client.stream_chat)
+    def stream_chat(self) -> None: ...
+
+    @_asking(lambda client: client.statistics)
+    def statistics(self) -> None: ...
+
+    @_asking(lambda client: client.retune)
+    def retune(self) -> None: ...
+
+    @_asking(lambda client: client.pin)
+    def pin(self) -> None: ...
+
+    @_asking(lambda client: client.unpin)
+    def unpin(self) -> None: ...
+
+    @_asking(lambda client: client.pause)
+    def pause(self) -> None: ...
+
+    @_asking(lambda client: client.resume)
+    def resume(self) -> None: ...
+
+    @_asking(lambda client: client.add_endpoint)
+    def add_endpoint(self) -> None: ...
+
+    @_blocking(lambda client: client.remove_endpoint)
+    def remove_endpoint(self) -> None: ...
+
+    @_asking(lambda client: client.abort)
+    def abort(self) -> None: ...
 
     # Maps ----------------------------------------------------------------------------------------------------------
 

@@ -188,9 +188,9 @@ class _Slice:
     def __init__(self) -> None:
         self.documents: list[Any] = []
         self.prompts: list[Any] = []
-        self.ended = False
+        self.ended: bool = False
         self.failure: Exception | None = None
-        self.pressed = False
+        self.pressed: bool = False
 
 
 class _Failed:
