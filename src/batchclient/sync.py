@@ -76,7 +76,7 @@ def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> C
     def through(self: SyncBatchClient, /, *args: Any, **kwargs: Any) -> Any:
         return cross(self._bridge, method, self._client, *args, **kwargs)
 
-    return lambda stub: through
+    return lambda _stub: through
 
 
 class SyncBatchClient:

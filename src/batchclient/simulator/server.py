@@ -93,7 +93,7 @@ class SimulatedServer:
         self.model = model
         self.engine: Engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
         self.counters: Counters = Counters()
-        self.faults = FaultInjector(faults, seed)
+        self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
         self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
@@ -195,7 +195,7 @@ class SimulatedServer:
         Raises:
             ValueError: one of the texts is not a fault; the old ones stay.
         """
-        self.faults: FaultInjector = FaultInjector(faults, self._seed)
+        self.faults = FaultInjector(faults, self._seed)
 
     def statistics(self) -> dict[str, object]:
         """What ``GET /simulator/statistics`` shows."""
