@@ -66,6 +66,37 @@ def test_the_blocks_of_a_page_run(
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def as_module(page: Path) -> str:
+    """A page's blocks as a module with each line in its place; each block is a function within the one before.
+
+    So a block knows the names of the blocks before it, may give them anew, and may ``await``.
+    """
+    lines, depth, inside = [], 0, False
+    for line in page.read_text().splitlines():
+        if inside and line == "```":
+            lines.append(" " * depth + "pass")
+            inside = False
+        elif inside:
+            lines.append(" " * depth + line if line else "")
+        elif line == "```python":
+            lines.append(" " * depth + f"async def block_{depth}() -> None:")
+            depth, inside = depth + 1, True
+        else:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
+    for page in PAGES:
+        if BLOCK.search(page.read_text()):
+            module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
+            module.write_text(as_module(page))
+    # Its configuration is strict, and its cache is the one of ``make types``.
+    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.iterdir()))]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
