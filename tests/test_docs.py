@@ -52,6 +52,15 @@ async def main():
 asyncio.run(main())
 """
 """It runs its arguments as ``python -m asyncio`` runs blocks."""
+LENIENT = (
+    "--allow-untyped-defs",
+    "--allow-untyped-calls",
+    "--check-untyped-defs",
+    "--no-strict-optional",
+    "--disable-error-code=index",
+    "--disable-error-code=union-attr",
+)
+"""Readers need no annotations, and know that a ``usage`` is there."""
 A_SERVER = "tutorial.md#a-server-to-talk-to"
 TUTORIAL = ROOT / "docs/tutorial.md"
 
@@ -127,6 +136,37 @@ def test_a_page_names_a_server_before_its_blocks(page: Path) -> None:
     first = next(block for block in BLOCK.finditer(source) if ADDRESS in block[1])
     if page.parent != ROOT:
         assert A_SERVER in source[: first.start()] or page == TUTORIAL
+
+
+def as_module(page: Path) -> str:
+    """Return a page's blocks as a module with each line in its place.
+
+    Each block is a function within the one before. So a block knows the names of the blocks before it, may give them anew, and may ``await``.
+    """
+    lines, depth, inside = [], 0, False
+    for line in page.read_text().splitlines():
+        if inside and line == "```":
+            lines.append(" " * depth + "pass")
+            inside = False
+        elif inside:
+            lines.append(" " * depth + line if line else "")
+        elif line == "```python":
+            lines.append(" " * depth + f"async def block_{depth}() -> None:")
+            depth, inside = depth + 1, True
+        else:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
+    for page in PAGES:
+        if BLOCK.search(page.read_text()):
+            module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
+            module.write_text(as_module(page))
+    # The cache is the one of ``make types``.
+    command = [sys.executable, "-m", "mypy", *LENIENT, *map(str, sorted(tmp_path.iterdir()))]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

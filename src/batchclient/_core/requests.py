@@ -178,36 +178,36 @@ class Request:
         solo_fields: bytes = b"",
         waiter: Any = None,
     ) -> None:
-        self.shape = shape
-        self.prompt = prompt
-        self.prompt_tokens = prompt_tokens
-        self.deadline = deadline
-        self.solo_fields = solo_fields
-        self.waiter = waiter
-        self.seq = -1
-        self.queued_at = 0.0
-        self.attempts = 0
-        self.bucket = 0
-        self.family = 0
+        self.shape: Shape = shape
+        self.prompt: bytes = prompt
+        self.prompt_tokens: int = prompt_tokens
+        self.deadline: float | None = deadline
+        self.solo_fields: bytes = solo_fields
+        self.waiter: Any = waiter
+        self.seq: int = -1
+        self.queued_at: float = 0.0
+        self.attempts: int = 0
+        self.bucket: int = 0
+        self.family: int = 0
         """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
-        self.stem = 0
+        self.stem: int = 0
         """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
-        self.met_before = False
+        self.met_before: bool = False
         """Whether it has failed in a way that is tried once more at most (``Failure.once``)."""
-        self.shared = 0
+        self.shared: int = 0
         """How many bytes of the prompt, at least, its server has answered a call with before."""
-        self.failed_on = -1
+        self.failed_on: int = -1
         """Id of the endpoint where it failed last; -1: nowhere."""
-        self.patient = False
+        self.patient: bool = False
         """Whether only its deadline bounds its waiting in an outage."""
         self.endured: Endured | None = None
         """What it has behind it; ``None``: no failed attempt."""
-        self.begun = False
+        self.begun: bool = False
         """Whether its caller has a part of the answer, so that it cannot be sent again. The shell sets it."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group it waits in."""
-        self.state = _NEW
+        self.state: RequestState = _NEW
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, cast
 
 from batchclient.cli._rows import ADDED_BY, Format
 from batchclient.errors import ConfigError
 
 __all__ = [
+    "Call",
     "Refusal",
     "call_from",
     "format_from",
@@ -39,6 +40,9 @@ _OPTIONS = {
 """An argument of the library, and what it is called on the command line."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend)\b")
 """Those that stand in the library's own messages and mean nothing in a server's."""
+_EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_OTHER_CALL = 'chat(), or call="chat" of a map,'
+"""Of a refusal of a field that the library does not know."""
 
 _NOT_FIELDS = {
     "model": "give --model",
@@ -58,6 +62,7 @@ _NOT_FIELDS = {
 
 
 _GENERATING = ("complete", "chat")
+Call = Literal["complete", "chat", "embed", "classify"]
 
 
 class Refusal(Exception):
@@ -71,6 +76,7 @@ def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
+    message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
@@ -93,7 +99,7 @@ def format_from(text: str | None) -> Format | None:
     return formats[text]
 
 
-def call_from(text: str) -> str:
+def call_from(text: str) -> Call:
     """Read what is asked for each row.
 
     Raises:
@@ -101,7 +107,7 @@ def call_from(text: str) -> str:
     """
     if text not in ADDED_BY:
         raise Refusal(f"--call: {', '.join(ADDED_BY)}, not {text!r:.40}")
-    return text
+    return cast("Call", text)
 
 
 def limit_from(text: str | None) -> int | str | None:

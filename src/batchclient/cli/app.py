@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 # Plain texts: rich's boxes break long lines, and a complaint is one line that can be searched for. No pretty tracebacks:
 # they may show the values of variables, and one of those is the API key.
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="batchclient",
     help="Many small calls in, few well-shaped requests out: a client for self-hosted LLM servers.",
     no_args_is_help=True,

@@ -22,6 +22,7 @@ from batchclient.cli._files import Source, check_output, count_lines, open_outpu
 from batchclient.cli._job import Job
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._refusal import (
+    Call,
     Refusal,
     call_from,
     format_from,
@@ -113,7 +114,7 @@ def map_rows(
         "http": Http(backend=http_backend),
     }
     try:
-        call = call_from(call)
+        asked = call_from(call)
         options = MapOptions(
             source=source,
             output=output,
@@ -121,14 +122,14 @@ def map_rows(
             form=format_from(format),
             base_url=base_url,
             client=client_options | {"headers": headers_from(header or [])},
-            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
+            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
             timeout_s=timeout,
             ordered=not unordered,
             quiet=quiet,
             overwrite=overwrite,
             keep_going=keep_going,
-            call=call,
-            packed=packed_from(vectors, call),
+            call=asked,
+            packed=packed_from(vectors, asked),
         )
         status = run_map(options)
     except Refusal as refusal:
@@ -169,7 +170,7 @@ class MapOptions:
     quiet: bool
     overwrite: bool = False
     keep_going: bool = False
-    call: str = "complete"
+    call: Call = "complete"
     packed: bool = False
 
 
