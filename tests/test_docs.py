@@ -141,7 +141,7 @@ def test_a_page_names_a_server_before_its_blocks(page: Path) -> None:
 def as_module(page: Path) -> str:
     """Return a page's blocks as a module with each line in its place.
 
-    Each block is a function within the one before. So it knows the names of the blocks before it, may
+    Each block is a function within the one before. So it knows the names of those before it, may
     give them anew, and may ``await``.
     """
     lines, depth, inside = [], 0, False
