@@ -24,6 +24,14 @@ import pytest
 
 from batchclient import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
+from batchclient.config import (
+    Checked,
+    CheckedBatching,
+    CheckedHttp,
+    CheckedLimit,
+    CheckedSchedule,
+    Settings,
+)
 from batchclient.simulator.app import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
@@ -208,14 +216,37 @@ def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
             assert shown == [PRESETS[preset][group][field] for preset in ("latency", "balanced", "throughput")], field
 
 
-@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
-def test_the_reference_has_each_argument_once(group: type | None) -> None:
+def rows(group: type | None) -> list[tuple[str, str]]:
+    """Return (argument or field, default) for each row of the reference's table."""
     page = (ROOT / "docs/reference/client.md").read_text()
     heading = "## Arguments" if group is None else f"### `{group.__name__}`"
     section = page.partition(f"\n{heading}\n")[2].partition("\n##")[0]
-    described = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    return re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
+def test_the_reference_has_each_argument_once(group: type | None) -> None:
     names = BATCH_CLIENT_ARGUMENTS if group is None else {field.name for field in fields(group)}
-    assert sorted(described) == sorted(names)
+    assert sorted(name for name, _ in rows(group)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("group", "checked"),
+    [
+        (None, Settings),
+        (AdaptiveLimit, CheckedLimit),
+        (Batching, CheckedBatching),
+        (Schedule, CheckedSchedule),
+        (Http, CheckedHttp),
+    ],
+    ids=str,
+)
+def test_the_reference_has_the_defaults_of_the_code(group: type | None, checked: type[Checked]) -> None:
+    given = {name: default.replace(",", "").replace(" MiB", "") for name, default in rows(group)}
+    numbers = {name: float(default) for name, default in given.items() if default.isdigit()}
+    assert numbers
+    scale = {"max_response_bytes": 2**20}
+    assert numbers == {name: checked.model_fields[name].default / scale.get(name, 1) for name in numbers}
 
 
 def test_the_reference_has_what_a_server_takes() -> None:
