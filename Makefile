@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+# It finds packages by the python that stands first in PATH, and needs no word about newer versions.
+PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 .PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
@@ -33,6 +35,8 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+	$(PYRIGHT)
+	$(PYRIGHT) --verifytypes batchclient --ignoreexternal
 
 layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo

@@ -145,7 +145,7 @@ class Rule:
             raise ConfigError("the pattern is of bytes; prompts are text", field="prompt")
         if callable(matcher):
             _check_function(matcher, "prompt")
-        self.matcher = matcher
+        self.matcher: Matcher = matcher
         self.steps: list[Step] = []
 
     def __repr__(self) -> str:

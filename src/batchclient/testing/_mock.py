@@ -73,8 +73,8 @@ class MockLLM(Assertions):
             raise ConfigError("model is a name", field="model")
         self.model = model
         self.strict = strict
-        self.host = f"mock-llm-{next(_numbers)}.test"
-        self.base_url = f"http://{self.host}/v1"
+        self.host: str = f"mock-llm-{next(_numbers)}.test"
+        self.base_url: str = f"http://{self.host}/v1"
         self._lock = threading.RLock()
         self._opened = 0
         self._pages = SimulatedServer("instant", model=model, epoch_s=time.time())
