@@ -1,8 +1,9 @@
 """Many small awaits in, few well-shaped requests out: an async client for self-hosted LLM servers.
 
-General layout: ``client`` is what you call; ``_shell.runner`` drives ``_core`` (the scheduler, without clock or I/O) with a clock
-and tasks; ``dialects`` turn batches into a server's bytes and back; ``transport`` moves bytes; ``simulator`` is a server to
-test against.
+Users call ``client``. ``_shell.runner`` drives ``_core``, the scheduler without clock or I/O, with
+a clock and tasks. ``dialects`` turn batches into a server's bytes and back, ``transport`` moves
+bytes.
+``simulator`` is a server to test against.
 """
 
 import sys

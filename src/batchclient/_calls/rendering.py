@@ -26,10 +26,11 @@ __all__ = ["as_chat", "render"]
 
 _SAME = frozenset(
     (
-        "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "ignore_eos", "min_tokens",
-        "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids",
-        "truncate_prompt_tokens", "response_format", "structured_outputs", "cache_salt", "user", "request_id", "metadata",
+        "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
+        "stop_token_ids", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty",
+        "logit_bias", "ignore_eos", "min_tokens", "include_stop_str_in_output", "skip_special_tokens",
+        "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "truncate_prompt_tokens",
+        "response_format", "structured_outputs", "cache_salt", "user", "request_id", "metadata",
     )
 )  # fmt: skip
 """vLLM 0.32, completion/protocol.py and chat_completion/protocol.py."""

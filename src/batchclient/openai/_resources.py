@@ -29,7 +29,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SAMPLING = frozenset(
     {
-        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop", "temperature", "top_p", "user",
+        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop",
+        "temperature", "top_p", "user",
     }
 )  # fmt: skip
 COMPLETION_FIELDS = _SAMPLING | {"prompt", "best_of", "echo", "suffix"}

@@ -63,8 +63,9 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue",
-        "_settling", "_silences", "_trial", "_turn", "_usual", "_voids", "_window", "_work_since",
+        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s",
+        "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue", "_settling", "_silences", "_trial",
+        "_turn", "_usual", "_voids", "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(
