@@ -1,4 +1,6 @@
-"""A service with many users at once: python examples/integrations/fastapi_service.py [BASE_URL MODEL]
+"""A FastAPI service with many users at once.
+
+python examples/integrations/fastapi_service.py [BASE_URL MODEL]
 
 As a script it answers 200 users in its own process. As a service, in the folder of this file:
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -242,15 +243,28 @@ def test_two_workers_have_a_client_each_and_half_the_limit(tmp_path):
             assert (said["clients"], said["limit"]) == (1, 128)
 
 
-def test_a_connection_that_closes_ends_its_call(tmp_path):
-    with EmbeddedServer("instant", model="m", faults=["stall"]) as server, served(tmp_path, server, 1) as url:
+@pytest.mark.parametrize(("path", "fault"), [("/answer", "stall"), ("/stream", "stall"), ("/stream", "stall_body")])
+def test_a_connection_that_closes_ends_its_call(tmp_path, path, fault):
+    with EmbeddedServer("instant", model="m", faults=[fault]) as server, served(tmp_path, server, 1) as url:
         workers_of(url, 1)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/answer", json={"text": "x"}, timeout=0.5)
+            httpx.post(f"{url}{path}", json={"text": "x"}, timeout=0.5)
         until = time.monotonic() + 20
         while (said := httpx.get(f"{url}/worker").json())["cancelled"] == 0 and time.monotonic() < until:
             time.sleep(0.05)
         assert said["cancelled"] == 1
+
+
+def test_a_service_that_is_ended_answers_first(tmp_path):
+    with EmbeddedServer("instant", model="m", faults=["slow=1"]) as server, served(tmp_path, server, 1) as url:
+        (worker,) = workers_of(url, 1)
+        with ThreadPoolExecutor(1) as pool:
+            reply = pool.submit(httpx.post, f"{url}/answer", json={"text": "x"}, timeout=20)
+            until = time.monotonic() + 20
+            while httpx.get(f"{url}/worker").json()["in_flight"] == 0 and time.monotonic() < until:
+                time.sleep(0.02)
+            os.kill(worker["pid"], signal.SIGTERM)
+            assert reply.result().status_code == 200
 
 
 # The page ---------------------------------------------------------------------------------------------------------
