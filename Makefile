@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+# It finds packages by the python that stands first in PATH, and needs no word about newer versions.
+PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -33,6 +35,8 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+	$(PYRIGHT)
+	$(PYRIGHT) --verifytypes batchclient --ignoreexternal
 
 layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
@@ -96,6 +100,9 @@ mutants: $(STAMP)  ## Take out one protection after the other: each time the nam
 
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)
+
+release-check:  ## A release without the upload, in about 3 minutes: archives, contents, an environment per extra; VERSION=0.1.0 for one that is ready
+	PYTHON=$(PYTHON) scripts/release_check.sh $(VERSION)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -146,8 +146,22 @@ def command_line() -> str:
     return " ".join(["python", os.path.relpath(sys.argv[0], HERE.parent), *sys.argv[1:]])
 
 
+def commit() -> str | None:
+    """Return the commit that is checked out, and whether ``src`` differs from it; ``None`` outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        short = git("rev-parse", "--short", "HEAD")
+        return f"{short} with changes in src" if git("status", "--porcelain", "--", "src") else short
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def machine() -> dict[str, Any]:
-    """Everything a reader needs to judge a figure: the machine, the versions, the command, the day."""
+    """Return all that a reader needs to judge a figure: machine, versions, commit, command, time."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -158,6 +172,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
         "command": command_line(),
         "load_average": round(os.getloadavg()[0], 2),
     }
@@ -165,9 +180,10 @@ def machine() -> dict[str, Any]:
 
 def machine_line(facts: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    measured = f"commit {facts['commit']}; " if facts.get("commit") else ""
     return (
         f"{facts['cpu']}, {facts['cores']} cores, shared and noisy (load average {facts['load_average']} at the start); "
-        f"Python {facts['python']}; {packages}; {facts['date']}; `{facts['command']}`"
+        f"Python {facts['python']}; {packages}; {facts['date']}; {measured}`{facts['command']}`"
     )
 
 

@@ -12,6 +12,22 @@ BEST_FIXED = "best fixed"
 """What most bars are a share of: the fixed limit with the most answers per second."""
 
 
+LOADS = {
+    "ten turns on a prefix": "conversations of ten turns",
+    "1 s, 64 tokens": "callers that wait 1 s",
+    "300 agents": "300 agents that pause",
+}
+
+
+def named(case: dict[str, Any]) -> str:
+    """A case's name for readers of a page or a picture."""
+    name = case["case"]
+    tokens = name.removeprefix("max_tokens ")
+    if tokens == name:
+        return LOADS.get(name, name)
+    return {"1": "1 token each", "mixed": "4 to 128 tokens each"}.get(tokens, f"{tokens} tokens each")
+
+
 def kept(case: dict[str, Any], name: str, max_other: float) -> list[dict[str, float]]:
     return [run for run in case["runs"][name] if not run["other"] > max_other]
 
@@ -27,6 +43,12 @@ def best_fixed(case: dict[str, Any], max_other: float) -> float | None:
     rates = [rate(case, name, max_other) for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
     known = [each for each in rates if each is not None]
     return max(known) if known and len(known) == len(rates) else None
+
+
+def share(case: dict[str, Any], max_other: float) -> float | None:
+    """The default client's answers per second over the best fixed limit's, or ``None`` if either is not known."""
+    own, best = rate(case, DEFAULT, max_other), best_fixed(case, max_other)
+    return own / best if own is not None and best else None
 
 
 def shortfalls(cases: list[dict[str, Any]], max_other: float) -> list[str]:

@@ -41,7 +41,7 @@ from benchmarks.lab.profiles import SCENARIOS
 from benchmarks.lab.workloads import Calls, Lengths
 from benchmarks.strategies import Job, Strategy, run
 
-from batchclient import BatchClient, Schedule
+from batchclient import BatchClient, Batching, Schedule
 from batchclient._core.learnt.lengths import PromptLengths
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request
@@ -51,7 +51,7 @@ ARMS: Mapping[str, tuple[bool, Mapping[str, Any]]] = {
     "nearest lengths": (True, {}),
     "one bucket": (True, {"length_reach": 0}),
 }
-"""Whether the scheduler knows lengths, and settings."""
+"""Whether the scheduler knows lengths, and fields of ``Batching``."""
 
 TEXTS = Lengths(400, 1.0, 8192)
 STATIC_ANSWERS = {
@@ -121,9 +121,8 @@ def hidden_lengths() -> Iterator[None]:
 async def vllm_rate(base_url: str, model: str, arm: str, texts: list[str], max_tokens: int) -> float:
     known, settings = ARMS[arm]
     with nullcontext() if known else hidden_lengths():
-        async with BatchClient(
-            base_url, model=model, limit=128, schedule=Schedule(group_prefixes=False), **settings
-        ) as client:
+        batching, schedule = Batching(**settings), Schedule(group_prefixes=False)
+        async with BatchClient(base_url, model=model, limit=128, schedule=schedule, batching=batching) as client:
             began = time.perf_counter()
             answers = await client.batch_map(texts, "{}", max_tokens=max_tokens, temperature=0, ignore_eos=True)
             seconds = time.perf_counter() - began

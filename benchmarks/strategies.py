@@ -31,6 +31,7 @@ from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
+from batchclient import Batching
 from batchclient._client.settings import make_settings
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request, Retuned
@@ -54,7 +55,7 @@ class Strategy:
 
     Args:
         name: the textbook's.
-        settings: what differs from the ``balanced`` preset.
+        settings: the fields of ``Batching`` that differ from the ``balanced`` preset.
         limit: sequences in flight.
         plain: lists answer as a whole, as the textbook's batches do; else each caller when its own answer is done.
     """
@@ -172,7 +173,7 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     scenario = replace(scenario, settings={})
     one = Run(scenario, limit_setup(scenario, strategy.limit()), seed)
     client = one.clients[0]
-    made = make_settings("balanced", {"base_url": "http://lab/v1", **strategy.settings})
+    made = make_settings("balanced", {"base_url": "http://lab/v1", "batching": Batching(**strategy.settings)})
     rule = made.scheduler(VllmDialect())
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)

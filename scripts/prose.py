@@ -54,9 +54,8 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             for statement in body:
-                value = getattr(statement, "value", None)
-                if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield value
+                if _is_docstring(statement):
+                    yield statement.value
 
 
 def prose_of_python(source: str) -> Iterator[list[Line]]:
@@ -211,9 +210,16 @@ def same(revision: str) -> int:
 
 def _code(source: str) -> str:
     tree = ast.parse(source)
-    for text in docstrings(tree):
-        text.value = ""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [statement for statement in body if not _is_docstring(statement)]  # type: ignore[attr-defined]
     return ast.dump(tree)
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 python -m benchmarks.lab --draws 40 --first-seed 1                   # every family, the usual arms
 python -m benchmarks.lab --draws 40 --families once,closed --check   # and whether the default reaches its bars there
 python -m benchmarks.lab --draws 40 --arms default,no-page --json runs.json
-python -m benchmarks.lab --draws 40 --first-seed 1001 --write        # into benchmarks/results and docs/laboratory.md
+python -m benchmarks.lab --draws 40 --first-seed 1001 --write        # into benchmarks/results, notes/laboratory.md
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="the table of every family, and what the default misses, into docs/laboratory.md",
+        help="the table of every family, and what the default misses, into benchmarks/notes/laboratory.md",
     )
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()

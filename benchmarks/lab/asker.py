@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,8 @@ def client_setup(arguments: Mapping[str, Any]) -> Setup:
 
 def limit_setup(scenario: Scenario, limit: Limit) -> Setup:
     """A scenario's own settings with this limit."""
-    settings = make_settings("balanced", {"base_url": _URL, **scenario.settings})
-    return Setup(settings.scheduler(VllmDialect()), lambda: limit)
+    settings = make_settings("balanced", {"base_url": _URL})
+    return Setup(replace(settings.scheduler(VllmDialect()), **scenario.settings), lambda: limit)
 
 
 class Client:

@@ -1,4 +1,7 @@
-"""instructor over BatchTransport: python examples/integrations/instructor_extraction.py [BASE_URL MODEL]"""
+"""instructor over BatchTransport.
+
+python examples/integrations/instructor_extraction.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

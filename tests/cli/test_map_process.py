@@ -86,6 +86,15 @@ def test_answers_do_not_wait_for_the_end_of_the_input(spawn):
     assert process.wait() == 0
 
 
+def test_the_first_rows_of_a_pipe_that_goes_on_end_it(spawn):
+    process = spawn("-", "--first", "2", stdin=subprocess.PIPE)
+    process.stdin.write(b'{"id": 0, "text": "x"}\n{"id": 1, "text": "y"}\n{"id": 2, "text": "z"}\n')
+    process.stdin.flush()
+    # The pipe stays open, and a further read would wait for ever.
+    assert process.wait(60) == 0
+    assert [row["id"] for row in read_rows(process.stdout.read())] == [0, 1]
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(spawn, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 1000, "id": number} for number in range(5000)])
     process = spawn(source)
@@ -121,7 +130,9 @@ def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
     """One of the first two rows never gets an answer; in input order all later ones wait behind it."""
     server.set_faults("stall,count=1")
     out = tmp_path / "out.jsonl"
-    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-list", 1, "--limit", 2, *order)
+    process = spawn(
+        write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-batch-size", 1, "--concurrency", 2, *order
+    )
     # Two permits, one of them held for ever: the tenth request is sent when eight rows have their answers.
     wait_for_requests(server, 10)
     process.send_signal(number)
@@ -143,7 +154,7 @@ def test_a_second_ctrl_c_quits_at_once(spawn, server, tmp_path):
     reading, writing = os.pipe()
     server.set_faults("stall,count=1")
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 4000, "id": number} for number in range(50)])
-    process = spawn(source, "--max-list", 1, "--limit", 2, stdout=writing)
+    process = spawn(source, "--max-batch-size", 1, "--concurrency", 2, stdout=writing)
     os.close(writing)
     wait_for_requests(server, 50)
     # Some 200 kB of finished rows go into a pipe of 64 kB.
@@ -238,6 +249,14 @@ def test_progress_on_a_terminal(spawn, tmp_path):
     for part in ("30/30", "100%", "rows/s", "ETA", "in flight", "0 failed", "\x1b["):
         assert part in shown
     assert "30 rows to " in shown
+
+
+@pytest.mark.parametrize(("first", "total"), [("5", "5"), ("90", "30")])
+def test_progress_of_the_first_rows_has_their_number(spawn, tmp_path, first, total):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(30))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    shown = on_terminal(spawn, source, "-o", tmp_path / "out.jsonl", "--first", first, env=environment)
+    assert f"{total}/{total}" in shown
 
 
 def test_progress_from_a_pipe_has_no_total(spawn, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from batchclient.cli.app import app
+from batchclient.cli.app import make_app
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -108,7 +108,7 @@ def test_the_job_calls_the_service_with_options_that_the_client_has() -> None:
     served = container(FOLDER / "vllm.yaml", "Deployment")["args"]
     assert arguments[arguments.index("--model") + 1] == served[served.index("--model") + 1]
     # Wrong options end with 2, and so does a file that is not there: the message tells which it was.
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(make_app(), arguments)
     assert result.exit_code == 2
     assert "No such option" not in result.output
     assert "documents.jsonl" in result.output

@@ -225,9 +225,7 @@ def hang():
 def make(server, backend="httpx", *, also=(), **arguments):
     """A client of the server, and of the URLs in ``also`` before it; it tries again at once."""
     urls = [*also, server.url]
-    return connected(
-        urls, **{"model": "m", "http": Http(backend=backend), "retry": Backoff(base_s=0), "detect": False, **arguments}
-    )
+    return connected(urls, backend=backend, **{"model": "m", "retry": Backoff(base_s=0), "detect": False, **arguments})
 
 
 def nobody_listens():

@@ -17,7 +17,7 @@ from batchclient import (
     Schedule,
     SyncBatchClient,
 )
-from batchclient.cli.app import app
+from batchclient.cli.app import make_app
 from batchclient.integrations.httpx import BatchTransport, SyncBatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 
@@ -196,7 +196,7 @@ def test_the_command_line_shows_no_refused_url(tmp_path):
     rows.write_text('{"id": "1", "text": "x"}\n')
     for url in REFUSED_URLS[::5]:
         given = ["map", str(rows), "-o", str(tmp_path / "out.jsonl"), "--base-url", url, "--prompt", "{text}"]
-        result = CliRunner().invoke(app, given)
+        result = CliRunner().invoke(make_app(), given)
         assert result.exit_code == 2
         assert "--base-url" in result.output
         assert "canary" not in result.output, url

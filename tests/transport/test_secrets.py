@@ -29,7 +29,7 @@ NEVER = Backoff(max_attempts=1)
 
 def make(server, backend, **arguments):
     given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "server_metrics": False, **arguments}
-    return connected(f"{server.url}?k={QUERY_KEY}", model="m", http=Http(backend=backend), **given)
+    return connected(f"{server.url}?k={QUERY_KEY}", model="m", backend=backend, **given)
 
 
 def words_of(error):
@@ -173,7 +173,7 @@ def test_the_search_itself_finds_what_is_there():
     [
         {"headers": {"x-api-key": HEADER_KEY + "\n"}},
         {"limit": -1},
-        {"headers": {"x-api-key": HEADER_KEY}, "batching": Batching(linger_s="x")},
+        {"headers": {"x-api-key": HEADER_KEY}, "timeout_s": "x"},
     ],
 )
 def test_a_refused_setting_brings_no_key_along_in_its_context(arguments):
@@ -271,9 +271,9 @@ async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch
     # Neither does the environment decide whom to trust, unless it is asked.
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
 
-    async def ask(host, **arguments):
-        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http": Http(backend=backend), **arguments}
-        async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
+    async def ask(host, *, trust_env=False):
+        http = Http(backend=backend, trust_env=trust_env)
+        async with BatchClient(f"https://{host}:{port}/v1", model="m", api_key=KEY, retry=NEVER, http=http) as client:
             await client.complete("p")
 
     with pytest.raises(ConnectFailed):

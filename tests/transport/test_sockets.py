@@ -36,8 +36,8 @@ AT_ONCE = Backoff(base_s=0)
 
 
 def make(server, backend, **arguments):
-    defaults = {"model": "m", "http": Http(backend=backend), "retry": NEVER, "detect": False}
-    return connected(server.url, **{**defaults, **arguments})
+    defaults = {"model": "m", "retry": NEVER, "detect": False}
+    return connected(server.url, backend=backend, **{**defaults, **arguments})
 
 
 def chunked(chunks, *, end=True):

@@ -1,8 +1,8 @@
-"""The URL of a server, the key and the headers for it, checked and brought into the form that they are kept in.
+"""The URL of a server, its key and headers: checked, and brought into their stored form.
 
 Rules:
-- No complaint shows a URL, a key or a header's value: a key may be in the wrong place.
-- It raises ``ValueError``, for whoever checks an argument to name it.
+- No error message shows a URL, a key or a header's value: a key may be in the wrong place.
+- A check raises ``ValueError``; the caller names the argument.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 __all__ = ["check_headers", "check_key", "check_url", "host_of"]
 
-# RFC 9110, sections 5.1 and 5.5, without obs-text: what h11 and httpx let through.
+# RFC 9110, sections 5.1 and 5.5, without obs-text: the characters which h11 and httpx let through.
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN_NAME = re.compile(r"[A-Za-z]{1,16}(-[A-Za-z]{1,16}){0,4}")
-"""Names that may be shown: they have no digits, which keys have."""
+"""Names which may be shown: without digits, which keys have."""
 _HEADER_VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 _HOST = re.compile(r"[A-Za-z0-9._~-]+")
@@ -28,7 +28,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return headers with their names in lower case.
 
     Raises:
-        ValueError: a name or a value would not reach the server as it stands.
+        ValueError: a name or value would not reach the server unchanged.
     """
     for number, (name, text) in enumerate(headers.items(), 1):
         # A name may be a key in the wrong place.
@@ -42,15 +42,15 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
                 f"the value of the header {shown} is printable ASCII without spaces around it; a line break in it"
                 " would start another header"
             )
-    # In one case: two spellings of one name would be sent as two headers.
+    # Without case: two spellings of one name would be sent as two headers.
     return {name.lower(): text for name, text in headers.items()}
 
 
 def check_key(key: object) -> object:
-    """Return a key that can be a bearer token, or ``None``.
+    """Return a key fit for a bearer token, or ``None``.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: the key is unfit.
     """
     if key is None:
         return None
@@ -60,7 +60,7 @@ def check_key(key: object) -> object:
 
 
 def check_url(url: object, which: str = "the URL") -> str:
-    """Return a URL in the form it is kept in. No complaint shows any of it: a key may be in the wrong place."""
+    """Return a URL in its stored form. No ``ValueError`` shows any of the URL."""
     if not isinstance(url, str):
         raise ValueError(f"{which} is a string, not {type(url).__name__}")
     url = url.strip()
@@ -82,7 +82,7 @@ def check_url(url: object, which: str = "the URL") -> str:
 
 
 def _has_host(url: str) -> bool:
-    """Whether a URL has a name or an address that an HTTP library reads, too."""
+    """Whether a URL has a name or address which an HTTP library can read, too."""
     try:
         host = urlsplit(url).hostname or ""
         if "[" in urlsplit(url).netloc:
@@ -95,7 +95,7 @@ def _has_host(url: str) -> bool:
 
 
 def _has_port(url: str) -> bool:
-    """Whether a URL's port is one, or it has none."""
+    """Whether a URL's port is valid or absent."""
     try:
         urlsplit(url).port  # noqa: B018  # it is the look that raises
     except ValueError:
@@ -104,5 +104,5 @@ def _has_port(url: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a URL that has been checked."""
+    """Return the host of a checked URL."""
     return urlsplit(url).hostname or ""

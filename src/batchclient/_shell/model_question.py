@@ -1,13 +1,15 @@
-"""The model of a client that was given none: its servers are asked which one they serve, once, before the first call can be written.
+"""A client without a model asks its servers for their model, once, before the first call.
 
 Rules:
-- It is the only question that a call waits for. All calls that wait share it, and one round trip is what it usually takes.
-- The question goes the way of the calls, through a user's own ``http_client`` too, with the calls' timeouts.
-- One model is taken; of several none is guessed. LoRA adapters do not count beside their base model, nor does a second name of one model.
-- A failure is retried as a call's would be, by the retry policy; its error then goes to each caller that waits. A later call asks again.
-- When the last of those that wait has gone, by its deadline or because its caller was cancelled, the question ends.
+- Calls wait for no other question. All share the question, as a rule of one round trip.
+- The question goes the calls' way, also through a user's ``http_client``, with their timeouts.
+- A single model is taken; of several none is guessed. LoRA adapters do not count beside the base
+  model, nor does a second name of a model.
+- A failure is retried as a call's would be, by the retry policy. The final error goes to each
+  waiting call. A later call asks again.
+- The question ends with its last waiting call, after a deadline or a cancellation.
 
-A call that names a model which its server does not have learns from its error which ones there are, as far as that is known: ``name_models``.
+A call for a model which its server lacks gets an error with the known models: ``name_models``.
 """
 
 from __future__ import annotations
@@ -46,27 +48,27 @@ from batchclient.transport import Timeouts, Transport, WireRequest
 __all__ = ["ModelQuestion", "name_models"]
 
 _REFUSALS_OF_A_STRANGER = 3
-"""Of connections; as in ``_core/health``."""
+"""Refused connections; as in ``_core/servers/health``."""
 _TIMEOUT_S = 30.0
-"""Of one page's headers: they come in no time where the server is well, while a call's answer may take minutes."""
+"""For one page's headers: a healthy server sends them at once, while a call may take minutes."""
 _BODY_TIMEOUT_S = 5.0
-"""What was begun is one packet, or a few."""
+"""A body begun is one packet, or a few."""
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
 
 
 class ModelQuestion:
-    """Asks a runner's servers for their model.
+    """Asks a runner's servers for the model.
 
     Args:
         backend: the loop's clock, waiters and timer.
-        transports: (endpoint's id, way to it) of those that serve now.
+        transports: (endpoint's id, transport) of the endpoints served now.
         start_task: starts a task that ends with the runner.
         policy: when to try again.
         timeouts: of each request.
-        choice: has the keys to cut out of servers' messages, and the hint to a server that asks for one.
-        found: told of the model's name, whose it is, and what was read of that server.
+        choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
+        found: told of the model's name, its endpoint, and the pages read there.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class ModelQuestion:
         self._round = 0
         self._trickled = False
         self._tried: tuple[int, BatchClientError | None] = (0, None)
-        """Of the question that is being asked: attempts, and how the last that failed did."""
+        """Of the question under way: attempts, and the error of the last failed attempt."""
 
     def __repr__(self) -> str:
         return f"<ModelQuestion, {len(self._waiting)} wait>"
@@ -104,7 +106,7 @@ class ModelQuestion:
         Raises:
             ConfigError: the servers name no model, or several.
             DeadlineExceeded: ``deadline`` came first.
-            BatchClientError: the servers cannot be asked; as a call that cannot be sent.
+            BatchClientError: the servers cannot be asked; the same error as of an unsent call.
         """
         waiter = self._backend.waiter()
         self._waiting[waiter] = None
@@ -135,11 +137,11 @@ class ModelQuestion:
             await self._nobody_waits.wait()
 
     def close(self) -> None:
-        """The client closes."""
+        """End every waiting call: the client closes."""
         self.fail(ClientClosed("the client was closed while the call was under way"))
 
     def fail(self, error: BatchClientError) -> None:
-        """End every call that waits."""
+        """End every waiting call with an error."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
@@ -170,7 +172,8 @@ class ModelQuestion:
             if not isinstance(failed, BatchClientError):
                 failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
                 failed.__cause__ = error
-            # Of a question that was ended, the next may have begun: those that wait now wait for that.
+            # After an ended question the next may have begun, and the calls waiting now wait for
+            # the next.
             if self._round == number:
                 self.fail(failed)
             if ends_task(error):
@@ -224,7 +227,7 @@ class ModelQuestion:
                 message = f"the server did not say within {headers_s:g} s which model it serves"
                 raise ReadTimedOut(message) from None
             began = ReadTimedOut(f"the server began to say which model it serves, and had not ended {body_s:g} s later")
-            # A server that is starting says nothing: this one may have paused once.
+            # A starting server says nothing: this server may have paused once.
             began.retryable = not self._trickled
             self._trickled = True
             raise began from None
@@ -233,8 +236,8 @@ class ModelQuestion:
         """Ask one server.
 
         Raises:
-            ConfigError: it names no model, or several.
-            BatchClientError: it cannot be asked.
+            ConfigError: the server names no model, or several.
+            BatchClientError: the server cannot be asked.
         """
         fingerprint, first_status = Fingerprint(), 0
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
@@ -262,7 +265,7 @@ class ModelQuestion:
 
 
 def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:
-    """Add the names of the models that a server has to a failure that it has no such model."""
+    """Add the names of a server's models to its failure for want of a model."""
     names = [served.id for served in facts.models] if facts is not None else []
     if failure.error is not NotFound or not names or model in names:
         return failure
@@ -276,12 +279,12 @@ def _shown(names: list[str]) -> str:
 
 
 def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
-    """The error that a call has when its request fails so."""
+    """Return the error of a call whose request fails in the same way."""
     if not isinstance(error, TransportError):
         return error
-    # Without the frames it passed: keys are among their variables.
+    # Without the frames of the original: keys are among their variables.
     return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
 
 
 def _nothing() -> None:
-    """Stands for a task that is being started."""
+    """Stand for the cancellation of a task being started."""

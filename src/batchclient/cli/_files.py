@@ -1,10 +1,11 @@
-"""Files: what a command reads rows from and writes rows to.
+"""Files: a command reads rows from one and writes rows to another.
 
 Rules:
-- Nothing is read whole. A regular file is read as rows are asked for; a pipe or a terminal, where a read may take for ever,
-  is read in a thread, so that it holds up no answer.
-- The first usable row is read before anything is sent, so that a wrong template or a wrong column is refused.
-- Paths are checked before the output is opened, which empties it.
+- Nothing is read whole. A regular file is read as rows are asked for. A pipe or a terminal, where a
+  read may take for ever, is read in a thread, and so holds up no answer.
+- The first usable row is read before anything is sent: a wrong template or a wrong column is
+  refused.
+- Paths are checked before the output is opened, since opening empties the file.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["Source", "check_output", "count_lines", "open_output", "open_source"
 _CHUNK_BYTES = 256 * 1024
 _FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
 _LINES_TO_FIRST_ROW = 100
-"""So many unusable lines at the start are enough: the rest is read as it is needed."""
+"""Unusable lines to read at the start, at most. Further ones are read as rows are asked for."""
 
 
 class Source:
@@ -39,15 +40,24 @@ class Source:
     Args:
         name: for messages.
         file: unbuffered.
-        form: what a line is; ``None``: the first line that is not blank decides.
-        added: what the output adds to a row.
+        form: the form of a line; ``None``: the first line with more than blanks decides.
+        added: the fields of the output beside those of a row.
+        most: rows to read, at most, faulty rows included; ``None`` for all.
     """
 
-    def __init__(self, name: str, file: BinaryIO, form: Format | None, added: Sequence[str] = ADDED) -> None:
+    def __init__(
+        self,
+        name: str,
+        file: BinaryIO,
+        form: Format | None,
+        added: Sequence[str] = ADDED,
+        most: int | None = None,
+    ) -> None:
         self.name = name
         self.file = file
         self.form = form
         self._added = added
+        self._most = most
         self.taken = 0
         self.is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
         self._splitter = LineSplitter()
@@ -67,7 +77,9 @@ class Source:
         self.file.close()
 
     def first(self) -> Row | None:
-        """Read up to the first row that has fields and return it; nothing is lost. It may wait for the input.
+        """Read up to the first row with fields and return the row, which stays in ``rows``.
+
+        The call may wait for the input.
 
         Raises:
             Refusal: the input cannot be read, or is one JSON array.
@@ -84,11 +96,11 @@ class Source:
         return None
 
     def rows(self) -> Iterable[Row] | AsyncIterator[Row]:
-        """All rows, as an iterable that reads as it goes. An ``OSError`` of the input passes through it."""
+        """Return all rows; iterating reads the input. An ``OSError`` of the input is passed on."""
         return self._read_rows() if self.is_regular else self._read_rows_in_thread()
 
     def count(self) -> int:
-        """Count the rows, also those of a regular file that were not read yet; nothing can be read after that."""
+        """Count the rows, for a regular file also the unread ones. No row can be read afterwards."""
         if self.is_regular:
             for _ in self._read_rows():
                 pass
@@ -110,8 +122,8 @@ class Source:
             self._feed(await _in_thread(self._read))
 
     def _take(self) -> Iterator[Row]:
-        """Yield what is already read; a row that is yielded is forgotten."""
-        # Set aside at once: ``first`` puts back rows while it reads.
+        """Yield and forget the rows of the lines read so far."""
+        # Set aside at once: ``first`` puts rows back while it reads.
         rows, self._rows = self._rows, deque()
         yield from rows
         while self._lines:
@@ -123,6 +135,10 @@ class Source:
             row = make_row(number, line, self.form or "text", self._added)
             if row is not None:
                 self.taken += 1
+                if self.taken == self._most:
+                    # Before the row is handed out: whoever takes it may not come back.
+                    self._lines.clear()
+                    self._ended = True
                 yield row
 
     def _feed(self, chunk: bytes) -> None:
@@ -137,7 +153,8 @@ class Source:
 
 
 def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
-    # Not the event loop's own threads: those are waited for at the end, and this one may wait for input for ever.
+    # Not the event loop's own threads: the loop waits for them at its end, and a read may take
+    # for ever.
     loop = asyncio.get_running_loop()
     future: asyncio.Future[bytes] = loop.create_future()
 
@@ -150,7 +167,7 @@ def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
         value: Any
         try:
             setter, value = future.set_result, work()
-        except Exception as error:  # it is raised where the future is awaited
+        except Exception as error:  # raised where the future is awaited
             setter, value = future.set_exception, error
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell, setter, value)
@@ -159,19 +176,22 @@ def _in_thread(work: Callable[[], bytes]) -> asyncio.Future[bytes]:
     return future
 
 
-def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED) -> Source:
-    """Open an input; ``-`` is stdin. ``added`` is what the output adds to a row.
+def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED, most: int | None = None) -> Source:
+    """Open an input; ``-`` is stdin.
+
+    Args:
+        path, form, added, most: as for ``Source``.
 
     Raises:
-        Refusal: there is no such file, it cannot be read, or its ending does not say what it holds.
+        Refusal: there is no such file, the file cannot be read, or its ending tells no form.
     """
     if not path:
         raise Refusal("IN is empty; give a path, or - for stdin")
     if path == "-":
-        # Read below Python's buffer: a thread that waits in it would keep the interpreter from ending.
-        return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form, added)
+        # Read below Python's buffer: a thread waiting in the buffer keeps the interpreter alive.
+        return Source("stdin", open(sys.stdin.fileno(), "rb", buffering=0, closefd=False), form, added, most)
     try:
-        file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # the source keeps it
+        file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123  # the source closes the file
     except OSError as error:
         # A directory cannot be opened either; its message says so.
         raise Refusal(f"{path}: {_reason(error)}") from None
@@ -181,28 +201,35 @@ def open_source(path: str, form: Format | None, added: Sequence[str] = ADDED) ->
         if form is None and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.close()
             unknown = (
-                f"its ending {ending!r} does not say what a line is; if each line is a row, give --format jsonl or text"
+                f"the ending {ending!r} tells no form of lines; if each line is a row, give --format jsonl or text"
             )
             raise Refusal(f"{path}: {advice_for(path, _FORMATS) or unknown}")
-    return Source(path, file, form, added)
+    return Source(path, file, form, added, most)
 
 
-def count_lines(path: str) -> int:
-    """Count the lines of a file, blank ones too. A gigabyte takes less than a second."""
+def count_lines(path: str, most: int | None = None) -> int:
+    """Count the lines of a file, blank ones too. A gigabyte takes less than a second.
+
+    Args:
+        path: of the file.
+        most: the number to stop at.
+    """
     lines, last = 0, b"\n"
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-        while chunk := file.read(4 * _CHUNK_BYTES):
+        while (most is None or lines < most) and (chunk := file.read(4 * _CHUNK_BYTES)):
             lines += chunk.count(b"\n")
             last = chunk[-1:]
-    return lines + (last != b"\n")
+    lines += last != b"\n"
+    return lines if most is None else min(lines, most)
 
 
 def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
-    """Refuse an output that cannot be, without touching it.
+    """Refuse an impossible output, without touching the file.
 
     Raises:
-        Refusal: its directory does not exist, it is a directory, it is the input, or it is a file that is there already and
-            was not given up with ``overwrite``. Devices and pipes hold nothing that could be lost.
+        Refusal: the directory of the output does not exist; or the output is a directory, the
+            input, or an existing file without ``overwrite``. A device or a pipe has nothing to
+            lose.
     """
     if not path:
         raise Refusal("--output is empty; give a path, or - for stdout")
@@ -220,14 +247,14 @@ def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
     if stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.fstat(source.file.fileno())):
         raise Refusal(f"{path}: output and input are the same file; rows would be lost before they are read")
     if path != "-" and not overwrite and stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{path}: it is there already; give --overwrite to replace it")
+        raise Refusal(f"{path}: the file exists; give --overwrite to replace it")
 
 
 def open_output(path: str) -> BinaryIO:
-    """Open an output and empty it; ``-`` is stdout.
+    """Open an output and empty the file; ``-`` is stdout.
 
     Raises:
-        Refusal: it cannot be written.
+        Refusal: the file cannot be written.
     """
     try:
         if path == "-":

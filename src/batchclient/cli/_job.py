@@ -1,12 +1,12 @@
-"""A map job under way: rows from the client to the output, with a tick, Ctrl-C and broken pipes.
+"""A running map job: rows from the client to the output, with a tick, Ctrl-C and broken pipes.
 
 Rules:
-- Everything happens in the event loop; a signal only asks it to stop.
-- The output is flushed with each tick, so that nothing finished is held back for long, however slow the rest is.
-- A job that stops early, for whatever reason but a broken output, first writes every row that is finished, also those that
-  wait for an earlier one to come before them.
-- A job gives up where one row after the other is refused alike and none has succeeded. The fault is then in the command, such
-  as a parameter that the server does not know.
+- Everything happens in the event loop; a signal only asks the job to stop.
+- The output is flushed with each tick, so finished rows are written soon, however slow the rest is.
+- A job with a working output writes all finished rows before it stops early, also rows waiting for
+  an earlier row.
+- A job gives up where one row after the other is refused alike and none has succeeded. The fault is
+  then in the command, such as a parameter unknown to the server.
 - The output is opened when the client has started: until then nothing is lost by refusing.
 """
 
@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from batchclient import BatchClient, MapResult
 from batchclient.cli._progress import ProgressBar
@@ -34,12 +34,12 @@ __all__ = ["Job"]
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SLOW_S = 2.0
-"""A server that takes longer to say which model it has is worth a word."""
+"""A server slower than this to name its model is worth a word, seconds."""
 _TICK_S = 0.25
 _REFUSALS_TO_GIVE_UP = 256
-"""After so many rows that were refused alike, and none that succeeded, no later one would do better."""
+"""After so many rows refused alike, and none successful, no later row would do better."""
 _OF_EVERY_ROW = (AuthenticationFailed, NotFound, ConnectFailed)
-"""Such errors are alike, whatever their words are. Any other refusal is alike if it says the same."""
+"""Errors of these kinds are alike whatever their words are, other refusals by equal words."""
 
 
 class Job:
@@ -51,27 +51,27 @@ class Job:
         open_output: called once.
         progress: told of each tick.
         on_unreachable: called when a row first fails for want of a connection.
-        on_asking: called where the server takes its time to say which model it has.
+        on_asking: called where the server takes long to name its model.
         keep_going: never give up.
         packed: write vectors as base64.
-        refusals: rows refused alike, and none that succeeded, after which the job gives up.
+        refusals: the job gives up after so many rows refused alike, without a success.
 
     Attributes:
         refusals: the argument.
-        written: rows written, those that failed included.
+        written: rows written, failed rows included.
         failures: how many rows failed, by kind of error.
-        first_failure: the first one's message.
-        signal: the one that ended it, such as SIGINT for Ctrl-C; ``None``: it came to its end.
-        fault: why input or output failed, if one did; empty for a reader that went away.
-        stopped_by: the error that made the job give up, if it did.
+        first_failure: the message of the first failure.
+        signal: the signal behind the end, such as SIGINT for Ctrl-C; ``None`` after a job in full.
+        fault: why input or output failed, if so; empty where the reader of the output went away.
+        stopped_by: the kind of error behind giving up, if so.
         requests: sent.
-        out_of_use: servers that were not to be used when it ended, with the reason.
+        out_of_use: servers out of use at the end, with the reason.
     """
 
     def __init__(
         self,
         client: BatchClient,
-        results: Map,
+        results: Map[Any],
         open_output: Callable[[], BinaryIO],
         progress: ProgressBar,
         *,
@@ -102,7 +102,7 @@ class Job:
         self._open_output = open_output
         self._progress = progress
         self._output: BinaryIO
-        self._left: list[MapResult] = []
+        self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,11 +110,13 @@ class Job:
         return f"<Job: {self.written} written, {self.failures.total()} failed>"
 
     async def run(self) -> None:
-        """Map all rows. What became of it is in the attributes.
+        """Map all rows. The attributes tell how the job ended.
 
         Raises:
-            ConfigError: the client cannot start, or no model was given and the server has several. Nothing was opened.
-            BatchClientError: no model was given, and the server cannot be asked for it. Nothing was opened.
+            ConfigError: the client cannot start, or no model was given and the server has several.
+                Nothing was opened.
+            BatchClientError: no model was given, and the server cannot be asked for its model.
+                Nothing was opened.
             Refusal: the output cannot be opened. No row was sent.
         """
         with self._on_interrupt():
@@ -146,7 +148,7 @@ class Job:
             self._close()
 
     async def _is_prepared(self) -> bool:
-        """Wait until the first row could be sent; whether nobody interrupted that."""
+        """Wait until the first row can be sent; return whether nobody interrupted the wait."""
         slow = asyncio.get_running_loop().call_later(_SLOW_S, self._on_asking) if self._on_asking is not None else None
         try:
             await self._results.prepare()
@@ -175,14 +177,14 @@ class Job:
             # Asked for by ``_stop``: the job ends in good order.
             assert self._task is not None
             self._task.uncancel()
-        except OSError as error:  # only the input raises here: a row's own error is in the row
+        except OSError as error:  # only the input raises here: the error of a row is in the row
             self.fault = f"the input cannot be read any further: {error.strerror or error}"
         for result in self._left:
             if not self._write(result):
                 return
 
-    def _write(self, result: MapResult) -> bool:
-        """Write one row; whether that went well."""
+    def _write(self, result: MapResult[Any]) -> bool:
+        """Write one row; return whether the output took the row."""
         if result.error is not None:
             self.failures[type(result.error).__name__] += 1
             self.first_failure = self.first_failure or message_of(result)
@@ -198,7 +200,7 @@ class Job:
         return True
 
     def _is_hopeless(self, error: Exception | None) -> bool:
-        """Whether this row's error is one refusal too many; asked for each row that is written."""
+        """Whether a row's error is one refusal too many; asked for each written row."""
         refusal: tuple[str, ...]
         if isinstance(error, _OF_EVERY_ROW):
             refusal = (type(error).__name__,)
@@ -215,7 +217,7 @@ class Job:
         return not self._keep_going
 
     async def _give_up(self) -> None:
-        """Stop taking rows; those that are finished are still written."""
+        """Stop taking rows; finished rows are still written."""
         assert self._refusal is not None
         self._left = self._results.finished()
         await self._results.aclose()
@@ -259,7 +261,7 @@ class Job:
         if self._task is None:
             return
         if self.fault is None:
-            # Cancelling the map drops its rows, and in input order finished ones may wait behind an unfinished one.
+            # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()
 
@@ -267,7 +269,7 @@ class Job:
         if error.errno == errno.EPIPE:
             # A reader that has seen enough, such as head, is no fault worth words.
             self.fault = ""
-            # Nor is what is left in Python's buffers, which it would write when it ends.
+            # Python would write the rest of its buffers at its end, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             self.fault = f"the output cannot be written: {error.strerror or error}"

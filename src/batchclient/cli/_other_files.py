@@ -1,8 +1,9 @@
-"""Files that are neither JSONL nor text: a command that makes JSONL of them, to be copied from a complaint.
+"""Files other than JSONL and text: a command to copy from the complaint makes JSONL of them.
 
 Rules:
-- A command needs Python and what unpacks the file; where it needs a package, it says so.
-- A command is named only where the endings say all that it takes: ``.csv.gz`` is unpacked and read as CSV, ``.tar.gz`` is not.
+- A command needs Python and the program to unpack the file. A needed package is named.
+- A command is named only where the endings tell enough: ``.csv.gz`` is unpacked and read as CSV,
+  ``.tar.gz`` is not.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ ARRAY_ADVICE = (
     "it is a JSON array, and rows are lines; make JSONL of it: "
     f"python3 -c '{_READ_BY['.json']}' < FILE | batchclient map - …"
 )
-"""For what is named as JSONL, or is read from stdin."""
+"""For a file named as JSONL, and for stdin."""
 _NAMES = {".csv": "CSV", ".tsv": "TSV", ".json": "JSON"}
 
 
 def begins_array(line: bytes) -> bool:
-    """Whether a first line is that of a JSON array of objects, which a line of text hardly ever is."""
+    """Whether a first line begins a JSON array of objects, as hardly any line of text does."""
     start = b"".join(line.split(maxsplit=2)[:2])
     return start == b"[" or start.startswith(b"[{")
 
 
 def advice_for(path: str, formats: Mapping[str, str]) -> str | None:
-    """Say how a file gets into ``batchclient map``; ``None`` where its endings do not tell.
+    """Return how a file gets into ``batchclient map``; ``None`` where its endings do not tell.
 
     Args:
-        path: the file's.
-        formats: what ``map`` reads itself, by ending.
+        path: of the file.
+        formats: the formats of ``map`` itself, by ending.
     """
     *_, inner, ending = ["", "", *(suffix.lower() for suffix in Path(path).suffixes)]
     name = shlex.quote(path)

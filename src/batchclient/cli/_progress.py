@@ -1,6 +1,6 @@
-"""The progress bar of a map: on stderr, and only where somebody looks at it.
+"""The progress bar of a map: on stderr, and only on a terminal.
 
-It is drawn when it is told to, by the job's own tick: a thread of rich's would compete with the event loop.
+The job's own tick draws the bar: a thread of rich's would compete with the event loop.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ProgressBar:
     """A line with rows done, rate, time left, calls in flight and failures.
 
     Args:
-        shown: whether there is one at all.
+        shown: whether there is a bar at all.
         total: rows expected, if known.
     """
 
@@ -53,13 +53,13 @@ class ProgressBar:
         self._progress.start()
 
     def update(self, *, done: int, in_flight: int, failed: int) -> None:
-        """Draw the line anew."""
+        """Draw the line again."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, in_flight=in_flight, failed=failed)
             self._progress.refresh()
 
     def close(self) -> None:
-        """Take the line away and give the terminal its cursor back. Safe to call twice."""
+        """Remove the line and give the terminal its cursor back. Safe to call twice."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

@@ -1,13 +1,15 @@
-r"""Rows: lines of bytes in, documents out; results in, lines of bytes out. No files here, and no client.
+r"""Rows: lines of bytes to documents, results to lines of bytes. No files here, and no client.
 
 Rules:
-- A line ends at ``\n`` and nowhere else: U+2028 and its kin may stand inside a JSON string. A ``\r`` before it and a
-  byte-order mark before the first line are dropped, blank lines are skipped, and lines are numbered from 1, blank ones too.
-- A line that cannot be used is a row with a fault. It stops nothing; in the output it is ``{"line": N, "error": {…}}``.
-- A row of the output is the row of the input and what its call adds (``ADDED_BY``). An input that already has one of them is at
-  fault: which of the two values would be meant?
-- A vector's numbers have the nine digits that a 32-bit float needs to be read back as it was.
-- What is written is JSON as the standard has it: no NaN, no infinity.
+- A line ends at ``\n`` and nowhere else: U+2028 and the like may stand inside a JSON string. A
+  ``\r`` before the ``\n`` and a byte-order mark before the first line are dropped. Blank lines are
+  skipped. Lines are numbered from 1, blank ones too.
+- An unusable line is a row with a fault. The job goes on; the row of the output is
+  ``{"line": N, "error": {…}}``.
+- A row of the output has the fields of the input and the fields added by the call (``ADDED_BY``).
+  An input with an added field is at fault: two values have one name.
+- A vector's numbers have the nine digits needed to read a 32-bit float back unchanged.
+- The output is JSON by the standard: no NaN, no infinity.
 """
 
 from __future__ import annotations
@@ -40,30 +42,33 @@ __all__ = [
 Format = Literal["jsonl", "text"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
-"""What the output adds, beside ``id``, where each row is completed."""
+"""The fields added, beside ``id``, where each row is completed."""
 ADDED_BY: Mapping[str, tuple[str, ...]] = {
     "complete": ADDED,
     "chat": (*ADDED, "message"),
     "embed": ("embedding", "usage", "error"),
     "classify": ("label", "probabilities", "usage", "error"),
 }
-"""The same by call."""
+"""The added fields by call."""
 _PLAIN_MESSAGE = frozenset({"role", "content"})
-"""A chat's message with no more than these says nothing that ``completion`` does not."""
+"""A chat's message with these fields alone says no more than ``completion``."""
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_LINE_BYTES = 16 * 1024 * 1024
-"""A line is held in memory whole; a file without line ends must not be. The longest prompts are a hundredth of it."""
+"""A line is held in memory whole; a file without line ends is not.
+
+The longest prompts have a hundredth of this length.
+"""
 
 
 class BadRow(ValueError):
-    """A line of the input that cannot be used."""
+    """An unusable line of the input."""
 
 
 class Row(dict[str, Any]):
-    """One document: its fields, and where they came from.
+    """One document: its fields, and the line they came from.
 
     Attributes:
-        line: its line's number, from 1.
+        line: the number of the line, from 1.
         fault: why the line cannot be used, or ``None``.
     """
 
@@ -79,7 +84,7 @@ class LineSplitter:
     """Cuts chunks of bytes into numbered lines.
 
     Args:
-        longest_bytes: what a line may have; a longer one is none.
+        longest_bytes: bytes of a line, at most; a longer one becomes ``None``.
     """
 
     def __init__(self, longest_bytes: int = _LONGEST_LINE_BYTES) -> None:
@@ -92,7 +97,7 @@ class LineSplitter:
         return f"<LineSplitter: {self._number} lines>"
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the lines a chunk completes; ``None`` stands for one that is too long."""
+        """Yield the lines completed by a chunk; ``None`` stands for a line over the length."""
         *complete, rest = chunk.split(b"\n")
         for line in complete:
             yield self._line(self._rest + line)
@@ -102,7 +107,7 @@ class LineSplitter:
             self._rest, self._skipping = b"", True
 
     def end(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the last line, if the input does not end with a line end."""
+        """Yield the last line of an input without a final line end."""
         if self._rest or self._skipping:
             yield self._line(self._rest)
 
@@ -117,7 +122,14 @@ class LineSplitter:
 
 
 def make_row(number: int, line: bytes | None, form: Format, added: Sequence[str] = ADDED) -> Row | None:
-    """Make a row of a line; ``None`` if it is blank. ``added`` is what the output adds, and no input may have."""
+    """Make a row of a line; ``None`` for a blank line.
+
+    Args:
+        number: of the line, from 1.
+        line: its bytes; ``None`` for a line over the length.
+        form: the form of the line.
+        added: the fields added by the output, which no input may have.
+    """
     if line is None:
         return Row({}, number, f"line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
     if not line or line.isspace():
@@ -151,12 +163,12 @@ def _refuse_constant(name: str) -> float:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {text:.20} is too large")
+        raise ValueError("a number is too large for a 64-bit float")
     return number
 
 
 def blame(render: Callable[[Any], Any]) -> Callable[[Row], Any]:
-    """Wrap a prompt function: rows at fault fail with their own message."""
+    """Wrap a prompt function: faulty rows fail with their own message."""
 
     def prompt_of(row: Row) -> Any:
         if row.fault is not None:
@@ -171,12 +183,17 @@ _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 
 
 def to_line(result: MapResult, *, packed: bool = False) -> bytes:
-    """Write a result as one line of JSON; ``packed``: a vector as base64 of 32-bit floats, the lowest byte first."""
+    """Write a result as one line of JSON.
+
+    Args:
+        result: of a row.
+        packed: write a vector as base64 of 32-bit floats, the lowest byte first.
+    """
     fields = _fields(result, packed=packed)
     try:
         return _encode(fields).encode() + b"\n"
     except UnicodeEncodeError:
-        # A lone surrogate in a field that no prompt uses: escaped it can travel, as it came.
+        # A lone surrogate in a field outside the prompt: escaped, the field leaves as it came.
         return _encode_ascii(fields).encode() + b"\n"
 
 
@@ -194,7 +211,7 @@ def _fields(result: MapResult, *, packed: bool) -> dict[str, Any]:
 
 
 def _of_answer(answer: Any, *, packed: bool) -> dict[str, Any]:
-    """What the output adds for an answer."""
+    """Return the fields added for an answer."""
     usage = _of_usage(answer.usage, generates=isinstance(answer, Completion))
     if isinstance(answer, Embedding):
         vector = _pack(answer.vector) if packed else [float(f"{number:.9g}") for number in answer.vector]
@@ -211,7 +228,7 @@ def _of_answer(answer: Any, *, packed: bool) -> dict[str, Any]:
 
 
 def _of_usage(usage: Usage | None, *, generates: bool) -> dict[str, Any] | None:
-    """A row's usage; what is an estimate says so."""
+    """Return a row's usage; an estimate is marked as one."""
     if usage is None:
         return None
     names = ("prompt_tokens", "completion_tokens") if generates else ("prompt_tokens",)
@@ -227,11 +244,11 @@ def _pack(vector: array[float]) -> str:
 
 
 def message_of(result: MapResult) -> str:
-    """Why a row failed. The library counts documents; who reads the file counts lines."""
+    """Return why a row failed. The library counts documents; a reader of the file counts lines."""
     return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
 
 
 def describe(failures: Counter[str], first: str) -> str:
-    """Say in a few words how rows failed: how many of each kind, and the first one's message."""
+    """Return the failures in a few words: their number by kind, and the first message."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in failures.most_common(3))
     return f"{failures.total():,} failed ({kinds}; the first: {first:.200})"

@@ -1,9 +1,11 @@
-"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions`` that refuses every field it does not know.
+"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions``; every unknown field is refused.
 
-Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``, ``postprocess_handlers.py``):
-- Lists of texts or ids; the usage is the sum. With ``include_usage`` a stream has one usage event per prompt, without saying whose.
+Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``,
+``postprocess_handlers.py``):
+- Lists of texts or ids; the usage is the sum. With ``include_usage`` a stream has a usage event per
+  prompt, without the prompt's index.
 - Every fault is a flat 400, the server's own as well.
-- ``/v1/models`` has names only; ``/metrics`` is a JSON array, emptied by whoever reads it.
+- ``/v1/models`` has names only; ``/metrics`` is a JSON array, emptied by each reader.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def _parse(body: bytes, limits: Limits, parse: Parse = any_model) -> CompletionC
 
 class _Writer(OpenAIWriter):
     def usage_event(self, completion_tokens: int) -> bytes:
-        """One usage event per prompt, and nothing in it says which."""
+        """Return a usage event per prompt; no event names its prompt."""
         call = self._call
         each = completion_tokens // len(call.prompts)
         events = [
