@@ -54,7 +54,8 @@ class Connections:
         dialect: str | None,
     ) -> None:
         self._settings = settings
-        self._hosts = {host_of(server.url) for server in settings.base_url}
+        self._own = {(scheme, host_of(server.url)) for server in settings.base_url for scheme in _at_least(server.url)}
+        """The schemes and hosts which the client's key may go to."""
         self._headers: dict[str, dict[str, str]] = {}
         """Of every request to a base URL."""
         self._http_client = http_client
@@ -91,7 +92,7 @@ class Connections:
             ConfigError: the environment names a proxy that cannot be used.
         """
         headers = _with_key(self._settings.headers, self._settings.api_key)
-        if host_of(server.url) not in self._hosts:
+        if (_scheme(server.url), host_of(server.url)) not in self._own:
             headers = {name: value for name, value in headers.items() if not _is_secret(name)}
         self._headers[server.url] = _with_key({**headers, **server.headers}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
@@ -135,6 +136,15 @@ def shown(base_url: str) -> str:
     """Return a URL in the form that may be shown."""
     # A query may hold a key.
     return base_url.partition("?")[0]
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _at_least(url: str) -> tuple[str, ...]:
+    """Return the schemes that protect a key as well as a URL's own."""
+    return ("http", "https") if _scheme(url) == "http" else ("https",)
 
 
 def _secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:

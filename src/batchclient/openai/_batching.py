@@ -35,7 +35,7 @@ from batchclient.openai._identity import Identity, identity_of, refused_header, 
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
-from batchclient.options import Http
+from batchclient.options import Http, Server
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
@@ -88,6 +88,10 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     if isinstance(urls, Sequence) and not isinstance(urls, (str, bytes)):
         if not urls:
             raise ConfigError("base_url is an empty list", field="base_url")
+        if any(isinstance(url, Server) for url in urls):
+            raise ConfigError(
+                "base_url is a list of URLs here: openai's api_key goes to each of them", field="base_url"
+            )
         servers = [str(url) for url in urls]
         theirs["base_url"] = servers[0]
     return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles), servers)
