@@ -32,6 +32,7 @@ how-long:
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/prose.py check
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -57,7 +57,6 @@ class Bounds:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew."""
         self.load = math.inf
         """Sequences in flight; infinite: no bound."""
         self.reason = self._cause = ""
