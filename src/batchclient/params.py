@@ -92,13 +92,12 @@ class _Sampling(_Common, total=False):
     - vLLM, SGLang, TGI, trtllm-serve: ``repetition_penalty`` (llama.cpp: ``repeat_penalty``).
     - vLLM, trtllm-serve: ``use_beam_search``, ``length_penalty``, ``include_stop_str_in_output``,
       ``spaces_between_special_tokens``, ``truncate_prompt_tokens``; ``truncation_side`` (vLLM).
-    - vLLM: ``structured_outputs``, and before 0.12 ``guided_json``, ``guided_regex``,
+    - vLLM: ``structured_outputs``; in versions before 0.12 ``guided_json``, ``guided_regex``,
       ``guided_choice``, ``guided_grammar``, ``guided_decoding_backend``,
-      ``guided_whitespace_pattern``; ``allowed_token_ids``, ``bad_words``, ``logits_processors``,
-      ``logprob_token_ids``, ``repetition_detection``, ``routed_experts_prompt_start``,
-      ``thinking_token_budget``,
-      ``vllm_xargs``, ``watermarking``; ``kv_transfer_params`` and ``ec_transfer_params``, with
-      which a call goes alone.
+      ``guided_whitespace_pattern``, ``logits_processors``.
+    - vLLM: ``allowed_token_ids``, ``bad_words``, ``logprob_token_ids``, ``repetition_detection``,
+      ``routed_experts_prompt_start``, ``thinking_token_budget``, ``vllm_xargs``, ``watermarking``;
+      ``kv_transfer_params`` and ``ec_transfer_params``, with which a call goes alone.
     - vLLM, SGLang: ``return_token_ids``, ``session_id``, ``add_special_tokens`` (vLLM,
       trtllm-serve).
     - SGLang: ``regex``, ``ebnf``, ``json_schema``, ``stop_regex``, ``no_stop_trim``, ``lora_path``,
