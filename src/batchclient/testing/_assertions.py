@@ -155,10 +155,8 @@ class Assertions:
 
 def _listed(calls: list[Call]) -> str:
     requests = len({call.request for call in calls})
-    lines = [
-        f"\n  there {'was' if len(calls) == 1 else 'were'} {_count(len(calls), 'call')}"
-        f" in {_count(requests, 'request')}:"
-    ]
+    were = "was" if len(calls) == 1 else "were"
+    lines = [f"\n  there {were} {_count(len(calls), 'call')} in {_count(requests, 'request')}:"]
     lines += [f"\n    {call.number}. (request {call.request}) {call.described}" for call in calls[:_SHOWN_CALLS]]
     if len(calls) > _SHOWN_CALLS:
         lines.append(f"\n    … and {len(calls) - _SHOWN_CALLS} more")
