@@ -1,17 +1,15 @@
-"""Files: a command reads rows from one and writes rows to another.
+"""Files: a command reads rows from one. Another takes its rows (``jobs.output``).
 
 Rules:
 - Nothing is read whole. A regular file is read as rows are asked for. A pipe or a terminal, where a
   read may take for ever, is read in a thread, and so holds up no answer.
 - The first usable row is read before anything is sent: a wrong template or a wrong column is
   refused.
-- Paths are checked before the output is opened, since opening empties the file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import stat
 import sys
@@ -26,7 +24,7 @@ from batchclient.cli._other_files import ARRAY_ADVICE, advice_for, begins_array
 from batchclient.cli._refusal import Refusal
 from batchclient.cli._rows import ADDED, Format, LineSplitter, Row, make_row
 
-__all__ = ["Source", "check_output", "count_lines", "open_output", "open_source"]
+__all__ = ["Source", "count_lines", "open_source"]
 
 _CHUNK_BYTES = 256 * 1024
 _FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
@@ -221,47 +219,6 @@ def count_lines(path: str, most: int | None = None) -> int:
             last = chunk[-1:]
     lines += last != b"\n"
     return lines if most is None else min(lines, most)
-
-
-def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
-    """Refuse an impossible output, without touching the file.
-
-    Raises:
-        Refusal: the directory of the output does not exist; or the output is a directory, the
-            input, or an existing file without ``overwrite``. A device or a pipe has nothing to
-            lose.
-    """
-    if not path:
-        raise Refusal("--output is empty; give a path, or - for stdout")
-    if path == "-":
-        status = os.fstat(sys.stdout.fileno())
-    else:
-        target = Path(path)
-        if not target.parent.is_dir():
-            raise Refusal(f"{path}: there is no directory {target.parent}")
-        if target.is_dir():
-            raise Refusal(f"{path}: {os.strerror(errno.EISDIR)}")
-        if not target.exists():
-            return
-        status = target.stat()
-    if stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.fstat(source.file.fileno())):
-        raise Refusal(f"{path}: output and input are the same file; rows would be lost before they are read")
-    if path != "-" and not overwrite and stat.S_ISREG(status.st_mode):
-        raise Refusal(f"{path}: the file exists; give --overwrite to replace it")
-
-
-def open_output(path: str) -> BinaryIO:
-    """Open an output and empty the file; ``-`` is stdout.
-
-    Raises:
-        Refusal: the file cannot be written.
-    """
-    try:
-        if path == "-":
-            return open(sys.stdout.fileno(), "wb", closefd=False)
-        return open(path, "wb")  # noqa: PTH123
-    except OSError as error:
-        raise Refusal(f"{path}: {_reason(error)}") from None
 
 
 def _reason(error: OSError) -> str:

@@ -19,7 +19,6 @@ import math
 import sys
 from array import array
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -33,7 +32,6 @@ __all__ = [
     "LineSplitter",
     "Row",
     "blame",
-    "describe",
     "make_row",
     "message_of",
     "to_line",
@@ -246,9 +244,3 @@ def _pack(vector: array[float]) -> str:
 def message_of(result: MapResult) -> str:
     """Return why a row failed. The library counts documents; a reader of the file counts lines."""
     return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
-
-
-def describe(failures: Counter[str], first: str) -> str:
-    """Return the failures in a few words: their number by kind, and the first message."""
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in failures.most_common(3))
-    return f"{failures.total():,} failed ({kinds}; the first: {first:.200})"
