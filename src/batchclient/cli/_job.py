@@ -76,6 +76,7 @@ class Job:
         requests: sent.
         tokens: of the prompts and of the answers, as the servers counted them.
         out_of_use: servers out of use at the end, with the reason.
+        is_cut_off: whether these were all servers.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Job:
         self.requests = 0
         self.tokens = (0, 0)
         self.out_of_use: list[str] = []
+        self.is_cut_off = False
         self.stopped_by = ""
         self.no_server = ""
         self._outage_patience_s = outage_patience_s
@@ -192,6 +194,7 @@ class Job:
                 for each in statistics.endpoints
                 if each.state in ("ejected", "probing")
             ]
+            self.is_cut_off = len(self.out_of_use) == len(statistics.endpoints)
             await self._writer.close(is_complete=is_complete, in_a_hurry=lambda: self.signal is not None)
             if self._timer is not None:
                 self._timer.cancel()

@@ -89,7 +89,7 @@ class Meter:
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
         parts = [
-            f"{now.done:,} rows" if total is None else f"{now.done:,}/{total:,} rows",
+            f"{now.done:,}/{'?' if total is None else f'{total:,}'} rows",
             f"{_number(rows_per_s)} rows/s",
             f"ETA {_left(now.done, total, rows_per_s)}",
             f"{now.failed:,} failed",

@@ -46,7 +46,7 @@ from batchclient.cli._refusal import (
 from batchclient.cli._rows import ADDED_BY, Format, Row, blame
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed, DeadlineExceeded
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.statuses import Status, of_signal
 from batchclient.options import Batching, Http
@@ -55,6 +55,8 @@ from batchclient_script import CLOSED
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
 
+_WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
+"""How every row fails where no server is there."""
 _SOON_S = 0.2
 """A file whose lines are counted within this time has a total from the first, seconds."""
 
@@ -446,7 +448,7 @@ def _status(job: Job) -> int:
         return of_signal(job.signal)
     if job.output_error is not None and not job.reader_is_gone:
         return Status.DISK_FULL
-    kinds = job.failures.by_type
-    if job.no_server or (not job.succeeded and kinds and kinds.keys() == {ConnectFailed.__name__}):
+    kinds = job.failures.by_type.keys()
+    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
         return Status.NO_SERVER
     return Status.FAILED if kinds or job.fault or job.reader_is_gone else Status.OK
