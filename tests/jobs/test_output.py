@@ -143,9 +143,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, out, monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(owner_module.Owner, "_take", refuse)
+    opened = os.open
+    monkeypatch.setattr(os, "open", refuse)
     assert refused(out) == f"{out}.lock: Permission denied"
-    out.write_text("old")
+    os.close(opened(out, os.O_CREAT))
     assert "the file exists" in refused(out)
     assert refused(out, overwrite=True) == f"{out}.lock: Permission denied"
 

@@ -14,11 +14,11 @@ from batchclient.jobs.writer import Writer
 ROW = b'{"text": "' + b"x" * 100 + b'"}\n'
 
 
-def run(work, path, **options):
+def run(work, path, make_output=Output, **options):
     """Give ``work`` an open writer, and close it; the writer."""
 
     async def main():
-        with Output(str(path)) as output:
+        with make_output(str(path)) as output:
             writer = Writer(output, **options)
             await writer.open()
             is_hurried = await work(writer)
@@ -89,14 +89,19 @@ def test_a_reader_that_reads_nothing_fills_the_queue(pipe):
     run(work, path, most_rows=100)
 
 
-def test_many_bytes_fill_the_queue_too(pipe):
+def test_many_bytes_fill_the_queue_too(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
     async def work(writer):
         for _ in range(17):
             writer.put(b"x" * (1 << 20) + b"\n")
         assert writer.is_full
-        return True
+        os.close(reading)
+        await writer.room()
 
-    assert run(work, pipe[0]).is_given_up
+    assert run(work, path).error is not None
 
 
 def test_whoever_is_in_a_hurry_leaves_a_reader_that_reads_nothing(pipe):
@@ -153,8 +158,13 @@ def test_a_reader_that_goes_away_is_an_error(pipe, tmp_path):
 def test_a_pipe_set_not_to_block_is_waited_for(pipe):
     path, reading = pipe
 
+    class NotBlocking(Output):
+        def open(self):
+            file = super().open()
+            os.set_blocking(file, False)
+            return file
+
     async def work(writer):
-        os.set_blocking(writer._file, False)
         for _ in range(100):
             writer.put(ROW * 10)
         await asyncio.sleep(0.1)
@@ -166,7 +176,7 @@ def test_a_pipe_set_not_to_block_is_waited_for(pipe):
             except BlockingIOError:
                 continue
 
-    assert run(work, path).written == 100
+    assert run(work, path, make_output=NotBlocking).written == 100
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path):
@@ -191,3 +201,15 @@ def test_a_full_disk_leaves_whole_rows(tmp_path):
     assert writer.error is not None
     assert writer.written == 10
     assert (tmp_path / "out").read_bytes() == ROW * 10
+
+
+def test_an_opening_that_is_not_waited_for_leaves_no_file(tmp_path):
+    async def main():
+        with Output(str(tmp_path / "out")) as output:
+            opening = asyncio.create_task(Writer(output).open())
+            await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.wait([opening])
+
+    asyncio.run(main())
+    assert list(tmp_path.iterdir()) == []

@@ -177,8 +177,11 @@ class ProgressBar:
         """Write a line above the bar."""
         if self._progress is None:
             say(text)
-        else:
+            return
+        try:
             self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        except OSError:  # the terminal has gone
+            self._progress = None
 
     def close(self) -> None:
         """Remove the line and give the terminal its cursor back. Safe to call twice."""

@@ -422,9 +422,8 @@ def _report(job: Job, options: MapOptions, output: Output, left: int) -> None:
     if job.out_of_use:
         summary += f"; in the end {' and '.join(job.out_of_use)}"
     for line in job.failures.lines():
-        summary += f"\n{in_options(line)}"
-    if AuthenticationFailed.__name__ in job.failures.by_type and not options.server.has_key:
-        summary += KEY_HINT
+        without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
+        summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
     if job.fault:
         say(f"Error: {job.fault}")
     if job.output_error is not None and not job.reader_is_gone:

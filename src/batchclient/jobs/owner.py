@@ -74,26 +74,25 @@ class Owner:
         """Try to become the owner; return whether there is no more to try."""
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            if not self._lock(file):
+            if not (holds := self._lock(file)) or not self._is_there(file):
                 with suppress(OSError):
-                    if not os.fstat(file).st_size:
+                    if not holds and not os.fstat(file).st_size:
                         self._path.unlink()
                 os.close(file)
-                return True
-            if not self._is_there(file):
-                # The owner before has removed the file between the opening and the locking.
-                os.close(file)
-                time.sleep(_PAUSE_S)
-                return False
+                # A lock on a file that is not there: the owner before has just removed the file.
+                return not holds
             if os.pread(file, len(_OURS), 0) not in (b"", _OURS):
                 raise ConfigError(
                     f"{self._output}: the lock belongs into {self._path}, which is a file of another kind; move it away"
                 )
-            os.ftruncate(file, 0)
-            os.pwrite(file, _text(), 0)
+            try:
+                os.ftruncate(file, 0)
+                os.pwrite(file, _text(), 0)
+            except OSError:  # a full disk
+                self._path.unlink()
+                raise
         except BaseException:
-            with suppress(OSError):
-                os.close(file)
+            os.close(file)
             raise
         self._file = file
         return True

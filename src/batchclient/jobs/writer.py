@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
 import queue
 import select
@@ -95,8 +96,16 @@ class Writer:
         self._changed = asyncio.Event()
         self._opened = self._loop.create_future()
         # A daemon: a write or an opening that never ends keeps no process alive.
-        threading.Thread(target=self._run, daemon=True, name="batchclient-writer").start()
-        await self._opened
+        thread = threading.Thread(target=self._run, daemon=True, name="batchclient-writer")
+        thread.start()
+        try:
+            await self._opened
+        except asyncio.CancelledError:
+            self._work.put(False)
+            if self._output.is_file:
+                # An empty file may have been made, and is removed while the output has its owner.
+                thread.join(_STALL_S)
+            raise
 
     def put(self, line: bytes) -> None:
         """Queue a row, however full the queue is."""
@@ -190,8 +199,11 @@ class Writer:
             return
         self._tell(self._on_opened, None)
         while not isinstance(work := self._work.get(), bool):
-            if self.error is None:
-                self._write(work)
+            try:
+                if self.error is None:
+                    self._write(work)
+            except Exception as error:  # whatever it is, somebody waits for the end
+                self.error = OSError(errno.EIO, f"{type(error).__name__}: {error}")
             self._taken += len(work)
             self._tell(self._on_progress, sum(map(len, work)))
         try:
