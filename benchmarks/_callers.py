@@ -1,4 +1,4 @@
-"""Callers in a closed loop on one client, and what each of them asks next: for benchmarks on a real vLLM."""
+"""Callers in a closed loop on one client, and their next calls: for benchmarks on a real vLLM."""
 
 from __future__ import annotations
 
@@ -81,7 +81,11 @@ class Load:
     async def window(
         self, server: Server, warm_s: float, seconds: float, answer_tokens: float | None
     ) -> dict[str, float]:
-        """Run, and count what comes in a window after a warm-up; with ``answer_tokens``, their mean, by the server's count of tokens."""
+        """Run the callers, and count the answers that come in a window after a warm-up.
+
+        With ``answer_tokens``, the mean tokens of an answer, the server's counter of generated
+        tokens gives the number of answers.
+        """
         async with self.running():
             await asyncio.sleep(warm_s)
             self.answers = self.tokens = 0

@@ -33,7 +33,7 @@ def kept(case: dict[str, Any], name: str, max_other: float) -> list[dict[str, fl
 
 
 def rate(case: dict[str, Any], name: str, max_other: float) -> float | None:
-    """The median answers per second, or ``None`` if no window was quiet enough or the arm did not take part."""
+    """The median answers per second; ``None`` if no window was quiet or the arm was left out."""
     rates = [run["per_s"] for run in kept(case, name, max_other)] if name in case["runs"] else []
     return median(rates) if rates else None
 
@@ -46,7 +46,10 @@ def best_fixed(case: dict[str, Any], max_other: float) -> float | None:
 
 
 def share(case: dict[str, Any], max_other: float) -> float | None:
-    """The default client's answers per second over the best fixed limit's, or ``None`` if either is not known."""
+    """The default client's answers per second over the best fixed limit's.
+
+    ``None`` if either is unknown.
+    """
     own, best = rate(case, DEFAULT, max_other), best_fixed(case, max_other)
     return own / best if own is not None and best else None
 
@@ -102,10 +105,10 @@ def markdown(data: dict[str, Any]) -> str:
     computes_in = data.get("dtype", "auto")
     text = ["# Limits" if computes_in == "auto" else f"# Limits, in {computes_in}"]
     text.append(
-        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
-        " client has searched before its first window; its limit is shown as it was at the end of its windows. With max_tokens, answers are"
-        " counted by the tokens that the server has generated, else by what callers got. Agents have a fresh client in each run, whose last"
-        " half is the window."
+        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM;"
+        " windows interleaved. The default client has searched before its first window; its limit is shown as it was"
+        " at the end of its windows. With max_tokens, answers are counted by the tokens that the server has"
+        " generated, else by what callers got. Agents have a fresh client in each run, whose last half is the window."
     )
     text.append(table(header, [row for case in data["cases"] for row in rows(case, data["max_other"])]))
     searched = [case for case in data["cases"] if case["search"]]

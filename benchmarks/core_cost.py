@@ -1,9 +1,12 @@
-"""What the scheduler costs per call, by how many calls are queued: the core alone, no I/O, no event loop.
+"""CPU time of the scheduler per call, by the number of queued calls.
+
+The core is measured alone, without I/O or event loop.
 
     python benchmarks/core_cost.py --depths 100,10000,1000000
 
-Each run fills the queue to its depth (not measured), then takes a window of calls through it at that depth: 64 submitted, granted
-and answered at a time; freed permits are granted together, as the default mode has it. A cost that grows with the depth would show a scan of the queue.
+Each run fills the queue to its depth, which is not measured. Then a window of calls goes through
+the queue at that depth: 64 at a time are submitted, granted and answered. Freed permits are granted
+together, as in the default mode. A cost that grows with the depth would show a scan of the queue.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What the test tools cost: a test with ``mock_llm``, once imported, and the pytest plugin where nobody uses it.
+"""Cost of the test tools: a test with ``mock_llm``, and the pytest plugin where nobody uses it.
 
     python benchmarks/testing_cost.py
 
-- ``tests``: a hundred tests of each sort in one run of pytest, set-up and tear-down included, by the clock and in CPU time; the first of
-  each, which imports, is told apart.
-- ``collect``: CPU time of ``pytest --collect-only`` over an empty folder, with the plugin and without, in turns.
+- ``tests``: a hundred tests of each sort in one run of pytest, set-up and tear-down included, by
+  the clock and in CPU time. The first test of each sort, which does the imports, is told apart.
+- ``collect``: CPU time of ``pytest --collect-only`` over an empty folder, with the plugin and
+  without, in turns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""What draws came to, as tables, and whether that is enough.
+"""Results of draws as tables.
 
 Rules:
-- A *share* is a run's throughput over the best fixed limit's of the same draw. ``rated``: useful answers over the rate's allowance. ``siblings``: the sum of the
-  clients' over what one client has on that server with the same arm.
-- *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends: there both are those of the last half, and the limit is the
-  best one there.
-- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency at the median.
+- A *share* is a run's throughput over the best fixed limit's of the same draw. The share of
+  ``rated`` is useful answers over the rate's allowance. The share of ``siblings`` is the sum of the
+  clients' throughputs over the throughput of one client on that server with the same arm.
+- *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends:
+  there both latencies are those of the last half, and the limit is the best one there.
+- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency
+  at the median.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ class Result:
 
     @property
     def urgent(self) -> float:
-        """The wait of the calls of a higher class, over what it is with the limit at the server's slots; infinite if none was answered."""
+        """The wait of the calls of a higher class, over that with the limit at the server's slots.
+
+        Infinite if none of the calls was answered.
+        """
         at_slots = next((run.urgent_s for run in self.grid if run.limit == self.drawn.slots), math.nan)
         return math.inf if math.isnan(self.run.urgent_s) else self.run.urgent_s / at_slots
 
@@ -142,8 +147,14 @@ def described(drawn: Draw) -> str:
     """A draw's parameters in one line; lengths as mean~sigma."""
     scenario, server, calls = drawn.scenario, drawn.scenario.server, drawn.scenario.workload.calls
     parts = [
-        f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to {calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens",
-        f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, {server.sequence_s * 1e6:.0f} µs a sequence",
+        (
+            f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to "
+            f"{calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens"
+        ),
+        (
+            f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, "
+            f"{server.sequence_s * 1e6:.0f} µs a sequence"
+        ),
         f"prefill {server.prefill_token_s * 1e6:.0f} µs, {server.step_tokens} a step",
         f"{server.max_num_seqs} sequences, KV {server.kv_tokens}",
     ]

@@ -1,8 +1,10 @@
 """The driver: real schedulers against a server of the laboratory, in virtual time.
 
 Rules:
-- Time jumps from event to event: a reply, a client's deadline, its callers', a change of the server, a look at its load.
-- The client reads a reply at the moment it leaves the server, and acts in the same moment: the network costs nothing.
+- Time jumps from event to event: a reply, a deadline of the client or of its callers, a change of
+  the server, a look at its load.
+- The client reads a reply at the moment it leaves the server, and acts in the same moment: the
+  network costs nothing.
 - A run ends at the scenario's end, or when nothing is left to be asked or answered.
 - The same scenario, setup and seed give the same trace.
 """

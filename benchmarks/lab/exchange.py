@@ -1,4 +1,4 @@
-"""One batch between a client and the laboratory's server: what the server holds of it, and what comes back."""
+"""One batch between a client and the laboratory's server: its state there, and its replies."""
 
 from __future__ import annotations
 

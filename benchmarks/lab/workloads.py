@@ -1,10 +1,17 @@
-"""Who asks, and for what. Lengths and arrivals are drawn from a seeded ``Random``; the same seed gives the same calls.
+"""Callers and their calls.
+
+Lengths and arrivals are drawn from a seeded ``Random``; the same seed gives the same calls.
 
 Rules:
-- A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
-- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Every`` has regular arrivals.
-  ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv
-  2601.22705). ``Conversations`` keeps a fixed number of them open, ``Callers`` a fixed number of callers with one call each.
+- A ``Workload`` is data. ``start`` makes the running workload, which is told of time, of answers
+  and of the state of the client.
+- ``Closed`` keeps the queue deep, as a map over a large file does.
+- ``Once`` asks everything at the start.
+- ``Every`` has regular arrivals.
+- ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn
+  when the last is answered (CONCUR's advice: arXiv 2601.22705).
+- ``Conversations`` keeps a fixed number of conversations open.
+- ``Callers`` keeps a fixed number of callers with one call each.
 """
 
 from __future__ import annotations
@@ -94,7 +101,10 @@ class Running:
     """A workload under way. ``submit`` is the driver's way into the scheduler."""
 
     latency_from_asked = False
-    """Whether latency counts from when a call was asked, and not from when it was sent: where nobody fills the client's queue on purpose."""
+    """Whether latency counts from when a call was asked, and not from when it was sent.
+
+    True where the workload does not fill the client's queue on purpose.
+    """
 
     def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         self.calls = calls
@@ -164,7 +174,10 @@ class _Closed(Running):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations of ``turns`` calls, one after another, each call with the same prefix; as many open as the limit allows."""
+    """Conversations of ``turns`` calls, one after another, each call with the same prefix.
+
+    As many conversations are open as the limit allows.
+    """
 
     calls: Calls
     turns: int = 10
@@ -179,7 +192,8 @@ class _Sessions(Running):
         self._turns = data.turns
         self._begun = 0
         self._open = 0
-        # Conversations that wait while the limit is lower than their number: the oldest goes on first.
+        # Where the limit is lower than the number of open conversations, the oldest waiting one
+        # goes on first.
         self._idle: list[tuple[int, int]] = []
         self._asking = 0
 
@@ -307,7 +321,9 @@ class _InTurn(Running):
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """So many conversations at once, each of ``turns`` calls with the same prefix; one that has ended is followed by another.
+    """A fixed number of conversations at once, each of ``turns`` calls with the same prefix.
+
+    A conversation that has ended is followed by another.
 
     Args:
         calls: what each turn is like.
@@ -345,7 +361,10 @@ class _Conversations(_InTurn):
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """So many callers, each with one call at a time. Who has had no answer asks again after half of its patience."""
+    """So many callers, each with one call at a time.
+
+    A caller without an answer asks again after half of its patience.
+    """
 
     calls: Calls
     count: int
