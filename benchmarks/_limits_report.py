@@ -1,4 +1,4 @@
-"""What ``limits_vllm.py`` measured: as a table, and held against its bars."""
+"""Results of ``limits_vllm.py``: as a table, and compared with its bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from _common import median, spread, table
 DEFAULT, NO_PAGE = "default", "server_metrics=False"
 """The arms whose limit finds itself. All others are fixed ones."""
 BEST_FIXED = "best fixed"
-"""What most bars are a share of: the fixed limit with the most answers per second."""
+"""The fixed limit with the most answers per second. Most bars are a share of its figure."""
 
 
 LOADS = {
@@ -39,7 +39,10 @@ def rate(case: dict[str, Any], name: str, max_other: float) -> float | None:
 
 
 def best_fixed(case: dict[str, Any], max_other: float) -> float | None:
-    """The best fixed limit's median, or ``None`` while one of them is missing: it may be the best."""
+    """The best fixed limit's median, or ``None`` while a fixed limit is missing.
+
+    The missing one may be the best.
+    """
     rates = [rate(case, name, max_other) for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
     known = [each for each in rates if each is not None]
     return max(known) if known and len(known) == len(rates) else None

@@ -35,7 +35,7 @@ BAR = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What one job was sent as."""
+    """The lists that one job was sent as."""
 
     requests: int
     mean: float

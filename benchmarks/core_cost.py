@@ -55,7 +55,7 @@ class Driver:
             core.handle(Submitted(Request(self._shape, b'"p"', prompt_tokens=12, deadline=deadline)), now)
 
     def step(self) -> None:
-        """Grant what can be granted and answer it at once; the answers grant the next."""
+        """Grant as many calls as possible and answer them at once; the answers grant the next calls."""
         core = self._core
         self._now += 1e-3
         core.handle(Woke(), self._now)

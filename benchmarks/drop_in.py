@@ -65,7 +65,7 @@ def over_transport(base_url: str) -> Any:
 
 
 async def _answer(request: httpx2.Request) -> httpx2.Response:
-    """An answer from nowhere: what is left is openai's own share, which no transport can save."""
+    """An answer without a server: the rest is openai's own share, which no transport can save."""
     prompt = request.content.partition(b'"prompt":"')[2][:16].decode()
     body = (
         b'{"id":"cmpl-0","object":"text_completion","created":1760000000,"model":"instant",'
@@ -120,7 +120,7 @@ BOUNDS: dict[str, float | None] = {
 }
 """Of openai's own CPU per call."""
 BASES = {"drop_in_chat": "openai_chat"}
-"""What an arm is compared with, where it is not openai's completion."""
+"""The arm that another arm is compared with, where that is not openai's completion."""
 
 
 def measure(base_url: str, arms: Sequence[Arm], repetitions: int, cpu_s: float) -> dict[str, list[LoopRun]]:

@@ -279,7 +279,7 @@ def cell_of(text: str) -> Cell:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """``limit=256,server_metrics=False`` as arguments; what is no Python literal is a text."""
+    """``limit=256,server_metrics=False`` as arguments; a value that is no Python literal is a text."""
     arguments: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")

@@ -74,7 +74,7 @@ Prompt = str | list[int]
 
 
 class Counts:
-    """What the server has seen since it started."""
+    """Counts since the server's start."""
 
     def __init__(self) -> None:
         self.connections = 0

@@ -78,11 +78,11 @@ def vllm(*flags: str, dtype: str = "auto") -> Iterator[Server]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A client's arguments, and who calls it.
+    """A client's arguments, and its callers.
 
     Args:
-        callers: how many.
-        work: what each of them does.
+        callers: the number of callers.
+        work: the call that each caller makes.
         arguments: of ``BatchClient``; none for the default client.
         pause_s: the shortest and the longest pause of a caller between two calls.
     """
@@ -107,7 +107,7 @@ def fixed(limit: int) -> dict[str, Any]:
 
 
 def chosen(arms: Arms, options: argparse.Namespace) -> Arms:
-    """The default client, and of the others those that ``--arm`` names, if it names any."""
+    """The default client, and the other arms; with ``--arm`` of the others only those named."""
     return {name: arm for name, arm in arms.items() if not options.arm or name in (DEFAULT, *options.arm)}
 
 

@@ -28,7 +28,7 @@ def documents(count: int) -> Iterator[str]:
 
 
 def memory_mib(field: str = "VmRSS") -> float:
-    """``VmRSS`` is what is resident now, ``VmHWM`` the most there ever was."""
+    """Return memory in MiB: ``VmRSS`` is the resident memory now, ``VmHWM`` its peak."""
     with Path("/proc/self/status").open() as status:
         for line in status:
             if line.startswith(field + ":"):

@@ -197,7 +197,7 @@ def prompts(count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """One arm's run, with what the server saw of it."""
+    """One arm's run, with the server's counts."""
 
     measured: Measured
     mean_list: float
@@ -225,7 +225,7 @@ async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
 
 
 def usable(arms: Sequence[Arm], base_url: str) -> tuple[list[Arm], dict[str, str]]:
-    """Those that answer one call, and why the others do not: an optional package may be missing."""
+    """The arms that answer one call, and why the others fail: an optional package may be missing."""
     left_out = {}
 
     async def one_call(arm: Arm) -> None:

@@ -109,7 +109,7 @@ class _Timed(Running):
         self._submit(Request(self.shape, PROMPT, prompt_tokens=self.expected_tokens(call), waiter=call), now)
 
     def expected_tokens(self, call: Call) -> int:
-        """What the scheduler takes its prompt to have."""
+        """The prompt tokens that the scheduler expects of a call."""
         return call.prompt_tokens
 
     def ended(self, call: Call, now: float) -> None:
@@ -122,8 +122,8 @@ class Job:
     """So many texts at once.
 
     Args:
-        texts: how many.
-        calls: what each is like.
+        texts: the number of texts.
+        calls: the parameters of each call.
         lengths_known: whether the scheduler knows how long each text is; else it takes all for
             equally long.
     """

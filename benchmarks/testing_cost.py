@@ -83,7 +83,7 @@ def test_embedded_server(llm_server, number):
 
 
 class _Durations:
-    """A plugin that keeps what each test took: (wall time, CPU time) in seconds."""
+    """A plugin that keeps the durations of each test: (wall time, CPU time) in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[tuple[float, float]]] = {}

@@ -246,7 +246,7 @@ class Gauges:
 
 
 class Prompts:
-    """Random prompts of about so many tokens, by what one word costs on this server's tokenizer."""
+    """Random prompts of about so many tokens, by the tokens of one word on this server's tokenizer."""
 
     def __init__(self, tokens_per_word: float) -> None:
         self._tokens_per_word = tokens_per_word
@@ -355,7 +355,7 @@ async def arrivals(call: Call, prompts: Sequence[str], rate: float, seed: int) -
     A call's latency counts from the moment the call was due, however late it started.
 
     Returns:
-        What was measured, and how late (ms) the latest call was started.
+        The measured figures, and how late (ms) the latest call was started.
     """
     moments = random.Random(seed)
     latencies: list[float] = []
@@ -496,7 +496,7 @@ def cell_rows(cell: dict[str, Any]) -> list[list[str]]:
 
 
 def p95_ratio(part: dict[str, Any], name: str) -> str:
-    """Its p95 latency over that of single requests by the same client, pair by pair."""
+    """The arm's p95 latency over that of single requests by the same client, pair by pair."""
     if not enough(part):
         return TOO_NOISY
     values = ratio_values(part, name, "p95 latency", to="singles")

@@ -53,7 +53,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Do what was asked for; return the exit status."""
+    """Run the draws, and return the exit status."""
     options, began = _options(), time.perf_counter()
     families = _chosen(options.families, FAMILIES, list(FAMILIES))
     arms = _chosen(options.arms, ARMS, list(_USUAL_ARMS))

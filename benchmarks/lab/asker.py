@@ -71,13 +71,13 @@ _POLICY = Backoff()
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client is made from.
+    """The parts that a client is made from.
 
     Args:
         settings: the core's.
         make_limit: makes a new limit.
-        choice: which dialect is spoken; ``None``: which server it is is not asked.
-        pages: what the server may be asked beside the calls.
+        choice: the client's choice of a dialect; ``None``: the server is not asked for its product.
+        pages: the pages that the server may be asked for beside the calls.
     """
 
     settings: SchedulerSettings
@@ -116,9 +116,9 @@ class Client:
 
     Args:
         run: the server's side.
-        setup: what it is made from.
-        number: its place among the clients of the run.
-        now: when it begins.
+        setup: the parts of the client.
+        number: the client's place among the clients of the run.
+        now: the client's start, seconds of virtual time.
     """
 
     def __init__(self, run: Run, setup: Setup, number: int, now: float) -> None:
@@ -131,7 +131,7 @@ class Client:
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
         self.next_at = now
-        """When it does something by itself."""
+        """The time of the client's next action without an event from outside."""
         self._core_at: float | None = None
         self._closed: set[int] = set()
         self._rng = random.Random(f"{seed}/retry")
@@ -157,7 +157,7 @@ class Client:
         self.step(now)
 
     def step(self, now: float) -> None:
-        """Do what the scheduler says, until it says no more."""
+        """Obey the scheduler's commands until none is left."""
         self._obey(now)
         self._core_at = core_at = self.core.next_deadline()
         next_at = self._known_at if core_at is None else min(core_at, self._known_at)

@@ -34,7 +34,7 @@ COMPARED_WITH = {"sessions": ("fixed-256", "no-limit"), "agents": ("fixed-256", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One bar; ``at_most``: it is reached from below."""
+    """One bar; ``at_most``: values below the bar reach it."""
 
     group: str
     measure: str

@@ -180,7 +180,7 @@ def run_arm(drawn: Draw, arm: str, arguments: Mapping[str, Any]) -> ArmRun:
 
 
 def grid(drawn: Draw) -> list[FixedRun]:
-    """The fixed limits of a draw, from the cache if it knows them."""
+    """The fixed limits of a draw, from the cache if they are there."""
     # The file's name holds the draw's own numbers. Draws that change without a new ``VERSION`` get
     # no other draw's grid.
     drawn_as = zlib.crc32(repr(replace(drawn, scenario=replace(drawn.scenario, has_page=False))).encode())
@@ -267,7 +267,7 @@ def _do(job: GridJob | ArmJob) -> Any:
 
 
 def run_all(jobs: Sequence[GridJob | ArmJob], processes: int) -> list[Any]:
-    """What the jobs return, in their order."""
+    """Return the jobs' results, in the order of the jobs."""
     if processes == 1:
         return [_do(job) for job in jobs]
     with ProcessPoolExecutor(processes) as pool:

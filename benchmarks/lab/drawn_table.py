@@ -29,12 +29,12 @@ _READ = 3
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One arm on one draw beside what it is compared with.
+    """One arm on one draw beside the runs for comparison.
 
     Args:
         drawn: the draw.
         run: the arm's.
-        grid: the fixed limits; empty where they are not looked at.
+        grid: the fixed limits; empty where none is compared.
         lone: of siblings, the same arm as the only client.
     """
 
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def half(self) -> float:
-        """The share in the last half; the share itself where that is the same."""
+        """The share in the last half; the share of the whole run where there is no grid."""
         return self.run.half / best(self.grid, half=True).half if self.grid else self.share
 
     @property
@@ -85,11 +85,11 @@ class Summary:
     """One arm over the draws of one group.
 
     Args:
-        draws: how many.
-        mean, tenth, worst, below_half: of the shares; the last one counts those below a half.
+        draws: the number of draws.
+        mean, tenth, worst, below_half: of the shares; the last counts the shares below a half.
         half_mean, half_tenth: of the shares in the last half.
-        latency: at the median; ``None`` where it is not compared.
-        beside: what else is looked at there, in words.
+        latency: at the median; ``None`` where latency is not compared.
+        beside: further figures of the group, in words.
     """
 
     draws: int
@@ -247,7 +247,7 @@ def _read(result: Result) -> Iterator[str]:
 
 
 def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
-    """The same arm with and without the server's page: the ratio of what it brings."""
+    """The same arm with and without the server's page: the ratio of the throughputs."""
     families: dict[str, list[float]] = {}
     for with_page, without in pairs:
         families.setdefault(with_page.family, []).append(page_ratio(with_page, without))
@@ -262,7 +262,7 @@ def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
 
 
 def page_ratio(with_page: ArmRun, without: ArmRun) -> float:
-    """What a page brings."""
+    """The throughput with a page over that without; of ``rated`` the answers."""
     if with_page.family == "rated":
         return with_page.answered / max(1, without.answered)
     return with_page.whole / without.whole if without.whole else 1.0

@@ -54,7 +54,7 @@ _TURNS = 20
 _RATED_S = 180.0
 """Six of the longest waits."""
 _RATED_RATIO = 0.7
-"""Of what the server can do: the rate is what is short."""
+"""The rate's share of the server's highest throughput: the rate is the scarce resource."""
 _CHANGES_S = 160.0
 _COMES_S = 40.0
 _JOIN_S = 10.0
@@ -76,11 +76,11 @@ class Draw:
     """One server and its work.
 
     Args:
-        family: which.
-        seed: by which it was drawn.
-        scenario: what the driver takes.
-        capacity: what the server can do, by the formula.
-        judged_from_s: from when on the throughput counts.
+        family: the family's name.
+        seed: the seed of the draw.
+        scenario: the driver's input.
+        capacity: the server's highest throughput, by the formula.
+        judged_from_s: the time from which on the throughput counts.
         slots: sequences that the server runs at once; only in the family that is about slots.
         most_fixed: no fixed limit above this one is tried: it would be the same, or refused
             even more often.

@@ -9,7 +9,7 @@ __all__ = ["Exchange", "Reply"]
 
 
 class Reply:
-    """What the client reads at one moment from one response."""
+    """The part of one response that the client reads at one moment."""
 
     __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
 

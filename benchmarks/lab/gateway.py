@@ -34,7 +34,7 @@ class CallWindow:
         self._taken = 0
 
     def refuses(self, calls: int, now: float) -> float | None:
-        """For how many whole seconds these calls are to wait; ``None``: they may pass."""
+        """The whole seconds for which the calls are to wait; ``None``: the calls may pass."""
         window_s = self._rate.window_s
         window = int(now / window_s)
         if window != self._window:

@@ -1,8 +1,8 @@
 """A server that does not batch continuously.
 
 Rules:
-- One batch runs at a time, to its longest member; what comes meanwhile waits for the next one.
-- Its API server is that of ``server``: the same queue before and after.
+- One batch runs at a time, to its longest member. Calls that come meanwhile wait for the next one.
+- The API server is that of ``server``: the same queue before and after.
 """
 
 from __future__ import annotations

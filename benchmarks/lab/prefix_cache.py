@@ -71,7 +71,7 @@ class CachingEngine(Engine):
         super().__init__(profile, rng)
         self._found_tokens = found_tokens
         self._kept: OrderedDict[int, int] = OrderedDict()
-        """KV tokens that are left of a conversation; the one left longest first."""
+        """KV tokens that are left of each conversation, the least recently used first."""
         self._kept_tokens = 0
         self.hits = 0
         self.queries = 0

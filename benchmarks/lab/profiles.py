@@ -47,9 +47,9 @@ class Cache:
     """A prefix cache: least recently used out first.
 
     Args:
-        tokens: how many it holds.
-        held_tokens: what one conversation takes of it.
-        found_tokens: how many of a prompt's tokens are found there; whole blocks only.
+        tokens: the room of the cache.
+        held_tokens: the room that one conversation takes.
+        found_tokens: tokens of a prompt that are found in the cache; whole blocks only.
         shared: the room is the KV that running sequences leave; ``tokens`` and ``held_tokens``
             are then not used.
     """
@@ -73,11 +73,11 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The server says which it is.
+    """The server says which product it is.
 
     Args:
-        after_s: so long after a client's first request.
-        facts: what its pages say.
+        after_s: seconds after a client's first request.
+        facts: the facts on the server's pages.
     """
 
     after_s: float
@@ -86,28 +86,28 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A server, who asks, and what happens.
+    """A server, its callers, and the changes during the run.
 
     Args:
-        name: how it is called.
+        name: the scenario's name.
         server: the engine's and the API server's constants.
-        workload: who asks.
-        duration_s: how long it is watched.
-        changes: what happens, in order of time.
-        settings: what differs from the ``balanced`` preset.
+        workload: the callers.
+        duration_s: the length of the run.
+        changes: changes of the server, in order of time.
+        settings: settings that differ from the ``balanced`` preset.
         list_cap: longer lists are refused (422).
         padding: the server pads and runs static batches.
         cache: the server's prefix cache, if it has one.
         unsteadiness: the standard deviation of the logarithm of the machine's speed, which
             wanders within about a second. 0.2 was seen between waves of equal calls on a real
             vLLM on two shared cores.
-        has_page: whether it has a metrics page.
-        known: when it says which server it is; ``None``: it never does.
-        rate: calls it takes in a window of time, at most.
-        gateway_s: how long a gateway before it waits for a byte; ``None``: there is no gateway.
-        urgent: who asks beside the workload, in a higher priority class.
-        clients: how many clients there are, each with such a workload.
-        join_every_s: how long after one client the next one begins.
+        has_page: whether the server has a metrics page.
+        known: when the server says which product it is; ``None``: never.
+        rate: calls that the server takes in a window of time, at most.
+        gateway_s: how long a gateway before the server waits for a byte; ``None``: no gateway.
+        urgent: callers beside the workload, in a higher priority class.
+        clients: the number of clients, each with such a workload.
+        join_every_s: seconds from one client's start to the next client's.
     """
 
     name: str

@@ -44,7 +44,7 @@ class LabServer:
     """A server in virtual time.
 
     Args:
-        scenario: its profile and what happens to it.
+        scenario: the server's profile and its changes.
         seed: of the engine's noise and of the other tenant's lengths.
     """
 
@@ -91,7 +91,7 @@ class LabServer:
             self._agenda.append((ready_at + (position + 1) * profile.prompt_s, exchange, position))
 
     def abort(self, batch: Batch, now: float) -> None:
-        """The client has closed the connection: nothing of this batch reaches it any more."""
+        """The client has closed the connection: no further reply of the batch reaches the client."""
         self._outbox = deque(reply for reply in self._outbox if reply.batch is not batch)
         exchange = self._exchanges.pop(batch, None)
         if exchange is None:
@@ -130,7 +130,7 @@ class LabServer:
             self.output_scale = change.output_scale
 
     def load(self) -> ServerLoad | None:
-        """What its ``/metrics`` page says now; ``None``: it has none."""
+        """The load on the server's ``/metrics`` page now; ``None``: the server has no page."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""What one client's run left behind."""
+"""The record of one client's run."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Lengths:
 
 
 class Call:
-    """What a request carries for the laboratory (it is the request's waiter)."""
+    """The laboratory's data of a request; a ``Call`` is the request's waiter."""
 
     __slots__ = (
         "asked_at", "asker", "client", "conversation", "ended", "failed", "outputs", "prompt_tokens", "sent_at", "turn",
@@ -69,23 +69,23 @@ class Call:
         self.sent_at = 0.0
         self.ended = self.failed = False
         self.client: Client | None = None
-        """Whose it is."""
+        """The client of the call."""
         self.asker = 0
-        """Which of the client's workloads asked it."""
+        """The place of the workload that asked, among the client's workloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What one kind of call is like.
+    """Parameters of one kind of call.
 
     Args:
         prompts: prompt lengths.
         outputs: output lengths, of each choice.
-        max_tokens: what the caller asks for at most; above 4 replies are streamed.
+        max_tokens: the caller's ``max_tokens``; above 4 replies are streamed.
         n: choices per call.
         timeout_s: the caller's patience, from the call on.
-        priority: their class.
-        alone_reason: why they never share a request; ``None``: they may.
+        priority: the calls' priority class.
+        alone_reason: why the calls never share a request; ``None``: they may.
     """
 
     prompts: Lengths
@@ -118,9 +118,9 @@ class Running:
         )
         self.rng = rng
         self.next_at = math.inf
-        """When it does something by itself."""
+        """The time of the workload's next action without an event from outside."""
         self.over = False
-        """Whether it has asked all that it ever will and has every answer."""
+        """Whether the workload has asked its last call and has every answer."""
         self._submit = submit
 
     def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
@@ -281,11 +281,11 @@ class _InTurn(Running):
         self.next_at = 0.0
 
     def first(self, place: int) -> tuple[int, int]:
-        """The conversation and the turn that one of them begins with."""
+        """The conversation and the turn that a caller begins with."""
         raise NotImplementedError
 
     def following(self, call: Call) -> tuple[float, int, int]:
-        """The pause after a call, and the conversation and the turn that come then."""
+        """The pause after a call, and the conversation and the turn after the pause."""
         raise NotImplementedError
 
     def woke(self, now: float) -> None:
@@ -310,7 +310,7 @@ class _InTurn(Running):
         self.look_now(now)
 
     def look_now(self, now: float) -> None:
-        """Ask what is ready."""
+        """Ask the turns that are ready."""
         ready, self._ready = self._ready, []
         for conversation, turn in ready:
             self.ask(now, conversation, turn)
@@ -326,7 +326,7 @@ class Conversations:
     A conversation that has ended is followed by another.
 
     Args:
-        calls: what each turn is like.
+        calls: the parameters of each turn.
         count: conversations at once.
         turns: calls of each.
         pause_s: between an answer and the next turn: spread evenly, by half of it up and down.
