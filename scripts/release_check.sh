@@ -48,7 +48,8 @@ echo "release of ${commit:0:12}: about 3 minutes on two shared cores"
 pip "$work/tools" install --require-hashes --requirement "$work/tree/requirements/release.lock"
 done_with "build requirements"
 
-# Builds need no network: without one where the kernel lets us take it away, else with pip's index off.
+# Builds need no network. They run without one where the kernel lets this script take it away, else
+# with pip's index off.
 offline=()
 if unshare --map-root-user --net true 2>/dev/null; then
     offline=(unshare --map-root-user --net)

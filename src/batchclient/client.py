@@ -34,7 +34,6 @@ from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient.errors import ConfigError
-from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
+    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
     from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
 
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]

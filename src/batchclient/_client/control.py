@@ -9,13 +9,15 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Literal, Never
+from typing import TYPE_CHECKING, Literal, Never
 
 from batchclient._client.connections import shown
 from batchclient._client.starting import Starting
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
-from batchclient.options import AdaptiveLimit, Batching, Server
+
+if TYPE_CHECKING:
+    from batchclient.options import AdaptiveLimit, Batching, Server
 
 __all__ = ["ControlMethods"]
 
