@@ -20,13 +20,15 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 __all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot", "log_to", "say"]
 
 _EVERY_S = 60.0
 _BAR_WINDOW_S = 30.0
 _BAR_WIDTH = 12
+_WIDE = 120
+"""Columns of a terminal with room for the bar beside the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Meter:
         tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
         tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
         parts = [
-            f"{now.done:,}/{'?' if total is None else f'{total:,}'} rows",
+            _share(now.done, total),
             f"{_number(rows_per_s)} rows/s",
             f"ETA {_left(now.done, total, rows_per_s)}",
             f"{now.failed:,} failed",
@@ -102,6 +104,10 @@ class Meter:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+def _share(done: int, total: int | None) -> str:
+    return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{total:,} rows"
 
 
 def _left(done: int, total: int | None, rows_per_s: float) -> str:
@@ -151,11 +157,12 @@ class ProgressBar:
     def __init__(self, *, total: Callable[[], int | None]) -> None:
         self._total = total
         self._meter = Meter(_BAR_WINDOW_S)
+        console = Console(stderr=True)
+        bar = [BarColumn(_BAR_WIDTH)] if console.width >= _WIDE else []
         self._progress: Progress | None = Progress(
-            BarColumn(_BAR_WIDTH),
-            TaskProgressColumn(show_speed=False),
+            *bar,
             TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True),
+            console=console,
             auto_refresh=False,
             transient=True,
         )
