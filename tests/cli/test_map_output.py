@@ -19,6 +19,7 @@ from batchclient.cli._failures import Failures
 from batchclient.cli._job import Job
 from batchclient.cli._progress import Meter, ProgressLines, Snapshot
 from batchclient.cli._rows import Row
+from batchclient.client import InnerClient
 from batchclient.errors import BadRequest
 from batchclient.jobs.statuses import Status, of_signal
 from batchclient.jobs.writer import Writer
@@ -120,6 +121,36 @@ def test_no_timeout_runs_while_rows_wait_for_a_reader(cli_map, tmp_path, monkeyp
     reader.join()
     assert result.exit_code == 0, result.stderr
     assert len(read_rows(b"".join(seen))) == 300
+
+
+def test_no_row_is_read_while_the_output_is_full(cli_map, tmp_path, monkeypatch, server):
+    """A reader that never reads: the pipe, the queue and the look-ahead are full, and Ctrl-C ends it."""
+    monkeypatch.setattr(job_module, "Writer", partial(Writer, most_rows=20))
+
+    class Near(InnerClient):
+        def stream_map(self, *args, **options):
+            return super().stream_map(*args, look_ahead=64, **options)
+
+    monkeypatch.setattr(map_module, "InnerClient", Near)
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    requests = []
+
+    def interrupt():
+        before = -1
+        while before != (before := server.requests) or not before:
+            time.sleep(0.15)
+        requests.append(before)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    source = write_rows(tmp_path / "in.jsonl", rows_of(600, "x" * 1000))
+    result = cli_map(source, "-o", tmp_path / "pipe", "--max-batch-size", 8)
+    thread.join()
+    os.close(reading)
+    assert result.exit_code == 130
+    assert requests[0] * 8 < 400
 
 
 def test_ctrl_c_ends_a_command_whose_pipe_nobody_reads(spawn, server, tmp_path):

@@ -89,6 +89,18 @@ def test_a_reader_that_reads_nothing_fills_the_queue(pipe):
     run(work, path, most_rows=100)
 
 
+def test_many_rows_fill_the_queue(pipe):
+    async def work(writer):
+        for _ in range(200):
+            writer.put(b"\n")
+        # All are in the pipe after a moment, and the queue is empty.
+        assert writer.is_full
+        await writer.room()
+        assert not writer.is_full
+
+    assert run(work, pipe[0], most_rows=100).written == 200
+
+
 def test_many_bytes_fill_the_queue_too(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
