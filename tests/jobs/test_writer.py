@@ -131,12 +131,12 @@ def test_whoever_is_in_a_hurry_leaves_a_reader_that_reads_nothing(pipe):
 
 def test_whoever_is_in_a_hurry_waits_for_a_reader_that_reads_slowly(pipe):
     path, reading = pipe
-    rows = 120
+    rows = 250
 
     async def drain(writer):
         data = b""
         while len(data) < rows * len(ROW * 10):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.07)
             try:
                 data += os.read(reading, 20_000)
             except BlockingIOError:
