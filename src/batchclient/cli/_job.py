@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import BinaryIO
@@ -54,6 +54,7 @@ class Job:
         on_asking: called where the server takes long to name its model.
         keep_going: never give up.
         packed: write vectors as base64.
+        columns: the fields of the input to write beside ``id``; ``None``: all.
         refusals: the job gives up after so many rows refused alike, without a success.
 
     Attributes:
@@ -79,10 +80,12 @@ class Job:
         on_asking: Callable[[], None] | None = None,
         keep_going: bool = False,
         packed: bool = False,
+        columns: Collection[str] | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
     ) -> None:
         self.refusals = refusals
         self._packed = packed
+        self._columns = columns
         self.written = 0
         self.failures: Counter[str] = Counter()
         self.first_failure = ""
@@ -192,7 +195,7 @@ class Job:
                 self._on_unreachable()
                 self._on_unreachable = None
         try:
-            self._output.write(to_line(result, packed=self._packed))
+            self._output.write(to_line(result, packed=self._packed, columns=self._columns))
         except OSError as error:
             self._on_broken_output(error)
             return False

@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, TypeVar
 
-from batchclient.cli._rows import ADDED_BY, Format
+from batchclient.cli._rows import ADDED_BY
 from batchclient.errors import ConfigError
+from batchclient.jobs._source import FORMATS_SAID
 
 __all__ = [
     "BACKENDS",
@@ -17,13 +18,13 @@ __all__ = [
     "Refusal",
     "call_from",
     "concurrency_from",
-    "format_from",
     "headers_from",
     "in_options",
     "one_of",
     "packed_from",
     "params_from",
     "refusal_of",
+    "refusal_of_file",
     "variable_of",
 ]
 
@@ -51,6 +52,8 @@ _OPTIONS = {
     "temperature": "--temperature",
 }
 """The arguments of the library, and their names on the command line."""
+_OF_FILES = frozenset({"columns", "format", "sample", "shard"})
+"""Arguments of ``read_rows``, with which an error's message begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
 
@@ -101,6 +104,12 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     return Refusal(f"{option}: {message}" if option else message)
 
 
+def refusal_of_file(error: ConfigError) -> Refusal:
+    """Put an error about the input, or about which rows of it are read, into the command line's words."""
+    message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
+    return Refusal(f"--{message}" if error.field in _OF_FILES else message)
+
+
 def variable_of(argument: str) -> str:
     """The environment variable of an argument of the library."""
     return f"BATCHCLIENT_{argument.upper()}"
@@ -121,16 +130,6 @@ def one_of(option: str, text: str, choices: Collection[_T]) -> _T:
         if text == choice:
             return choice
     raise Refusal(f"{option}: one of {', '.join(choices)}, not {text!r:.40}")
-
-
-def format_from(text: str | None) -> Format | None:
-    """Read the name of a format.
-
-    Raises:
-        Refusal: there is no such format.
-    """
-    formats: tuple[Format, ...] = ("jsonl", "text")
-    return None if text is None else one_of("--format", text, formats)
 
 
 def call_from(text: str) -> str:
