@@ -19,7 +19,6 @@ import pytest
 
 from batchclient import BatchClient
 from batchclient.cli import map as map_module
-from batchclient.jobs._rows import lines_in as count_lines
 from batchclient.cli._job import Job
 from batchclient.simulator import EmbeddedServer, expected_text
 
@@ -649,14 +648,6 @@ def test_rows_left_out_are_counted_among_the_first(soon, cli, tmp_path, out):
         command = ["--base-url", server.base_url, "--model", "m", "--prompt", "{text}", "--api-key", "wrong"]
         told = cli("map", source, "-o", out, *command, "--first", 2000).stderr
     assert f"rows left out: {2000 - len(read_rows(out)):,} " in told
-
-
-@pytest.mark.parametrize(("content", "lines"), [("", 0), ("a", 1), ("a\n\nb\n", 3), ("a\n" * 9, 9)])
-def test_lines_are_counted_as_far_as_asked(tmp_path, content, lines):
-    (tmp_path / "in").write_text(content)
-    assert count_lines(str(tmp_path / "in")) == lines
-    for most in (1, 3, 20):
-        assert count_lines(str(tmp_path / "in"), most) == min(lines, most)
 
 
 # Other calls than completions ----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ _MODULES = (
     "batchclient.errors",
     "batchclient.integrations.httpx",
     "batchclient.integrations.httpx2",
+    "batchclient.jobs",
     "batchclient.openai",
     "batchclient.retry",
     "batchclient.simulator",

@@ -39,7 +39,7 @@ _PARQUET = f"import json, sys, pyarrow.parquet as p; {_TO_ROWS % 'p.ParquetFile(
 _ARROW = (
     "import json, sys, pyarrow as p, pyarrow.ipc; "
     'f = p.memory_map(sys.argv[1]); g = f.read(6) == b"ARROW1"; f.seek(0); '
-    f"b = p.ipc.open_file(f) if g else p.ipc.open_stream(f); {_TO_ROWS % '(b.get_batch(i) for i in range(b.num_record_batches)) if g else b'}"
+    f"b = p.ipc.open_file(f) if g else p.ipc.open_stream(f); {_TO_ROWS % '((b.get_batch(i) for i in range(b.num_record_batches)) if g else b)'}"
 )
 _OPENAI_BATCH = (
     'import json; [print(json.dumps({"id": row["custom_id"], **row["body"]})) '

@@ -160,6 +160,9 @@ class FaultyRow(Row):
     def __contains__(self, name: object) -> bool:
         raise BadRow(self.fault)
 
+    def __copy__(self) -> FaultyRow:
+        return FaultyRow(self.reason, self._number, self._origin, self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return FaultyRow, (self.reason, self.line)
 
