@@ -41,13 +41,13 @@ def write(folder: Path, rows: int) -> dict[str, Path]:
 
 
 def bare_jsonl(path: str) -> Iterator[dict]:
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         for line in file:
             yield json.loads(line)
 
 
 def bare_csv(path: str) -> Iterator[dict]:
-    with open(path, newline="", encoding="utf-8") as file:
+    with Path(path).open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
         names = next(reader)
         for fields in reader:

@@ -109,6 +109,15 @@ class Questions:
         if not fingerprint.open:
             self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
 
+    async def find_out(self, endpoint: int) -> None:
+        """Ask a server now which server it is, without a call under way; its dialect is known afterwards.
+
+        A server that says nothing is none that is known.
+        """
+        if (endpoint, Page.SERVER) in self._transports:
+            await self._ask_for_server(Ask(endpoint, Page.SERVER))
+            self._conclude(endpoint, self._fingerprints[endpoint])
+
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
         """Serve another endpoint."""
         self._transports |= {(endpoint, page): transport for page, transport in transports.items()}

@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import heapq
 import json
 import math
@@ -20,8 +19,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from batchclient._calls.inputs import BYTES_PER_TOKEN, write_messages, write_text
+from batchclient._calls.inputs import BYTES_PER_TOKEN
 from batchclient._maps.occurrences import Occurrences
+from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
@@ -41,8 +41,6 @@ _STEPS = 50
 """Lengths are kept to one part in so many."""
 _ASKING_S = 15.0
 """The server may take so long to count a prompt, or to be reached."""
-_KNOWN_S = 2.0
-"""So long after the last count the server may still say how long its model's prompts may be."""
 
 
 class DryRun:
@@ -123,7 +121,7 @@ class DryRun:
         self.rows += 1
         try:
             prompt = self._prompt_of(row)
-            wire, text = self._written(prompt)
+            wire, whole = written(prompt, chat=self._is_chat)
         except (BadRow, ConfigError) as error:
             self.unusable += 1
             if len(self.faults) < _SHOWN:
@@ -131,8 +129,8 @@ class DryRun:
             return
         if self._first is None:
             self._first = prompt
-        # 64 bits: among a billion rows some 0.03 pairs are equal by chance.
-        self.duplicates += seen.number(_fingerprint(wire)) > 0
+        self.duplicates += seen.number(fingerprint_of(wire)) > 0
+        text = "\n".join(_texts(whole)) if self._is_chat else whole
         size = len(text.encode())
         self._bytes += size
         self._lengths[int(math.log1p(size) * _STEPS)] += 1
@@ -148,50 +146,31 @@ class DryRun:
         elif size > self._longest[0][0]:
             heapq.heapreplace(self._longest, (size, self.rows, row.line, text))
 
-    def _written(self, prompt: Any) -> tuple[bytes, str]:
-        """Return a prompt as it is sent, and the text in it."""
-        if not self._is_chat:
-            return write_text(prompt, "prompt"), prompt
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        wire, _ = write_messages(messages)
-        return wire, "\n".join(_texts(messages))
-
     # The server ------------------------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        texts = [text for _, text in self._drawn if text]
+        client, texts = self._client, [text for _, text in self._drawn if text]
         longest = [(line, text) for *_, line, text in self._longest if text and self._usable > _RANDOM]
+        runner = client._start()
+        for _, number in client._endpoints:
+            await runner._questions.find_out(number)
         try:
             # One first: a server that counts nothing is asked once.
-            first = await self._count(texts[0]) if texts else None
-            rest = await asyncio.gather(*map(self._count, texts[1:]))
+            counted = [await self._count(text) for text in texts[:1]]
+            counted += await asyncio.gather(*map(self._count, texts[1:]))
             of_longest = await asyncio.gather(*[self._count(text) for _, text in longest])
         except ConfigError:
             raise
         except BatchClientError as error:
             self._why_not = f"{type(error).__name__}: {error.message:.200}"
         else:
-            self._counted = [*([first] if first is not None else []), *rest]
-            lines = [line for line, _ in longest]
-            self._counted_longest = list(zip(of_longest, lines, strict=True))
-        if not self._why_not:
-            self._takes = await self._find_length()
+            self._counted = counted
+            self._counted_longest = [(tokens, line) for tokens, (line, _) in zip(of_longest, longest, strict=True)]
+        model = client._settings.model or client._calls.some_model
+        self._takes = client._calls._longest(model, runner.backend.now())
 
     async def _count(self, text: str) -> int:
         return len(await self._client.tokenize(text, timeout_s=_ASKING_S))
-
-    async def _find_length(self) -> int | None:
-        """Return the model's length, once the server has said so."""
-        client = self._client
-        model = client._settings.model or client._calls.default_model
-        runner = client._runner
-        assert runner is not None, "the client has counted"
-        ends = runner.backend.now() + _KNOWN_S
-        while (length := client._calls._longest(model or "", runner.backend.now())) is None:
-            if runner.backend.now() >= ends:
-                return None
-            await asyncio.sleep(0.05)
-        return length
 
     # The report ------------------------------------------------------------------------------------------------------
 
@@ -263,10 +242,6 @@ class DryRun:
             if left <= 0:
                 return _size(step)
         return 0.0
-
-
-def _fingerprint(wire: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(wire).digest()[:8], "big")
 
 
 def _size(step: int) -> float:

@@ -55,6 +55,7 @@ class Job:
         keep_going: never give up.
         packed: write vectors as base64.
         columns: the fields of the input to write beside ``id``; ``None``: all.
+        resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         refusals: the job gives up after so many rows refused alike, without a success.
 
     Attributes:
@@ -81,11 +82,13 @@ class Job:
         keep_going: bool = False,
         packed: bool = False,
         columns: Collection[str] | None = None,
+        resolve: Callable[[MapResult], MapResult | None] | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
     ) -> None:
         self.refusals = refusals
         self._packed = packed
         self._columns = columns
+        self._resolve = resolve
         self.written = 0
         self.failures: Counter[str] = Counter()
         self.first_failure = ""
@@ -188,6 +191,11 @@ class Job:
 
     def _write(self, result: MapResult) -> bool:
         """Write one row; return whether the output took the row."""
+        if self._resolve is not None:
+            resolved = self._resolve(result)
+            if resolved is None:
+                return True
+            result = resolved
         if result.error is not None:
             self.failures[type(result.error).__name__] += 1
             self.first_failure = self.first_failure or message_of(result)

@@ -41,6 +41,7 @@ from batchclient.cli._refusal import (
     refusal_of,
     refusal_of_file,
 )
+from batchclient.cli._repeats import Repeats
 from batchclient.cli._rows import ADDED_BY, blame, describe
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
@@ -130,6 +131,9 @@ def map_rows(
         typer.Option(
             "--dry-run", help="Read all rows, make their prompts, report rows, faults and tokens; generate nothing."
         ),
+    ] = False,
+    dedupe: Annotated[
+        bool, typer.Option("--dedupe", help="Ask rows with equal prompts once; each gets the answer. Reads IN twice.")
     ] = False,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate per row, at most.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
@@ -222,6 +226,7 @@ def map_rows(
             packed=packed_from(vectors, call),
             system=system,
             dry_run=dry_run,
+            dedupe=dedupe,
         )
         status = run_map(options)
     except ConfigError as error:
@@ -275,6 +280,7 @@ class MapOptions:
         packed: whether vectors are written as base64.
         system: the text of a chat's system message, if there is one.
         dry_run: generate nothing, and report.
+        dedupe: whether rows with equal prompts are asked once.
     """
 
     source: str
@@ -293,6 +299,7 @@ class MapOptions:
     packed: bool = False
     system: str | None = None
     dry_run: bool = False
+    dedupe: bool = False
 
 
 def run_map(options: MapOptions) -> int:
@@ -354,7 +361,11 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    check_output(options.output, source, overwrite=options.overwrite)
+    if not (options.dry_run and options.output == "-"):
+        # A dry run's report may go anywhere.
+        check_output(options.output, source, overwrite=options.overwrite)
+    if options.dedupe:
+        _check_dedupe(options, source)
     client = InnerClient(**options.server.arguments, **options.client)
     prompts = Prompts(options.prompt, options.call, options.system)
     columns = options.rows.columns or ()
@@ -370,11 +381,24 @@ def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[
     return client, blame(prompts.function(), columns)
 
 
+def _check_dedupe(options: MapOptions, source: Source) -> None:
+    """Refuse what equal rows cannot share.
+
+    Raises:
+        Refusal: the input cannot be read twice, or rows are written as they finish.
+    """
+    if not options.ordered:
+        raise Refusal("--dedupe: a row may wait for the answer of an equal row; leave --unordered out")
+    if options.source == "-" or not source.is_regular:
+        raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
+
+
 def _make_job(options: MapOptions, source: Source) -> Job:
     client, prompt_of = _begin(options, source)
+    repeats = _repeats(options, source, prompt_of) if options.dedupe else None
     results = client.stream_map(
         source.rows(),
-        prompt_of,
+        prompt_of if repeats is None else repeats.prompt_of,
         call=options.call,
         ordered=options.ordered,
         timeout_s=options.timeout_s,
@@ -394,11 +418,25 @@ def _make_job(options: MapOptions, source: Source) -> Job:
         keep_going=options.keep_going,
         packed=options.packed,
         columns=options.rows.columns,
+        resolve=None if repeats is None else repeats.resolve,
     )
 
 
+def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any]) -> Repeats:
+    """Read the input for the first time.
+
+    Raises:
+        Refusal: the input cannot be read.
+    """
+    try:
+        with _open(options) as again:
+            return Repeats(again.read(), prompt_of, chat=options.call == "chat")
+    except OSError as error:
+        raise Refusal(f"{source.name}: {reason_of(error)}") from None
+
+
 def _dry_run(options: MapOptions, source: Source) -> int:
-    options.client["server_metrics"] = False
+    options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     # Wrong parameters are refused as by the job itself.
     client.stream_map((), prompt_of, call=options.call, timeout_s=options.timeout_s, **options.params)
