@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 
@@ -139,6 +140,8 @@ def test_a_source_is_a_path_or_a_file(source):
 def test_what_is_not_there_is_the_systems_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_rows(tmp_path / "none.jsonl")
+    with pytest.raises(IsADirectoryError):
+        read_rows(tmp_path)
     with pytest.raises(ConfigError, match="mode 'rb'"):
         list(read_rows(io.StringIO(JSONL)))
 
@@ -158,6 +161,15 @@ def test_rows_are_dicts_with_a_line(rows_of, tmp_path):
     row = next(iter(read_rows(tmp_path / "in.jsonl")))
     assert isinstance(row, (dict, Row))
     assert (row.line, row.fault, row["text"]) == (1, None, "a")
+
+
+def test_a_named_pipe_is_read_once_and_only_when_rows_are_asked_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    rows = read_rows(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(JSONL))
+    writer.start()
+    assert list(rows) == ROWS
+    writer.join()
 
 
 def test_standard_input():

@@ -1,4 +1,4 @@
-"""``batchclient map --dry-run``: all rows are read and rendered, some prompts are counted, none is answered.
+"""``batchclient map --dry-run``: all rows are read and rendered, and none is answered.
 
 Rules:
 - The server gets the questions by which the client finds out its model and its kind, and at most

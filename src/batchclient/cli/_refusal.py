@@ -53,7 +53,7 @@ _OPTIONS = {
 }
 """The arguments of the library, and their names on the command line."""
 _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
-"""Arguments of ``read_rows``, with which an error's message begins; the options have the same names."""
+"""Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
 
@@ -105,7 +105,7 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
 
 
 def refusal_of_file(error: ConfigError) -> Refusal:
-    """Put an error about the input, or about which rows of it are read, into the command line's words."""
+    """Put an error about the input, or about its rows, into the command line's words."""
     message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
     return Refusal(f"--{message}" if error.field in _OF_FILES else message)
 

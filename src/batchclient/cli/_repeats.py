@@ -37,7 +37,10 @@ def written(prompt: Any, *, chat: bool) -> tuple[bytes, Any]:
 
 
 def fingerprint_of(wire: bytes) -> int:
-    """Return 64 bits that stand for a prompt: of a hundred million, two are alike once in 3,700 jobs."""
+    """Return 64 bits for a prompt.
+
+    Among a hundred million prompts two have the same bits by chance in one job of 3,700.
+    """
     return int.from_bytes(hashlib.sha256(wire).digest()[:8], "big")
 
 

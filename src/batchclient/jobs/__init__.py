@@ -1,4 +1,4 @@
-"""Jobs: files of rows. ``read_rows`` reads JSONL, text and CSV, also gzipped, without further packages.
+"""Files of rows. ``read_rows`` reads JSONL, text and CSV, also gzipped, by the standard library.
 
 Rules:
 - Nothing is read whole: memory does not grow with the file.

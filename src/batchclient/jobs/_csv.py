@@ -1,4 +1,4 @@
-r"""Rows of CSV, by the standard library's reader (RFC 4180): commas, and double quotes where needed.
+r"""Rows of CSV, by the standard library's reader: RFC 4180, with commas and double quotes.
 
 Rules:
 - The first record is the header. A file without one, a name that comes twice and an empty name are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
@@ -29,12 +30,11 @@ class _Rows(Iterable[Row]):
         self._form = form
         self._columns = columns
         self._shard = shard
-        if isinstance(source, (str, os.PathLike)) and os.path.isfile(source):  # noqa: PTH113
-            # The header, the columns and the form are refused here, not in the middle of a job.
+        # The header, the columns and the form are refused here, not in the middle of a job. A pipe
+        # is left alone: opening it may wait, and what was read could not be read again.
+        if isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-" and not _is_pipe(source):
             with self._open() as opened:
                 opened.first()
-        elif isinstance(source, (str, os.PathLike)) and os.fspath(source) != "-" and not os.path.exists(source):  # noqa: PTH110
-            self._open()
 
     def __repr__(self) -> str:
         return f"<rows of {self._source!r}>"
@@ -96,6 +96,14 @@ def read_rows(
         None if columns is None else columns_from(columns),
         None if shard is None else shard_from(shard),
     )
+
+
+def _is_pipe(path: str | os.PathLike[str]) -> bool:
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except OSError:  # said where it is opened
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def form_from(text: str, path: str) -> Format:

@@ -328,7 +328,7 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     try:
         text = line.decode()
         fields, end = _scan(text, 0)
-        # ``decode`` of the standard library looks for blanks with regular expressions: a third of the time.
+        # ``decode`` looks for blanks with regular expressions, which takes a third of the time.
         if type(fields) is dict and (end == len(text) or text[end:] == "\r"):
             return fields
     except (ValueError, StopIteration, RecursionError):
