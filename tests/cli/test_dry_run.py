@@ -88,6 +88,7 @@ def test_other_servers_count_too(dry_run, guise):
 
 def test_a_server_that_counts_nothing_makes_it_an_estimate(dry_run):
     result, asked = dry_run([{"text": "x" * 4000}] * 300, guise="trtllm")
+    assert result.exit_code == 0
     told = lines_of(result)
     # 4,004 bytes; lengths are kept to a part in fifty.
     assert 980 <= int(re.match(r"median ([\d,]+), ", told["tokens of a prompt"])[1].replace(",", "")) <= 1021
@@ -165,8 +166,29 @@ def test_a_server_that_is_away_leaves_an_estimate(cli, tmp_path):
         0.2,
     ]
     result = cli("map", source, *command)
-    assert result.exit_code == 0
+    assert result.exit_code == 1
     assert "estimated, 4 bytes a token; the server counted none: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [(["--model", "other"], "other"), (["--api-key", "hush-hush"], "AuthenticationFailed")]
+)
+def test_a_server_that_refuses_the_model_or_the_key_is_a_failure(cli, tmp_path, options, named):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    with EmbeddedServer("instant", api_key="right" if "--api-key" in options else None) as server:
+        command = ["map", source, "--dry-run", "--base-url", server.base_url, "--prompt", "{text}"]
+        result = cli(*command, *options)
+    assert result.exit_code == 1
+    assert named in result.stdout
+    assert "hush" not in result.output
+
+
+def test_an_address_without_its_v1_is_a_failure(cli, tmp_path, server):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    url = server.base_url.removesuffix("/v1") + "/elsewhere"
+    result = cli("map", source, "--dry-run", "--base-url", url, "--model", server.model, "--prompt", "{text}")
+    assert result.exit_code == 1
+    assert "or --base-url does not end in /v1" in result.stdout
 
 
 def test_of_several_models_none_is_guessed(cli, models, tmp_path):

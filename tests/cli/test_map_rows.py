@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -97,6 +101,30 @@ def test_a_file_that_is_not_read_is_named_with_a_command(cli_map, tmp_path, out,
     assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
     assert named in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+BATCH = (
+    '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user"}]}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "row"),
+    [
+        ("my batch.jsonl", BATCH.encode(), {"id": "a", "messages": [{"role": "user"}]}),
+        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]'), {"text": "x"}),
+        ("in.csv", b'id;text\n1;"a;b"\n', {"id": "1", "text": "a;b"}),
+        ("in.csv", b'id\ttext\n1\t"a"\n', {"id": "1", "text": "a"}),
+    ],
+)
+def test_the_commands_that_are_named_work(cli_map, tmp_path, out, name, content, row):
+    (tmp_path / name).write_bytes(content)
+    refused = cli_map(tmp_path / name, "-o", out)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    command = re.search(r"make JSONL of it: (.*) \| batchclient map - ", refused.stderr)[1]
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    made = subprocess.run(command, shell=True, env={**os.environ, "PATH": path}, capture_output=True, check=True)
+    assert read_rows(made.stdout) == [row]
 
 
 def test_an_object_store_is_named_with_the_command_that_fetches(cli_map):

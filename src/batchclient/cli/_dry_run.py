@@ -21,6 +21,7 @@ from typing import Any
 
 from batchclient._calls.inputs import BYTES_PER_TOKEN
 from batchclient._maps.occurrences import Occurrences
+from batchclient.cli._refusal import in_options
 from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
@@ -37,6 +38,8 @@ _LONGEST_COUNTED_BYTES = 4 * 1024 * 1024
 """Longer prompts are not sent to be counted: no model takes them."""
 _LONGEST_SHOWN = 4000
 """Characters of the first prompt that are shown."""
+_COUNTS_NOTHING = "has no tokens calls"
+"""The client's words about a server without a page that counts tokens."""
 _STEPS = 50
 """Lengths are kept to one part in so many."""
 _ASKING_S = 15.0
@@ -58,6 +61,7 @@ class DryRun:
         unusable: rows without a prompt.
         faults: why the first ones are unusable, with their lines.
         duplicates: rows with the prompt of an earlier row.
+        failed: whether the server was away, or refused the key or the model.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class DryRun:
         self.unusable = 0
         self.faults: list[str] = []
         self.duplicates = 0
+        self.failed = False
 
     def __repr__(self) -> str:
         return f"<DryRun: {self.rows} rows>"
@@ -152,8 +157,10 @@ class DryRun:
         client, texts = self._client, [text for _, text in self._drawn if text]
         longest = [(line, text) for *_, line, text in self._longest if text and self._usable > _RANDOM]
         runner = client._start()
+        lists_models = True
         for _, number in client._endpoints:
-            await runner._questions.find_out(number)
+            facts = await runner._questions.find_out(number)
+            lists_models = lists_models and facts is not None and facts.dialect is not None
         try:
             # One first: a server that counts nothing is asked once.
             counted = [await self._count(text) for text in texts[:1]]
@@ -162,7 +169,9 @@ class DryRun:
         except ConfigError:
             raise
         except BatchClientError as error:
-            self._why_not = f"{type(error).__name__}: {error.message:.200}"
+            self._why_not = in_options(f"{type(error).__name__}: {error.message:.200}")
+            # Under a wrong address there is no such page either, and no list of models.
+            self.failed = not (_COUNTS_NOTHING in error.message and lists_models)
         else:
             self._counted = counted
             self._counted_longest = [(tokens, line) for tokens, (line, _) in zip(of_longest, longest, strict=True)]

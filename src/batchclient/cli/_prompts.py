@@ -15,7 +15,7 @@ from typing import Any
 from batchclient.cli._files import reason_of
 from batchclient.cli._refusal import Refusal
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs._other_files import OPENAI_BATCH_ADVICE, is_openai_batch
+from batchclient.jobs._other_files import advice_for_openai_batch, is_openai_batch
 from batchclient.jobs._source import Source
 from batchclient.templates import make_prompt
 
@@ -113,7 +113,7 @@ class Prompts:
             if name in first and not isinstance(value, dict) and (not is_list or self._takes_list):
                 continue
             if is_openai_batch(first):
-                raise Refusal(f"{source.name}: {OPENAI_BATCH_ADVICE}")
+                raise Refusal(f"{source.name}: {advice_for_openai_batch(source.name)}")
             if name not in first:
                 raise Refusal(
                     f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_fields(first)}"

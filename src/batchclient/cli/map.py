@@ -447,7 +447,7 @@ def _dry_run(options: MapOptions, source: Source) -> int:
         typer.echo(f"Error: the input cannot be read any further: {reason_of(error)}", err=True)
         return 1
     typer.echo(dry_run.report())
-    return 1 if dry_run.unusable else 0
+    return 1 if dry_run.unusable or dry_run.failed else 0
 
 
 def _say_unreachable(base_urls: Sequence[str]) -> None:

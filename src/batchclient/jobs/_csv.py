@@ -201,7 +201,9 @@ class CsvRows:
         if len(names) == 1:
             for separator, called in ((";", "semicolons"), ("\t", "tabs")):
                 if separator in names[0]:
-                    raise ConfigError(f"{where} has {called} and no comma; {advice_for_separator(separator)}")
+                    raise ConfigError(
+                        f"{where} has {called} and no comma; {advice_for_separator(self._name, separator)}"
+                    )
         counts = Counter(names)
         if not all(name.strip() for name in names):
             place = next(place for place, name in enumerate(names, 1) if not name.strip())

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = [
-    "ARRAY_ADVICE",
-    "OPENAI_BATCH_ADVICE",
     "OTHER_FORMATS",
     "advice_for",
+    "advice_for_array",
     "advice_for_content",
     "advice_for_format",
+    "advice_for_openai_batch",
     "advice_for_separator",
     "advice_for_url",
     "begins_array",
@@ -44,15 +44,6 @@ _ARROW = (
 _OPENAI_BATCH = (
     'import json; [print(json.dumps({"id": row["custom_id"], **row["body"]})) '
     'for row in map(json.loads, open(0, encoding="utf-8-sig"))]'
-)
-ARRAY_ADVICE = (
-    "it is a JSON array, and rows are lines; make JSONL of it: "
-    f"python3 -c '{_READ_BY['.json']}' < FILE | batchclient map - …"
-)
-"""For a file named as JSONL, and for stdin."""
-OPENAI_BATCH_ADVICE = (
-    "it is an OpenAI batch file; make JSONL of it: "
-    f"python3 -c '{_OPENAI_BATCH}' < FILE | batchclient map - --call chat --prompt '{{messages}}' …"
 )
 _NAMES = {".tsv": "TSV", ".json": "JSON"}
 _COLUMNAR = {
@@ -100,10 +91,32 @@ def is_openai_batch(row: Mapping[str, object]) -> bool:
     return "custom_id" in row and isinstance(row.get("body"), dict)
 
 
-def advice_for_separator(separator: str) -> str:
-    """Return how a table with another separator than the comma gets into ``batchclient map``."""
+def _by(program: str, name: str) -> str:
+    """Return the command in which a program of Python reads a file; stdin has no name to show."""
+    if name in ("stdin", "-"):
+        return f"python3 -c '{program}' < FILE"
+    if name.lower().endswith(".gz"):
+        return f"gzip -dc {shlex.quote(name)} | python3 -c '{program}'"
+    return f"python3 -c '{program}' < {shlex.quote(name)}"
+
+
+def advice_for_array(name: str) -> str:
+    """Return how a JSON array gets in, for a file named as JSONL and for stdin."""
+    command = _by(_READ_BY[".json"], name)
+    return f"it is a JSON array, and rows are lines; make JSONL of it: {command} | batchclient map - …"
+
+
+def advice_for_openai_batch(name: str) -> str:
+    """Return how an OpenAI batch file of chats gets in."""
+    command = _by(_OPENAI_BATCH, name)
+    template = "batchclient map - --call chat --prompt '{messages}' …"
+    return f"it is an OpenAI batch file; make JSONL of it: {command} | {template}"
+
+
+def advice_for_separator(name: str, separator: str) -> str:
+    """Return how a table with another separator than the comma gets in."""
     program = _CSV % f', delimiter="{separator}"'.replace("\t", r"\t")
-    return f"make JSONL of it: python3 -c '{program}' < FILE | batchclient map - …"
+    return f"make JSONL of it: {_by(program, name)} | batchclient map - …"
 
 
 def advice_for_url(source: str) -> str | None:
@@ -136,7 +149,7 @@ def advice_for_format(text: str, path: str) -> str | None:
     if ending is None:
         return None
     if not ending:
-        return OPENAI_BATCH_ADVICE
+        return advice_for_openai_batch(path)
     return advice_for(f"FILE{ending}", {}, shown="FILE" if path == "-" else path)
 
 

@@ -29,8 +29,8 @@ from typing import Any, BinaryIO, Self, cast
 from batchclient.errors import ConfigError
 from batchclient.jobs._csv import CsvRows
 from batchclient.jobs._other_files import (
-    ARRAY_ADVICE,
     advice_for,
+    advice_for_array,
     advice_for_content,
     advice_for_url,
     begins_array,
@@ -303,7 +303,7 @@ class Source:
             ConfigError: the line begins a JSON array.
         """
         if self.form not in ("text", "csv") and begins_array(line):
-            raise ConfigError(f"{self.name}: {ARRAY_ADVICE}")
+            raise ConfigError(f"{self.name}: {advice_for_array(self.name)}")
         if self.form is None:
             self.form = "jsonl" if line.lstrip().startswith(b"{") else "text"
             check_columns(self.form, self._columns)
