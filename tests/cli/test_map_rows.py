@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from batchclient import MapResult
+from batchclient.cli._repeats import Repeats
+from batchclient.jobs._rows import make_row
 from batchclient.simulator import expected_text
 
 from .conftest import read_rows, write_rows
@@ -310,6 +313,34 @@ def test_equal_rows_share_their_error_and_keep_their_lines_and_ids(cli_map, tmp_
     assert [row["id"] for row in written] == list(range(6))
     assert [row.get("error", {}).get("type") for row in written] == [None, "BadRequest"] * 3
     assert "3 failed (3 BadRequest" in result.stderr
+
+
+def test_rows_that_came_after_the_first_reading_are_asked_anew():
+    rows = [make_row({"text": text}, number) for number, text in enumerate("aababa", 1)]
+    repeats = Repeats(rows[:2], lambda row: row["text"], chat=False)
+    asked = []
+    for index, row in enumerate(rows):
+        try:
+            answer_of = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
+            asked.append(row.line)
+        except Exception as error:
+            answer_of = MapResult(f"row-{index}", index, row, None, error)
+        assert repeats.resolve(answer_of).answer == row["text"]
+    assert asked == [1, 3, 4, 5, 6]
+    assert repeats.count == 1
+
+
+def test_an_answer_is_kept_only_while_a_later_row_needs_it():
+    rows = [make_row({"text": text}, number) for number, text in enumerate("abacca", 1)]
+    repeats, kept = Repeats(rows, lambda row: row["text"], chat=False), []
+    for index, row in enumerate(rows):
+        try:
+            result = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
+        except Exception as error:
+            result = MapResult(f"row-{index}", index, row, None, error)
+        repeats.resolve(result)
+        kept.append(len(repeats._answers))
+    assert kept == [1, 1, 1, 2, 1, 0]
 
 
 def test_a_stream_cannot_be_read_twice(spawn, server):
