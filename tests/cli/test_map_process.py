@@ -110,15 +110,6 @@ def test_a_packed_pipe_is_unpacked(spawn):
     assert [row["id"] for row in read_rows(stdout)] == [1, 2]
 
 
-def test_a_pipe_may_be_cut_into_shards(spawn):
-    data = b"".join(b'{"id": %d, "text": "x"}\n' % number for number in range(40))
-    ids = []
-    for part in range(2):
-        process = spawn("-", "--shard", f"{part}/2", stdin=subprocess.PIPE)
-        ids += [row["id"] for row in read_rows(process.communicate(data)[0])]
-    assert sorted(ids) == list(range(40))
-
-
 def test_the_first_rows_of_a_pipe_that_goes_on_end_it(spawn):
     process = spawn("-", "--first", "2", stdin=subprocess.PIPE)
     process.stdin.write(b'{"id": 0, "text": "x"}\n{"id": 1, "text": "y"}\n{"id": 2, "text": "z"}\n')
