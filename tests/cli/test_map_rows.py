@@ -11,7 +11,7 @@ import pytest
 
 from batchclient import MapResult
 from batchclient.cli._repeats import Repeats
-from batchclient.jobs._rows import make_row
+from batchclient.jobs.rows import make_row
 from batchclient.simulator import expected_text
 
 from .conftest import read_rows, write_rows

@@ -10,7 +10,7 @@ from batchclient import Choice, Completion, MapResult, Usage
 from batchclient.cli import _rows
 from batchclient.cli._rows import blame, to_line
 from batchclient.jobs import BadRow
-from batchclient.jobs._rows import FaultyRow, make_row
+from batchclient.jobs.rows import FaultyRow, make_row
 
 
 def result(row, *, completion=None, error=None):

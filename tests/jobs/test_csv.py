@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchclient import ConfigError
-from batchclient.jobs import _csv
-from batchclient.jobs._csv import CsvRows
-from batchclient.jobs._rows import LineSplitter
+from batchclient.jobs import csv_rows
+from batchclient.jobs.csv_rows import CsvRows
+from batchclient.jobs.rows import LineSplitter
 
 
 def parse(data, size=1 << 18, **options):
@@ -96,7 +96,7 @@ def test_a_field_of_megabytes_is_a_value_and_one_without_an_end_does_not_fill_th
         (2, {"id": "1", "text": long}),
         (60_003, {"id": "2", "text": "b"}),
     ]
-    monkeypatch.setattr(_csv, "LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr(csv_rows, "LONGEST_LINE_BYTES", 1000)
     faults = read('id,text\n1,"' + "line\n" * 1000, size=300)
     assert [fault for _, fault in faults][0].startswith("line 2 has a field of more than 16 MiB")
     assert len(faults) > 1

@@ -1,4 +1,4 @@
-"""Lines in, rows out: each rule at the top of ``jobs/_rows``."""
+"""Lines in, rows out: each rule at the top of ``jobs/rows``."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchclient.jobs import BadRow
-from batchclient.jobs._rows import FaultyRow, LineRows, LineSplitter, Origin, lines_in, make_row
+from batchclient.jobs.rows import FaultyRow, LineRows, LineSplitter, Origin, lines_in, make_row
 
 
 def split(*chunks, **arguments):

@@ -14,8 +14,8 @@ import pytest
 
 from batchclient import BatchClient, ConfigError
 from batchclient.jobs import BadRow, Row, read_rows
-from batchclient.jobs._other_files import advice_for, advice_for_format
-from batchclient.jobs._source import open_source
+from batchclient.jobs.other_files import advice_for, advice_for_format
+from batchclient.jobs.source import open_source
 from batchclient.simulator import EmbeddedServer
 
 TABLE = "id,text\n1,a\n2,b\n"
@@ -44,6 +44,10 @@ def test_the_ending_decides_else_the_first_line(rows_of, name, content, rows, pa
     names = [name, f"{name}.gz"] if packed else [name]
     for one in names:
         assert [fields for _, fields in rows_of(gzip.compress(data) if packed else data, one)] == rows
+
+
+def test_blank_lines_before_the_first_row_are_counted_over_all_chunks(rows_of):
+    assert rows_of("\n" * 600_000 + JSONL, "in") == [(600_001, ROWS[0]), (600_002, ROWS[1])]
 
 
 def test_a_file_that_is_named_packed_and_is_not_is_read(rows_of):
@@ -152,7 +156,7 @@ def test_a_path_is_read_anew_each_time_and_a_file_once(tmp_path):
     assert list(rows) == list(rows) == ROWS
     with path.open("rb") as file:
         assert list(read_rows(file)) == ROWS
-        assert file.closed
+        assert not file.closed
 
 
 def test_rows_are_dicts_with_a_line(rows_of, tmp_path):

@@ -26,7 +26,7 @@ from batchclient.cli._repeats import fingerprint_of, written
 from batchclient.client import BatchClient
 from batchclient.errors import BatchClientError, ConfigError
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs._source import Source
+from batchclient.jobs.source import Source
 
 __all__ = ["DryRun"]
 

@@ -12,30 +12,10 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from batchclient.cli._refusal import Refusal
-from batchclient.jobs._select import Shard
-from batchclient.jobs._source import Source
+from batchclient.cli._refusal import Refusal, reason_of
+from batchclient.jobs.source import Source
 
-__all__ = ["check_output", "open_output", "output_of", "reason_of"]
-
-_SHARD = "{shard}"
-
-
-def output_of(path: str, shard: Shard | None) -> str:
-    """Return the path of an output: with a shard its number goes in place of ``{shard}``.
-
-    Raises:
-        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
-    """
-    if shard is None:
-        if _SHARD in path:
-            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
-        return path
-    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
-        raise Refusal(
-            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
-        )
-    return path.replace(_SHARD, str(shard[0]))
+__all__ = ["check_output", "open_output"]
 
 
 def check_output(path: str, source: Source, *, overwrite: bool = False) -> None:
@@ -77,8 +57,3 @@ def open_output(path: str) -> BinaryIO:
         return open(path, "wb")  # noqa: PTH123
     except OSError as error:
         raise Refusal(f"{path}: {reason_of(error)}") from None
-
-
-def reason_of(error: OSError) -> str:
-    """Return why a file cannot be used, in the system's words."""
-    return error.strerror or type(error).__name__

@@ -12,11 +12,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from batchclient.cli._files import reason_of
-from batchclient.cli._refusal import Refusal
+from batchclient.cli._refusal import Refusal, reason_of
 from batchclient.jobs import BadRow, Row
-from batchclient.jobs._other_files import advice_for_openai_batch, is_openai_batch
-from batchclient.jobs._source import Source
+from batchclient.jobs.other_files import advice_for_openai_batch, is_openai_batch
+from batchclient.jobs.source import Source
 from batchclient.templates import make_prompt
 
 __all__ = ["Prompts", "check_columns", "template_from"]

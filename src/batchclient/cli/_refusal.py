@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from batchclient.cli._rows import ADDED_BY
 from batchclient.errors import ConfigError
-from batchclient.jobs._source import FORMATS_SAID
+from batchclient.jobs.shards import Shard
+from batchclient.jobs.source import FORMATS_SAID
 
 __all__ = [
     "BACKENDS",
@@ -21,8 +23,10 @@ __all__ = [
     "headers_from",
     "in_options",
     "one_of",
+    "output_from",
     "packed_from",
     "params_from",
+    "reason_of",
     "refusal_of",
     "refusal_of_file",
     "variable_of",
@@ -74,6 +78,7 @@ _NOT_FIELDS = {
 """Names of arguments of ``stream_map``, and names without a place in a row."""
 
 _GENERATING = ("complete", "chat")
+_SHARD = "{shard}"
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 
@@ -130,6 +135,28 @@ def one_of(option: str, text: str, choices: Collection[_T]) -> _T:
         if text == choice:
             return choice
     raise Refusal(f"{option}: one of {', '.join(choices)}, not {text!r:.40}")
+
+
+def output_from(path: str, shard: Shard | None) -> str:
+    """Read the path of an output: the number of the shard goes in place of ``{shard}``.
+
+    Raises:
+        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
+    """
+    if shard is None:
+        if _SHARD in path:
+            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
+        return path
+    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
+        raise Refusal(
+            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
+        )
+    return path.replace(_SHARD, str(shard[0]))
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be used, in the system's words."""
+    return error.strerror or type(error).__name__
 
 
 def call_from(text: str) -> str:

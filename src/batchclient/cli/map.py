@@ -22,7 +22,7 @@ import typer
 
 from batchclient._client.connections import shown
 from batchclient.cli._dry_run import DryRun
-from batchclient.cli._files import check_output, open_output, output_of, reason_of
+from batchclient.cli._files import check_output, open_output
 from batchclient.cli._job import Job
 from batchclient.cli._progress import ProgressBar
 from batchclient.cli._prompts import Prompts, check_columns, template_from
@@ -36,8 +36,10 @@ from batchclient.cli._refusal import (
     headers_from,
     in_options,
     one_of,
+    output_from,
     packed_from,
     params_from,
+    reason_of,
     refusal_of,
     refusal_of_file,
 )
@@ -47,10 +49,10 @@ from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
 from batchclient.jobs import Row
-from batchclient.jobs._read import columns_from, form_from
-from batchclient.jobs._rows import Format
-from batchclient.jobs._select import Shard, sample_from, shard_from
-from batchclient.jobs._source import Source, open_source
+from batchclient.jobs.readers import columns_from, form_from
+from batchclient.jobs.rows import Format
+from batchclient.jobs.shards import Shard, sample_from, shard_from
+from batchclient.jobs.source import Source, open_source
 from batchclient.options import Batching, Http
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
@@ -211,7 +213,7 @@ def map_rows(
             raise refusal_of_file(error) from None
         options = MapOptions(
             source=source,
-            output=output_of(output, rows.shard),
+            output=output_from(output, rows.shard),
             prompt=template_from(prompt, prompt_file),
             rows=rows,
             server=server_options(base_url, model, api_key, headers_from(header or [])),

@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from batchclient.jobs._read import read_rows
-from batchclient.jobs._rows import BadRow, Row
+from batchclient.jobs.readers import read_rows
+from batchclient.jobs.rows import BadRow, Row
 
 __all__ = ["BadRow", "Row", "read_rows"]

@@ -7,7 +7,7 @@ __all__ = ["JOBS"]
 JOBS = (
     Protection(
         "a part ends at the end of a line",
-        "batchclient.jobs._select",
+        "batchclient.jobs.shards",
         "range_of",
         "_line_from(file, size, size * (part + 1) // parts)",
         "size * (part + 1) // parts",
@@ -15,7 +15,7 @@ JOBS = (
     ),
     Protection(
         "a part of CSV goes by the number of the row, unusable ones too",
-        "batchclient.jobs._csv",
+        "batchclient.jobs.csv_rows",
         "CsvRows._is_kept",
         "self._rows + 1",
         "self._rows",
@@ -23,7 +23,7 @@ JOBS = (
     ),
     Protection(
         "text after a closing quote is a fault",
-        "batchclient.jobs._csv",
+        "batchclient.jobs.csv_rows",
         "CsvRows._read",
         'csv.reader(StringIO(text + "\\n", newline="\\n"), strict=True)',
         'csv.reader(StringIO(text + "\\n", newline="\\n"))',
@@ -31,7 +31,7 @@ JOBS = (
     ),
     Protection(
         "an empty field of CSV is a missing value",
-        "batchclient.jobs._csv",
+        "batchclient.jobs.csv_rows",
         "CsvRows._read",
         "field or None",
         "field",
@@ -39,7 +39,7 @@ JOBS = (
     ),
     Protection(
         "a record without an end does not fill the memory",
-        "batchclient.jobs._csv",
+        "batchclient.jobs.csv_rows",
         "CsvRows._read",
         "size > LONGEST_LINE_BYTES",
         "False",
@@ -47,7 +47,7 @@ JOBS = (
     ),
     Protection(
         "an unusable row fails where a field is asked for",
-        "batchclient.jobs._rows",
+        "batchclient.jobs.rows",
         "FaultyRow.__contains__",
         "raise BadRow(self.fault)",
         "return False",
@@ -55,8 +55,8 @@ JOBS = (
     ),
     Protection(
         "shards do not write one file",
-        "batchclient.cli._files",
-        "output_of",
+        "batchclient.cli._refusal",
+        "output_from",
         "shard[1] > 1",
         "False",
         "tests/cli/test_map_rows.py::test_wrong_usage_is_refused_before_anything_happens",

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import BinaryIO
 
 from batchclient.errors import ConfigError
-from batchclient.jobs._rows import Keep
+from batchclient.jobs.rows import Keep
 
 __all__ = ["Shard", "make_keep", "range_of", "sample_from", "shard_from"]
 

@@ -27,16 +27,16 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 from batchclient.errors import ConfigError
-from batchclient.jobs._csv import CsvRows
-from batchclient.jobs._other_files import (
+from batchclient.jobs.csv_rows import CsvRows
+from batchclient.jobs.other_files import (
     advice_for,
     advice_for_array,
     advice_for_content,
     advice_for_url,
     begins_array,
 )
-from batchclient.jobs._rows import FaultyRow, Format, Keep, LineRows, LineSplitter, Origin, Row, lines_in
-from batchclient.jobs._select import Shard, make_keep, range_of
+from batchclient.jobs.rows import FaultyRow, Format, Keep, LineRows, LineSplitter, Origin, Row, lines_in
+from batchclient.jobs.shards import Shard, make_keep, range_of
 
 __all__ = ["FORMATS_SAID", "Source", "open_source"]
 
@@ -132,7 +132,7 @@ class Source:
 
     Args:
         name: for messages.
-        file: read from its position on; closed by the source.
+        file: read from its position on.
         form: the form of a row; ``None``: the first line with more than blanks decides.
         columns: the fields of a row; ``None``: all.
         keep: which rows are wanted; ``None``: all.
@@ -140,6 +140,7 @@ class Source:
         most: rows to read, at most, faulty rows included; ``None`` for all.
         part: the range of bytes to read, of the regular file of this name; ``None``: all.
         is_regular: whether reading the file never waits.
+        closes: whether the source closes the file.
     """
 
     def __init__(
@@ -154,8 +155,10 @@ class Source:
         most: int | None = None,
         part: tuple[int, int] | None = None,
         is_regular: bool = True,
+        closes: bool = True,
     ) -> None:
         self.name = name
+        self._closes = closes
         self.file = file
         self.form = form
         self.is_regular = is_regular
@@ -172,7 +175,7 @@ class Source:
         self._bytes = _Bytes(name, file, None if end is None else end - start)
         self._splitter = LineSplitter(at_start=start == 0)
         self._parser: LineRows | CsvRows | None = None
-        self._blanks: list[bytes | None] = []
+        self._skipped = 0
         """Blank lines before the line that decides the form."""
         self._parsed: Iterator[Row] = iter(())
         self._rows: deque[Row] = deque()
@@ -187,7 +190,8 @@ class Source:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.file.close()
+        if self._closes:
+            self.file.close()
 
     def first(self) -> Row | None:
         """Read up to the first row with fields and return the row, which stays in ``rows``.
@@ -257,7 +261,7 @@ class Source:
                 self._ended = True
             if not reserved.isdisjoint(row):
                 name = next(name for name in row if name in reserved)
-                reason = f"has a field {name!r}, which the output would overwrite; rename it"
+                reason = f"has a field {name!r}, which the output would overwrite; rename it, or name in --columns what to keep"
                 yield FaultyRow(reason, row._number, self._origin, row)
             else:
                 yield row
@@ -271,7 +275,7 @@ class Source:
             self._ended = True
             lines = self._splitter.end()
         if self._parser is None:
-            lines = self._begin([*self._blanks, *lines])
+            self._begin(lines)
         if self._parser is not None:
             self._parsed = self._rows_of(self._parser, lines, at_end=self._ended)
 
@@ -281,20 +285,19 @@ class Source:
         if at_end:
             yield from parser.end()
 
-    def _begin(self, lines: list[bytes | None]) -> list[bytes | None]:
-        """Find out the form by the first lines; return the lines to parse."""
-        filled = next((line for line in lines if line is None or not (line == b"" or line.isspace())), b"")
-        if filled == b"" and not self._ended and self.form != "csv":
-            self._blanks = lines
-            return []
-        self._blanks = []
-        if filled and self._origin.start == 0:
-            self.settle(filled)
+    def _begin(self, lines: Sequence[bytes | None]) -> None:
+        """Find out the form by the first lines, and make the parser of that form."""
         if self.form == "csv":
             self._parser = CsvRows(self.name, self._columns, self._keep, self._origin)
-        else:
-            self._parser = LineRows(self.form or "text", self._columns, self._keep, self._origin)
-        return lines
+            return
+        filled = next((line for line in lines if line is None or not (line == b"" or line.isspace())), b"")
+        if filled == b"" and not self._ended:
+            self._skipped += len(lines)
+            return
+        if filled and self._origin.start == 0:
+            self.settle(filled)
+        self.form = self.form or "text"
+        self._parser = LineRows(self.form, self._columns, self._keep, self._origin, self._skipped)
 
     def settle(self, line: bytes) -> None:
         """Find out the form, where none was given, by the first line with more than blanks.
@@ -346,7 +349,7 @@ def open_source(
     options: dict[str, Any] = {"columns": columns, "reserved": reserved, "most": most}
     if not isinstance(source, (str, os.PathLike)):
         name = str(getattr(source, "name", type(source).__name__))
-        return Source(name, source, form, keep=make_keep(shard, sample), is_regular=True, **options)
+        return Source(name, source, form, keep=make_keep(shard, sample), closes=False, **options)
     path = os.fspath(source)
     if path == "-":
         # Read below Python's buffer: a thread waiting in the buffer keeps the interpreter alive.

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from batchclient.errors import ConfigError
-from batchclient.jobs._other_files import advice_for_format
-from batchclient.jobs._rows import FORMATS, Format, Row
-from batchclient.jobs._select import Shard, shard_from
-from batchclient.jobs._source import Source, open_source
+from batchclient.jobs.other_files import advice_for_format
+from batchclient.jobs.rows import FORMATS, Format, Row
+from batchclient.jobs.shards import Shard, shard_from
+from batchclient.jobs.source import Source, open_source
 
 __all__ = ["columns_from", "form_from", "read_rows"]
 
@@ -66,7 +66,8 @@ def read_rows(
     that row with a ``BadRow`` error, because asking the row for a field raises one.
 
     Args:
-        source: a path; ``"-"``, which is standard input; or a file that is open for reading bytes.
+        source: a path; ``"-"``, which is standard input; or a file that is open for reading bytes,
+            which stays open.
         format: ``"jsonl"`` (an object per line), ``"text"`` (a line is a row with one field,
             ``text``) or ``"csv"`` (with a header; values are texts, and ``None`` where a field is
             empty). By default the ending decides: ``.jsonl``, ``.ndjson``, ``.txt``, ``.csv``, also

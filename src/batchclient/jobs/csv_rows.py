@@ -19,8 +19,8 @@ from io import StringIO
 from typing import Any
 
 from batchclient.errors import ConfigError
-from batchclient.jobs._other_files import advice_for_separator
-from batchclient.jobs._rows import LONGEST_LINE_BYTES, FaultyRow, Keep, Origin, Row, too_long
+from batchclient.jobs.other_files import advice_for_separator
+from batchclient.jobs.rows import LONGEST_LINE_BYTES, FaultyRow, Keep, Origin, Row, too_long
 
 __all__ = ["CsvRows"]
 

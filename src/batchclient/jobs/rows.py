@@ -1,4 +1,4 @@
-r"""Rows, and what makes rows of lines: the forms JSONL and text. ``_csv`` has the third form.
+r"""Rows, and what makes rows of lines: the forms JSONL and text. ``csv_rows`` has the third.
 
 Rules:
 - A line ends at ``\n`` and nowhere else: U+2028 and the like may stand inside a JSON string. A
@@ -231,6 +231,7 @@ class LineRows:
         columns: the fields of a row; ``None``: all that there are.
         keep: which rows are wanted; ``None``: all.
         origin: where reading began.
+        skipped: blank lines that were read before.
     """
 
     def __init__(
@@ -239,12 +240,13 @@ class LineRows:
         columns: Sequence[str] | None = None,
         keep: Keep | None = None,
         origin: Origin = _WHOLE,
+        skipped: int = 0,
     ) -> None:
         self._columns = columns if form == "jsonl" else None
         self._parse = parse_object if form == "jsonl" else _parse_text
         self._keep = keep
         self._origin = origin
-        self._lines = 0
+        self._lines = skipped
         self._rows = 0
 
     def __repr__(self) -> str:
