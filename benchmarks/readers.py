@@ -2,9 +2,10 @@
 
     python benchmarks/readers.py [--rows 1000000]
 
-Rows have an id and a text of 60 characters; each tenth text of CSV is quoted. Rates are rows per second of CPU time,
-the best of five processes. Beside them stands the shortest loop of the standard library over the same file: ``json.loads``
-per line, ``csv.reader`` with ``dict(zip(…))``. The bars: 460,000 rows/s of JSONL and 490,000 of CSV, less a fifth.
+Rows have an id and a text of 60 characters; each tenth text of CSV is quoted. Rates are rows per
+second of CPU time, the best of five processes. Beside them stands the shortest loop of the standard
+library over the same file: ``json.loads`` per line, ``csv.reader`` with ``dict(zip(…))``. The bars:
+460,000 rows/s of JSONL and 490,000 of CSV, less a fifth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Code that uses the public API as users do. It is never run; ``mypy --strict`` must accept every line of it."""
+"""Code that uses the public API as users do. It is never run; ``mypy --strict`` and pyright must accept every line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from batchclient import (
     __version__,
 )
 
-assert_type(__version__, str)
+version: str = __version__
 
 
 def clients() -> list[BatchClient]:
@@ -176,7 +176,7 @@ def blocking() -> None:
         assert_type(client.statistics(), Statistics)
         assert_type(client.batch_map(["a"], "{}"), list[Completion])
         assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
-        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Any])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
         for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
             assert_type(row, MapResult)
         with client.stream("a prompt", max_tokens=5) as pieces:
@@ -191,10 +191,10 @@ def blocking() -> None:
         client.remove_endpoint("http://other:8000/v1", drain=False)
         client.drain()
         client.close()
-    client.complete(3)  # type: ignore[arg-type]
-    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
-    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]
-    SyncBatchClient(3)  # type: ignore[arg-type]
+    client.complete(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def failing(client: BatchClient) -> float | None:

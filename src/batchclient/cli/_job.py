@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from batchclient import BatchClient, MapResult
 from batchclient.cli._progress import ProgressBar
@@ -73,7 +73,7 @@ class Job:
     def __init__(
         self,
         client: BatchClient,
-        results: Map,
+        results: Map[Any],
         open_output: Callable[[], BinaryIO],
         progress: ProgressBar,
         *,
@@ -108,7 +108,7 @@ class Job:
         self._open_output = open_output
         self._progress = progress
         self._output: BinaryIO
-        self._left: list[MapResult] = []
+        self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -189,7 +189,7 @@ class Job:
             if not self._write(result):
                 return
 
-    def _write(self, result: MapResult) -> bool:
+    def _write(self, result: MapResult[Any]) -> bool:
         """Write one row; return whether the output took the row."""
         if self._resolve is not None:
             resolved = self._resolve(result)

@@ -8,15 +8,16 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from batchclient.cli._rows import ADDED_BY
 from batchclient.errors import ConfigError
 from batchclient.jobs.shards import Shard
 from batchclient.jobs.source import FORMATS_SAID
 
 __all__ = [
     "BACKENDS",
+    "CALLS",
     "PRESETS",
     "RENAMED",
+    "Call",
     "Refusal",
     "call_from",
     "concurrency_from",
@@ -32,6 +33,8 @@ __all__ = [
     "variable_of",
 ]
 
+Call = Literal["complete", "chat", "embed", "classify"]
+CALLS: tuple[Call, ...] = ("complete", "chat", "embed", "classify")
 PRESETS: tuple[Literal["latency", "balanced", "throughput"], ...] = ("latency", "balanced", "throughput")
 BACKENDS: tuple[Literal["httpx", "httpx2", "aiohttp"], ...] = ("httpx", "httpx2", "aiohttp")
 
@@ -60,6 +63,9 @@ _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
 """Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
+_EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_OTHER_CALL = 'chat(), or call="chat" of a map,'
+"""Of a refusal of a field that the library does not know."""
 
 _NOT_FIELDS = {
     "model": "give --model",
@@ -104,6 +110,7 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
+    message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
@@ -159,13 +166,13 @@ def reason_of(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def call_from(text: str) -> str:
+def call_from(text: str) -> Call:
     """Read the call made for each row.
 
     Raises:
         Refusal: there is no such call.
     """
-    return one_of("--call", text, ADDED_BY.keys())
+    return one_of("--call", text, CALLS)
 
 
 def concurrency_from(text: str | None) -> int | Literal["auto"] | None:

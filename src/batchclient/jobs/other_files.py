@@ -36,11 +36,13 @@ _READ_BY = {
 }
 _TO_ROWS = "[print(json.dumps(row, default=str)) for batch in %s for row in batch.to_pylist()]"
 _PARQUET = f"import json, sys, pyarrow.parquet as p; {_TO_ROWS % 'p.ParquetFile(sys.argv[1]).iter_batches()'}"
+_BATCHES = "((b.get_batch(i) for i in range(b.num_record_batches)) if g else b)"
 _ARROW = (
-    "import json, sys, pyarrow as p, pyarrow.ipc; "
-    'f = p.memory_map(sys.argv[1]); g = f.read(6) == b"ARROW1"; f.seek(0); '
-    f"b = p.ipc.open_file(f) if g else p.ipc.open_stream(f); {_TO_ROWS % '((b.get_batch(i) for i in range(b.num_record_batches)) if g else b)'}"
+    "import json, sys, pyarrow as p, pyarrow.ipc; f = p.memory_map(sys.argv[1]); "
+    'g = f.read(6) == b"ARROW1"; f.seek(0); b = p.ipc.open_file(f) if g else p.ipc.open_stream(f); '
+    f"{_TO_ROWS % _BATCHES}"
 )
+"""A file and a stream of Arrow; the former begins with ``ARROW1``."""
 _OPENAI_BATCH = (
     'import json; [print(json.dumps({"id": row["custom_id"], **row["body"]})) '
     'for row in map(json.loads, open(0, encoding="utf-8-sig"))]'

@@ -261,7 +261,9 @@ class Source:
                 self._ended = True
             if not reserved.isdisjoint(row):
                 name = next(name for name in row if name in reserved)
-                reason = f"has a field {name!r}, which the output would overwrite; rename it, or name in --columns what to keep"
+                reason = (
+                    f"has a field {name!r}, which the output would overwrite; rename it, or keep others by --columns"
+                )
                 yield FaultyRow(reason, row._number, self._origin, row)
             else:
                 yield row
