@@ -19,7 +19,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -62,6 +62,8 @@ class Job:
         keep_going: never give up because of refusals.
         packed: write vectors as base64.
         repeats: whether an outage is told again every minute.
+        columns: the fields of the input to write beside ``id``; ``None``: all.
+        resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
 
@@ -92,11 +94,15 @@ class Job:
         keep_going: bool = False,
         packed: bool = False,
         repeats: bool = True,
+        columns: Collection[str] | None = None,
+        resolve: Callable[[MapResult], MapResult | None] | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
         repeat_s: float = _REPEAT_S,
     ) -> None:
         self.refusals = refusals
         self._packed = packed
+        self._columns = columns
+        self._resolve = resolve
         self.failures = Failures()
         self.succeeded = 0
         self.signal: int | None = None
@@ -237,6 +243,11 @@ class Job:
 
     def _write(self, result: MapResult[Any]) -> None:
         """Count one row and hand the row to the output."""
+        if self._resolve is not None:
+            resolved = self._resolve(result)
+            if resolved is None:
+                return
+            result = resolved
         if result.error is None:
             self.succeeded += 1
         else:
@@ -244,7 +255,7 @@ class Job:
             if self._on_unreachable is not None and isinstance(result.error, ConnectFailed):
                 self._on_unreachable()
                 self._on_unreachable = None
-        self._writer.put(to_line(result, packed=self._packed))
+        self._writer.put(to_line(result, packed=self._packed, columns=self._columns))
 
     def _is_hopeless(self, error: Exception | None) -> bool:
         """Whether a row's error is one refusal too many; asked for each written row."""
