@@ -10,6 +10,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,6 @@ from batchclient.cli import map as map_module
 from batchclient.cli._failures import Failures
 from batchclient.cli._job import Job
 from batchclient.cli._progress import Meter, ProgressLines, Snapshot
-from batchclient.cli._rows import Row
 from batchclient.client import InnerClient
 from batchclient.errors import BadRequest
 from batchclient.jobs.statuses import Status, of_signal
@@ -171,10 +171,15 @@ def test_ctrl_c_ends_a_command_whose_named_pipe_nobody_opens(spawn, tmp_path):
     process = spawn("-", "-o", tmp_path / "pipe", stdin=subprocess.PIPE)
     process.stdin.write(b'{"text": "x"}\n')
     process.stdin.flush()
-    # The writer's thread waits for a reader.
-    wait_for(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1)
+    # A thread waits for a reader from now on, or does so soon.
+    wait_for(lambda: catches(process.pid, signal.SIGTERM))
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 143
+
+
+def catches(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
 
 
 # Signals -------------------------------------------------------------------------------------------------------------
@@ -335,7 +340,7 @@ def test_rates_are_those_of_the_window():
 
 
 def failed(number, message):
-    return MapResult(str(number), number, Row({}, number + 1), None, BadRequest(message))
+    return MapResult(str(number), number, SimpleNamespace(line=number + 1), None, BadRequest(message))
 
 
 def test_errors_that_differ_in_numbers_are_one_and_five_are_told():
