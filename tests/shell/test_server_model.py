@@ -239,8 +239,17 @@ async def test_a_key_that_is_refused_is_not_tried_again():
     async with make(server, api_key="sk-secret") as client:
         with pytest.raises(AuthenticationFailed) as caught:
             await client.complete("p")
-    assert "sk-secret" not in str(caught.value)
+    assert str(caught.value) == "401: Invalid key [key]; the api_key that was given was refused (asked for its model)"
     assert server.about.asked == ["/models"]
+
+
+async def test_a_page_for_people_is_named_with_its_place():
+    server = Server({"/models": Reply(401, {}, [b"<html>Sign in"])})
+    async with make(server, api_key=None) as client:
+        with pytest.raises(AuthenticationFailed) as caught:
+            await client.complete("p")
+    assert "401: an HTML page from http://" in str(caught.value)
+    assert "(is base_url right, and an LLM server's?)" in str(caught.value)
 
 
 async def test_a_deadline_counts_from_the_call():
