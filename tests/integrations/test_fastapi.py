@@ -25,7 +25,9 @@ pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/integrations/fastapi_service.py"
 PAGES = [ROOT / f"docs/how-to/{name}.md" for name in ("fastapi", "fastapi-operation")]
-BLOCKS = [block for page in PAGES for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)]
+BLOCKS = [
+    block for page in PAGES for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 COUNTED = """
 import os
 import sys
