@@ -252,6 +252,15 @@ async def test_a_page_for_people_is_named_with_its_place():
     assert "(is base_url right, and an LLM server's?)" in str(caught.value)
 
 
+async def test_a_server_of_pages_for_people_that_names_no_model_is_named():
+    server = Server({"/models": Reply(404, {"content-type": "text/html;charset=utf-8"}, [b"<html>Not here"])})
+    async with make(server) as client:
+        with pytest.raises(
+            ConfigError, match="no model, and http://[^ ]*, which sends HTML pages, does not say .*404; does"
+        ):
+            await client.complete("p")
+
+
 async def test_a_deadline_counts_from_the_call():
     server = Server({"/models": "hangs"})
     async with make(server) as client:

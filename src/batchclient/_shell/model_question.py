@@ -246,10 +246,12 @@ class ModelQuestion:
             ConfigError: the server names no model, or several.
             BatchClientError: the server cannot be asked.
         """
-        fingerprint, first_status = Fingerprint(), 0
+        fingerprint, first_status, server = Fingerprint(), 0, "the server"
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
             status, headers, body = await self._fetch(transport, request)
             first_status = first_status or status
+            if "html" in headers.get("content-type", ""):
+                server = f"{self._url_of(number) or server}, which sends HTML pages,"
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
                 message = redact(message, (), self._choice.secrets)
@@ -266,7 +268,7 @@ class ModelQuestion:
             # The list of models is asked for first.
             hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
             why = "" if 200 <= first_status < 300 else f" ({first_status}{hint})"
-            message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
+            message = f"no model, and {server} does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
             message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
