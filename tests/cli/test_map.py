@@ -460,7 +460,7 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     ("status", "exit_code", "told"),
     [
         (404, 2, "does --base-url end in /v1"),
-        (500, 2, "the server does not say which it serves (500)"),
+        (500, 2, "which sends HTML pages, does not say which it serves (500)"),
         (401, 1, "Error: the server was asked for its model: 401"),
     ],
 )
