@@ -22,7 +22,17 @@ from pathlib import Path
 
 import pytest
 
-from batchclient import AdaptiveLimit, Batching, Http, Schedule, Server
+from batchclient import (
+    AdaptiveLimit,
+    Adjustment,
+    Batching,
+    EndpointStatistics,
+    Http,
+    LaneStatistics,
+    Schedule,
+    Server,
+    Statistics,
+)
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.config import (
     Checked,
@@ -244,6 +254,14 @@ def test_the_reference_has_what_a_server_takes() -> None:
     page = (ROOT / "docs/reference/client.md").read_text()
     assert "`Server(url, *, api_key=None, headers=None)`" in page
     assert [field.name for field in fields(Server)] == ["url", "api_key", "headers"]
+
+
+@pytest.mark.parametrize("kind", [Statistics, EndpointStatistics, LaneStatistics, Adjustment], ids=str)
+def test_the_reference_has_each_field_of_the_statistics_once(kind: type) -> None:
+    page = (ROOT / "docs/reference/statistics.md").read_text()
+    section = page.partition(f"\n## `{kind.__name__}`\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(field.name for field in fields(kind))
 
 
 def test_the_error_tree_is_the_one_in_the_code() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from batchclient._client.settings import _GIVEN_AS
+from batchclient._given_as import GIVEN_AS
 
 ROOT = Path(__file__).parent.parent
-TABLE = ROOT / "src/batchclient/_client/settings.py"
+TABLE = ROOT / "src/batchclient/_given_as.py"
 """It has the old names, to refuse them with the new ones."""
 FILES = [
     ROOT / "Makefile",
@@ -25,7 +25,7 @@ FILES = [
     ),
 ]
 GROUPS = ("AdaptiveLimit", "Batching", "Schedule", "Http")
-FIELDS = {name: re.fullmatch(r"\w+=(\w+)\((\w+)=…\)", given).groups() for name, given in _GIVEN_AS.items()}  # type: ignore[union-attr]
+FIELDS = {name: re.fullmatch(r"\w+=(\w+)\((\w+)=…\)", given).groups() for name, given in GIVEN_AS.items()}  # type: ignore[union-attr]
 """By old name: the group, and the field in it."""
 WORDS = sorted(name for name, (_, field) in FIELDS.items() if name not in {field, "batch_size"})
 """Names that mean nothing now. ``batch_size`` is a plain word: only as an argument is it old."""
@@ -83,7 +83,7 @@ def test_a_file_has_no_old_name(path: Path) -> None:
         found += flat_in_page(source)
     elif path.suffix == ".py" and any(taker in source for taker in TAKERS):
         found += flat_in_python(source)
-    assert not found, f"{name(path)}: {found}; the new names: {_GIVEN_AS}"
+    assert not found, f"{name(path)}: {found}; the new names: {GIVEN_AS}"
 
 
 @pytest.mark.parametrize(

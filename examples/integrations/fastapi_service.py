@@ -69,7 +69,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Keep one client for the life of a worker."""
     # The server's URL and model are in the environment.
     async with BatchClient(
-        limit=max(1, 256 // WORKERS), timeout_s=30, outage_patience_s=5, max_queued=1000, when_full="raise"
+        limit=max(1, 256 // WORKERS), timeout_s=30, outage_patience_s=2, max_queued=1000, when_full="raise"
     ) as client:
         app.state.client = client
         yield
@@ -82,7 +82,8 @@ app = FastAPI(lifespan=lifespan)
 async def refuse(_: Request, error: BatchClientError) -> Response:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     if status >= 500:
-        log.error("%s: %s", type(error).__name__, error)
+        level = logging.WARNING if status in (503, 504) else logging.ERROR
+        log.log(level, "%s: %s", type(error).__name__, error)
     detail = error.message if status == 400 else HTTPStatus(status).phrase
     headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if status == 503 else {}
     return JSONResponse({"detail": detail}, status, headers)

@@ -174,8 +174,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
             settings.from_environment(arguments, http_client)
         self._settings = settings.make_settings(preset, arguments)
         self._connections = connections = Connections(self._settings, http_client, transport, dialect)
-        key_hint = "" if connections.has_key or not self._reads_environment else _KEY_HINT
-        self._dialects = DialectChoice(dialect, connections.secrets, key_hint)
+        self._dialects = DialectChoice(dialect, connections.secrets, self._key_hint(key_given=api_key is not None))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._callbacks = Callbacks()
@@ -193,6 +192,22 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         state = "closed" if self._closed else repr(self._runner.core) if self._runner else "idle"
         urls = ", ".join(shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
+
+    def _key_hint(self, *, key_given: bool) -> str:
+        """Return the end of the message of a 401."""
+        if not self._reads_environment:
+            return ""
+        if not self._connections.has_key:
+            return _KEY_HINT
+        if not self._connections.has_key_everywhere:
+            return ""
+        of_servers = any(server.api_key is not None for server in self._settings.base_url)
+        if self._settings.api_key is not None and not key_given:
+            return (
+                "; the key that was sent was refused" if of_servers else "; the key of BATCHCLIENT_API_KEY was refused"
+            )
+        given = "the api_key" if key_given or of_servers else "the key in the headers"
+        return f"; {given} that was given was refused"
 
     # Calls ---------------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@
     │   ├── CallAborted                 ``abort()`` ended the call;
     │   └── DeadlineExceeded(TimeoutError);
     ├── RemoteError                     the server decided;
-    │   ├── BadRequest                  4xx: this request will never succeed as it is;
+    │   ├── BadRequest                  4xx, 501: this request never succeeds as it is;
     │   │   ├── AuthenticationFailed    401, 403;
     │   │   └── NotFound                404: the model or the route;
     │   ├── RateLimited                 429 (``retry_after_s``);
-    │   ├── ServerFault                 5xx, an error event, ``finish_reason: "abort"``;
+    │   ├── ServerFault                 other 5xx, an error event, ``finish_reason: "abort"``;
     │   ├── DemuxError                  a reply whose choices do not match the prompts;
     │   ├── DialectError                a reply that breaks the server's protocol;
     │   └── AnswerInvalid               an answer unlike ``response_model`` (``completion``);
@@ -176,7 +176,7 @@ class RemoteError(BatchClientError):
 
 
 class BadRequest(RemoteError):
-    """A 4xx status: the call will never succeed as it is."""
+    """A 4xx status, or 501 (the server lacks the feature): the call never succeeds as it is."""
 
 
 class AuthenticationFailed(BadRequest):
@@ -194,7 +194,10 @@ class RateLimited(RemoteError):
 
 
 class ServerFault(RemoteError):
-    """A 5xx status, an error event in a stream, or a generation the server aborted."""
+    """A 5xx status but 501, an error event in a stream, or a generation the server aborted.
+
+    408, 409, 424 and 425 count as such: the server gave up, and the call may succeed later.
+    """
 
     retryable = True
 

@@ -293,7 +293,18 @@ class SyncBatchClient:
             BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
         rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, params
+            docs,
+            prompt,
+            call,
+            True,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "batch_map",
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -386,7 +397,18 @@ class SyncBatchClient:
             ConfigError: an argument is wrong.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, params
+            docs,
+            prompt,
+            call,
+            ordered,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "stream_map",
         )
 
     def _make_map(self, docs: Iterable[Any], prompt: str | Callable[[Any], Any], *arguments: Any) -> SyncMap[Any]:

@@ -277,6 +277,8 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "timeout=1"], "--param timeout: give --timeout"),
         (["--param", "topp=1"], "--param topp: no argument of complete()"),
         (["--param", "topp=1"], "Did you mean top_p? If yours does, give --param extra_body='{\"topp\": …}'"),
+        (["--param", "limit=1"], "--param limit: give --concurrency"),
+        (["--param", "schedule=1"], "--param schedule: no field of the server's"),
         (["--param", "tools=[]"], "It is a field of chats: --call chat takes it."),
         (["--param", "model=1"], "--param model"),
         (["--param", "n=2"], "--param n"),
@@ -465,7 +467,7 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     ("status", "exit_code", "told"),
     [
         (404, 2, "does --base-url end in /v1"),
-        (500, 2, "the server does not say which it serves (500)"),
+        (500, 2, "which sends HTML pages, does not say which it serves (500)"),
         (401, 2, "Error: the server was asked for its model: 401"),
     ],
 )

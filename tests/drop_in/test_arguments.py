@@ -6,6 +6,7 @@ from typing import get_type_hints
 import openai
 import pytest
 
+from batchclient import options
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.integrations._batcher import _NOT_HERE
 from batchclient.integrations._transports import TransportArguments
@@ -38,7 +39,8 @@ def test_the_shared_ones_have_the_clients_types():
     from batchclient.retry import RetryPolicy
     from batchclient.transport import Transport
 
-    names = {"Adjustment": Adjustment, "RetryPolicy": RetryPolicy, "Transport": Transport}
+    groups = {name: getattr(options, name) for name in ("AdaptiveLimit", "Batching", "Http", "Schedule", "Server")}
+    names = {"Adjustment": Adjustment, "RetryPolicy": RetryPolicy, "Transport": Transport} | groups
     import httpx
 
     httpx2 = pytest.importorskip("httpx2")

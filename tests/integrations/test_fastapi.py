@@ -24,8 +24,10 @@ pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/integrations/fastapi_service.py"
-PAGE = ROOT / "docs/how-to/fastapi.md"
-BLOCKS = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / f"docs/how-to/{name}.md" for name in ("fastapi", "fastapi-operation")]
+BLOCKS = [
+    block for page in PAGES for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 COUNTED = """
 import os
 import sys
@@ -267,10 +269,10 @@ def test_a_service_that_is_ended_answers_first(tmp_path):
             assert reply.result().status_code == 200
 
 
-# The page ---------------------------------------------------------------------------------------------------------
+# The pages --------------------------------------------------------------------------------------------------------
 
 
-def test_the_tests_of_the_page_pass_on_the_service_of_the_page(tmp_path):
+def test_the_tests_of_the_pages_pass_on_the_service_of_the_pages(tmp_path):
     *service, tests = BLOCKS
     (tmp_path / "service.py").write_text("\n\n".join(service))
     (tmp_path / "test_service.py").write_text(tests)

@@ -7,9 +7,21 @@ from datetime import date
 
 import httpx
 import pytest
-from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
-from batchclient import Backoff, BadRequest, BatchClient, Batching, ConfigError, Http, Schedule, SyncBatchClient
+from batchclient import (
+    Backoff,
+    BadRequest,
+    BatchClient,
+    Batching,
+    ConfigError,
+    DialectError,
+    Http,
+    RemoteError,
+    Schedule,
+    ServerFault,
+    SyncBatchClient,
+)
 from batchclient.integrations.httpx import BatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.retry import TenacityRetry
@@ -365,12 +377,21 @@ def test_a_wrong_argument_of_the_client_is_refused_by_name(arguments, field):
         ("http_backend", "given as http=Http(backend=…)"),
         ("initial_limit", "given as limit=AdaptiveLimit(start=…)"),
         ("starvation_s", "given as schedule=Schedule(starvation_s=…)"),
+        ("retries", "given as retry=Backoff(max_attempts=…), where the first attempt counts"),
+        ("concurrency", "given as limit=…"),
+        ("max_concurrency", "given as limit=…"),
+        ("max_connections", "given as limit=…"),
+        ("n_jobs", "given as limit=…"),
+        ("token", "given as api_key=…"),
+        ("key", "given as api_key=…"),
     ],
 )
 @pytest.mark.parametrize("make", [BatchClient, SyncBatchClient, AsyncOpenAI, OpenAI, BatchTransport])
 def test_an_unknown_argument_is_refused_with_the_right_one(make, name, hint):
     given = {} if make is BatchTransport else {"base_url": URL}
-    if name in ("temperature", "limits") and "OpenAI" in make.__name__:
+    if hint.endswith("api_key=…") and make is BatchTransport:
+        hint = "there is no argument"  # each request brings its own key
+    if name in ("temperature", "limits", "retries", "key", "token") and "OpenAI" in make.__name__:
         # Openai's own word for it.
         with pytest.raises(TypeError, match=name):
             make(api_key="k", **given, **{name: 1})
@@ -446,3 +467,33 @@ async def test_aiohttp_is_refused_on_trio():
         async with client:
             pass
     assert caught.value.field == "http.backend"
+
+
+PAGE = b"<!DOCTYPE html><html>Unsupported method"
+QUESTION = r" \(is base_url right, and an LLM server's\?\)"
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
+async def test_a_page_for_people_names_the_url_and_asks_about_it(status):
+    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        url = client.statistics().endpoints[0].base_url
+        with pytest.raises(RemoteError, match=f"{status}: an HTML page from {re.escape(url)}{QUESTION}$") as caught:
+            await client.complete("p")
+    assert isinstance(caught.value, ServerFault if status == 500 else BadRequest)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_page_of_a_gateway_names_the_url_alone(status):
+    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(ServerFault, match=f"{status}: an HTML page from http://[^ ]*$"):
+            await client.complete("p")
+
+
+@pytest.mark.parametrize("max_tokens", [1, 100])
+async def test_a_page_for_people_instead_of_an_answer_names_the_url(max_tokens):
+    server = ScriptedTransport(Reply(200, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(DialectError, match=f"it came from http://[^ ]*{QUESTION}$"):
+            await client.complete("p", max_tokens=max_tokens)

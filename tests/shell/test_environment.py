@@ -202,6 +202,7 @@ async def test_a_401_without_a_key_names_the_variable(environment, key, hinted):
     said = str(caught.value)
     assert ("BATCHCLIENT_API_KEY" in said) is hinted
     assert ("OPENAI_API_KEY is not read" in said) is hinted
+    assert said.endswith("; the api_key that was given was refused") is not hinted
     assert recorder.keys() == {URL: None if key is None else "Bearer wrong"}
 
 
@@ -210,3 +211,31 @@ async def test_a_403_is_no_question_of_a_missing_key(environment):
     with pytest.raises(AuthenticationFailed) as caught:
         await models(Recorder(lambda sent: error(403, "not you")))
     assert "BATCHCLIENT_API_KEY" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "said"),
+    [
+        ({}, "wrong", "; the key of BATCHCLIENT_API_KEY was refused"),
+        ({"api_key": "mine"}, "wrong", "; the api_key that was given was refused"),
+        ({"headers": {"authorization": "Bearer mine"}}, "wrong", "; the key in the headers that was given was refused"),
+        ({"base_url": Server(URL, api_key="mine")}, None, "; the api_key that was given was refused"),
+        ({"base_url": [Server(URL, api_key="mine"), "http://other/v1"]}, None, "401: who are you"),
+    ],
+)  # fmt: skip
+async def test_a_401_says_which_key_was_refused(environment, arguments, variable, said):
+    environment.delenv("BATCHCLIENT_API_KEY")
+    if variable is not None:
+        environment.setenv("BATCHCLIENT_API_KEY", variable)
+    with pytest.raises(AuthenticationFailed) as caught:
+        await models(Recorder(lambda sent: error(401, "who are you")), **arguments)
+    assert str(caught.value).endswith(said)
+
+
+async def test_a_server_that_joins_without_a_key_ends_the_hint(environment):
+    environment.delenv("BATCHCLIENT_API_KEY")
+    recorder = Recorder(lambda sent: error(401, "who are you"))
+    async with BatchClient(URL, model="m", api_key="mine", transport=recorder) as client:
+        client.add_endpoint("http://other/v1")
+        with pytest.raises(AuthenticationFailed, match="who are you$"):
+            await client.complete("p")

@@ -165,6 +165,23 @@ async def test_so_it_is_where_the_prompt_is_a_function_which_is_called_once_for_
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("txt"), "KeyError: 'txt'"), (KeyError("a document's own text"), "KeyError"), (KeyError("x" * 41), "KeyError"),
+        (KeyError(7), "KeyError"), (KeyError(), "KeyError"), (ValueError("a document's own text"), "ValueError"),
+    ],
+)  # fmt: skip
+async def test_a_function_that_fails_is_told_by_the_missing_key_or_else_by_its_class(batch_map, error, said):
+    def prompt(document):
+        raise error
+
+    with pytest.raises(BatchMapFailed) as caught:
+        await batch_map(ScriptedTransport(), ["a"], prompt)
+    assert str(caught.value).startswith(f"1 of 1 documents failed: document 0: {said}. All answers")
+
+
+@BOTH
 async def test_a_document_whose_own_code_fails_is_a_failure_of_its_own(batch_map):
     class Broken(dict):
         def __getitem__(self, name):

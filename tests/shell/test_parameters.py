@@ -6,6 +6,8 @@ import pytest
 
 from batchclient import BatchClient, ConfigError, SyncBatchClient, params
 from batchclient._core.kinds import Kind
+from batchclient._given_as import GIVEN_AS, OTHER_WORDS
+from batchclient.client import BATCH_CLIENT_ARGUMENTS
 from batchclient.dialects import _arguments
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
 from batchclient.simulator import SimulatedServer, SimulatorTransport
@@ -50,9 +52,9 @@ CALLS = {
     "stream_chat()": ask_stream_chat,
 }
 MAPS = {
-    "complete()": lambda client, **fields: client.batch_map(["a"], "{}", **fields),
-    "chat()": lambda client, **fields: client.batch_map(["a"], "{}", call="chat", **fields),
-    "embed()": lambda client, **fields: client.batch_map(["a"], "{}", call="embed", **fields),
+    "batch_map()": lambda client, **fields: client.batch_map(["a"], "{}", **fields),
+    'batch_map(call="chat")': lambda client, **fields: client.batch_map(["a"], "{}", call="chat", **fields),
+    'batch_map(call="embed")': lambda client, **fields: client.batch_map(["a"], "{}", call="embed", **fields),
 }
 
 
@@ -84,8 +86,49 @@ async def test_a_map_refuses_such_a_name_once_and_at_once(call):
         with pytest.raises(ConfigError) as caught:
             await MAPS[call](client, user_name="x")
         assert caught.value.message.startswith(f"user_name is no argument of {call}")
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=r"^user_name is no argument of stream_map\(\)"):
             client.stream_map(["a"], "{}", user_name="x")
+
+
+async def test_a_map_names_itself_and_its_own_arguments_in_a_refusal():
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError, match=r"^timeout is not a parameter of batch_map\(\): .*timeout_s"):
+            await client.batch_map(["a"], "{}", timeout=1)
+        with pytest.raises(ConfigError, match=r"Did you mean return_exceptions\?"):
+            await client.batch_map(["a"], "{}", return_exception=True)
+        with pytest.raises(ConfigError, match=r"Did you mean ordered\?"):
+            client.stream_map(["a"], "{}", order_ed=True)
+
+
+async def refusal_of(call, **given):
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError) as caught:
+            await call(client, **given)
+        assert client.statistics().submitted == 0
+    assert caught.value.field in given
+    return caught.value.message
+
+
+@pytest.mark.parametrize("call", [*CALLS, *MAPS])
+async def test_an_argument_of_the_client_is_called_so_in_the_refusal_of_a_call(call):
+    make = {**CALLS, **MAPS}[call]
+    for name in sorted(BATCH_CLIENT_ARGUMENTS - {"model", "timeout_s", *FIELDS}):
+        told = await refusal_of(make, **{name: None})
+        assert told == f"{name} is an argument of BatchClient, not of {call}: BatchClient(…, {name}=…)"
+    for name, given in (
+        ("concurrency", "limit=…"),
+        ("max_list", "batching=Batching(max_size=…)"),
+        ("max_retries", "retry=Backoff(max_attempts=…), where the first attempt counts"),
+    ):
+        assert await refusal_of(make, **{name: 4}) == f"{name} is no argument of {call}; BatchClient has {given}"
+
+
+def test_no_field_of_a_call_is_taken_for_the_clients():
+    others = {
+        name for name, given in {**GIVEN_AS, **OTHER_WORDS}.items() if not given.startswith(("api_key", "timeout_s"))
+    }
+    for call in _arguments._METHODS:
+        assert not _arguments.known_fields(call) & (others | BATCH_CLIENT_ARGUMENTS)
 
 
 async def test_a_field_of_chats_alone_says_so_where_a_text_is_completed():

@@ -251,6 +251,22 @@ def certificate(tmp_path_factory):
     return files
 
 
+async def test_a_server_without_tls_is_asked_about(backend):
+    async def refuse(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with BatchClient(url, model="m", retry=NEVER, http=Http(backend=backend)) as client:
+        with pytest.raises(ConnectFailed, match=r"; does the server speak http://\?$"):
+            await client.complete("p")
+    server.close()
+    await server.wait_closed()
+
+
 async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)

@@ -124,15 +124,18 @@ class CallMaker:
         priority: int = 0,
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
+        method: str | None = None,
     ) -> None:
         """Check the arguments that all calls of a map share, perhaps before the model is known.
+
+        ``method`` names the map in errors.
 
         Raises:
             ConfigError: an argument is wrong.
         """
         if model is None and self.asks_model:
             model = self.some_model
-        shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
+        shape, _ = self._shapes.shape(params, self.model(model), kind=kind, method=method)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
 

@@ -82,6 +82,11 @@ class Connections:
         """Whether a server is sent a key."""
         return self._http_client is not None or any(_secrets_of(headers) for headers in self._headers.values())
 
+    @property
+    def has_key_everywhere(self) -> bool:
+        """Whether each server is surely sent a key: an ``http_client`` may bring any or none."""
+        return self._http_client is None and all(_secrets_of(headers) for headers in self._headers.values())
+
     def know(self, server: CheckedServer) -> tuple[str, ...]:
         """Take note of a server, and return the secrets on the way to that server.
 

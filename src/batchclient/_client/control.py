@@ -110,6 +110,8 @@ class ControlMethods(Starting):
         runner = self._present_runner()
         secrets = self._connections.know(server)
         self._dialects.secrets += secrets
+        if self._connections.has_key and not self._connections.has_key_everywhere:
+            self._dialects.key_hint = ""
         number = 0
         if runner is not None:
             runner.hide(secrets)

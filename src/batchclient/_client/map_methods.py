@@ -191,7 +191,18 @@ class MapMethods(Calling):
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         rows = self._make_map(
-            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model, params
+            docs,
+            prompt,
+            call,
+            True,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "batch_map",
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -281,7 +292,18 @@ class MapMethods(Calling):
             An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
         """
         return self._make_map(
-            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, params
+            docs,
+            prompt,
+            call,
+            ordered,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "stream_map",
         )
 
     def _make_map(
@@ -297,6 +319,7 @@ class MapMethods(Calling):
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
         params: Mapping[str, Any],
+        method: str,
     ) -> Map[Any]:
         refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
@@ -318,7 +341,8 @@ class MapMethods(Calling):
                 f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
             )
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant, kind)
+        called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
+        self._calls.check(model, timeout_s, params, priority, tenant, kind, called)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
             item: Any = call_back("prompt", make, document)

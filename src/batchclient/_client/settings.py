@@ -15,6 +15,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from batchclient._given_as import GIVEN_AS, OTHER_WORDS
 from batchclient._shell.addresses import check_url
 from batchclient.config import (
     PRESETS,
@@ -44,26 +45,6 @@ __all__ = [
 
 CHANGEABLE = frozenset(("limit", "batching", "max_queued"))
 """The arguments that ``BatchClient.retune`` takes."""
-
-_GIVEN_AS = {
-    **{name: f"limit=AdaptiveLimit({field}=…)" for name, field in (
-        ("initial_limit", "start"), ("max_limit", "max"), ("p95_latency_s", "p95_latency_s"),
-        ("time_to_first_token_s", "time_to_first_token_s"),
-    )},
-    **{name: f"batching=Batching({field}=…)" for name, field in (
-        ("max_list", "max_size"), ("batch_size", "size_for"), ("singles_above_tokens", "alone_above_tokens"),
-        ("linger_s", "linger_s"), ("refill_s", "refill_s"), ("refill_ratio", "refill_ratio"),
-        ("length_reach", "length_reach"),
-    )},
-    **{name: f"schedule=Schedule({name}=…)" for name in (
-        "order", "aging_s", "starvation_s", "tenant_weights", "group_prefixes", "send_priority",
-    )},
-    **{name: f"http=Http({field}=…)" for name, field in (
-        ("connect_timeout_s", "connect_timeout_s"), ("read_timeout_s", "read_timeout_s"),
-        ("max_response_bytes", "max_response_bytes"), ("http_backend", "backend"), ("trust_env", "trust_env"),
-    )},
-}  # fmt: skip
-"""Names of arguments that are fields of a group, and how the group is given."""
 
 _VARIABLES = {
     "base_url": "BATCHCLIENT_BASE_URL",
@@ -116,7 +97,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     for name in given:
         if name in CHANGEABLE:
             continue
-        instead = _GIVEN_AS.get(name)
+        instead = GIVEN_AS.get(name)
         if instead is not None and instead.partition("=")[0] in CHANGEABLE:
             raise ConfigError(f"{name} is given as {instead}", field=name)
         these = ", ".join(sorted(CHANGEABLE))
@@ -145,8 +126,8 @@ def refuse_moved(arguments: Iterable[str]) -> None:
         ConfigError: a name is a field of a group; the message says how the group is given.
     """
     for name in arguments:
-        if name in _GIVEN_AS:
-            raise ConfigError(f"{name} is given as {_GIVEN_AS[name]}", field=name)
+        if name in GIVEN_AS:
+            raise ConfigError(f"{name} is given as {GIVEN_AS[name]}", field=name)
 
 
 def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
@@ -162,6 +143,9 @@ def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
     refuse_moved(arguments)
     for name in arguments:
         names = sorted(known)
+        given = OTHER_WORDS.get(name, "")
+        if given.partition("=")[0] in names:
+            raise ConfigError(f"{name} is given as {given}", field=name)
         near = get_close_matches(name, names, 1) or [one for one in names if name in one]
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
         raise ConfigError(f"there is no argument {name}; {hint}", field=name)

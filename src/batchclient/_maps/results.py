@@ -5,11 +5,13 @@ Rules:
 - If errors are raised, documents of a list that cannot fill the template, and so would fail, are
   refused before anything is sent.
 - Messages name documents by their place. They show batchclient's own errors, which hold no prompt
-  or key. Of other errors only the class is shown.
+  or key. Of other errors only the class is shown, and of a ``KeyError`` a key that may be a field's
+  name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +28,8 @@ _SHOWN = 3
 """Failures described in a message; the others are counted."""
 _LONGEST_SHOWN = 200
 """Characters of each."""
+_FIELD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
+"""A name without spaces: a key of a function's own table may be a document's text."""
 
 
 def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
@@ -137,6 +141,9 @@ class _Failures:
 
 def _described(error: Exception, place: int | None = None) -> str:
     kind = type(error).__name__
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if isinstance(key, str) and _FIELD.fullmatch(key):
+        return f"{kind}: {key!r}"
     if not isinstance(error, BatchClientError):
         return kind
     message = f"{error.message.removeprefix(f'document {place}: '):.{_LONGEST_SHOWN}}"

@@ -76,7 +76,7 @@ class Attempts:
         over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
-            if failure is not None and failure.status in (401, 404):
+            if failure is not None:
                 failure = self._servers.explain(batch, failure)
         except BaseException as error:
             if ends_task(error):

@@ -9,7 +9,8 @@ Rules:
   waiting call. A later call asks again.
 - The question ends with its last waiting call, after a deadline or a cancellation.
 
-A call for a model which its server lacks gets an error with the known models: ``name_models``.
+A call for a model which its server lacks gets an error with the known models: ``name_models``. A
+call answered by an HTML page gets an error with the page's place: ``name_place``.
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ from batchclient._shell.callbacks import ends_task
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
-from batchclient.dialects._replies import error_in, read_retry_after, redact
+from batchclient.dialects._replies import HTML_PAGE, error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.errors import (
+    AuthenticationFailed,
     BatchClientError,
     ClientClosed,
     ConfigError,
     ConnectFailed,
     DeadlineExceeded,
+    DialectError,
     NotFound,
     ReadTimedOut,
     TransportError,
@@ -45,7 +48,7 @@ from batchclient.errors import (
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["ModelQuestion", "name_models"]
+__all__ = ["ModelQuestion", "name_models", "name_place"]
 
 _REFUSALS_OF_A_STRANGER = 3
 """Refused connections; as in ``_core/servers/health``."""
@@ -53,6 +56,7 @@ _TIMEOUT_S = 30.0
 """For one page's headers: a healthy server sends them at once, while a call may take minutes."""
 _BODY_TIMEOUT_S = 5.0
 """A body begun is one packet, or a few."""
+_OF_GATEWAYS = (502, 503, 504)
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
@@ -69,6 +73,7 @@ class ModelQuestion:
         timeouts: of each request.
         choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
         found: told of the model's name, its endpoint, and the pages read there.
+        url_of: returns an endpoint's base URL as it may be shown, or an empty text.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class ModelQuestion:
         timeouts: Timeouts,
         choice: DialectChoice,
         found: _Found,
+        url_of: Callable[[int], str],
     ) -> None:
         self._backend = backend
         self._transports = transports
@@ -88,6 +94,7 @@ class ModelQuestion:
         self._timeouts = timeouts
         self._choice = choice
         self._found = found
+        self._url_of = url_of
         self._rng = Random()  # jitter only  # noqa: S311
         self._waiting: dict[Waiter, None] = {}
         self._stop: Callable[[], object] | None = None
@@ -239,24 +246,29 @@ class ModelQuestion:
             ConfigError: the server names no model, or several.
             BatchClientError: the server cannot be asked.
         """
-        fingerprint, first_status = Fingerprint(), 0
+        fingerprint, first_status, server = Fingerprint(), 0, "the server"
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
             status, headers, body = await self._fetch(transport, request)
             first_status = first_status or status
+            if "html" in headers.get("content-type", ""):
+                server = f"{self._url_of(number) or server}, which sends HTML pages,"
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
                 message = redact(message, (), self._choice.secrets)
                 retry_after_s = read_retry_after(headers, time.time())
                 failure = failure_of(status, message, code, streamed=False, retry_after_s=retry_after_s)
+                failure = name_place(failure, self._url_of, number)
                 hint = self._choice.key_hint if status == 401 else ""
-                message = f"{failure.message}{hint} (asked for its model; with model=… nothing is asked)"
+                # A key that is refused is refused of every call.
+                way_out = "" if failure.error is AuthenticationFailed else "; with model=… nothing is asked"
+                message = f"{failure.message}{hint} (asked for its model{way_out})"
                 raise replace(failure, message=message).to_error(attempt)
         names = [redact(name, (), self._choice.secrets) for name in fingerprint.facts().base_models()]
         if not names:
             # The list of models is asked for first.
             hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
             why = "" if 200 <= first_status < 300 else f" ({first_status}{hint})"
-            message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
+            message = f"no model, and {server} does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
             message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
@@ -271,6 +283,19 @@ def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets
         return failure
     shown = _shown([redact(name, (), secrets) for name in names])
     return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
+
+
+def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) -> Failure:
+    """Add the URL to a failure for an HTML page, and ask whether the URL is right.
+
+    A gateway in front of the right server sends such pages with 502, 503 or 504.
+    """
+    page = failure.message == f"{failure.status}: {HTML_PAGE}"
+    if not page and not (failure.error is DialectError and "text/html" in failure.message):
+        return failure
+    came = " from " if page else "; it came from "
+    question = "" if failure.status in _OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
+    return replace(failure, message=f"{failure.message}{came}{url_of(endpoint) or 'the server'}{question}")
 
 
 def _shown(names: list[str]) -> str:

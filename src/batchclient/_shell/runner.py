@@ -119,7 +119,7 @@ class Runner:
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._servers = Servers(dialects, len(transports), on_own_fields)
+        self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
         self._dialects = self._servers.dialects
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
@@ -157,6 +157,7 @@ class Runner:
             timeouts,
             dialects,
             self._hear_model,
+            self._url_of,
         )
 
     @property
@@ -182,6 +183,11 @@ class Runner:
             self.ended = True
             return
         self._step(event, self._now())
+
+    def _url_of(self, endpoint: int) -> str:
+        """Return an endpoint's base URL as it may be shown; an empty text once the endpoint is gone."""
+        served = self.core.statistics().endpoints
+        return next((each.base_url for each in served if each.id == endpoint), "")
 
     def _hear(self, event: Event) -> None:
         """Take in the outcome of a question."""

@@ -35,12 +35,18 @@ class Servers:
         choice: makes an endpoint's dialect.
         count: the number of endpoints at first; their ids begin at 0.
         on_own_fields: told which fields may differ between a list's prompts on every known server.
+        url_of: returns an endpoint's base URL as it may be shown, or an empty text.
     """
 
     def __init__(
-        self, choice: DialectChoice, count: int, on_own_fields: Callable[[OwnFields | None], None] | None
+        self,
+        choice: DialectChoice,
+        count: int,
+        on_own_fields: Callable[[OwnFields | None], None] | None,
+        url_of: Callable[[int], str],
     ) -> None:
         self._choice = choice
+        self._url_of = url_of
         self._on_own_fields = on_own_fields
         self.dialects = {number: choice.make() for number in range(count)}
         """By endpoint."""
@@ -82,11 +88,14 @@ class Servers:
         return all(getattr(form, "mixes_queries", False) for form in forms)
 
     def explain(self, batch: Batch, failure: Failure) -> Failure:
-        """Add the server's models, if known, to a 404, and the lack of a key to a 401."""
+        """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
+        known, and to an HTML page the page's place.
+        """
         if failure.status == 401:
             return replace(failure, message=failure.message + self._choice.key_hint)
-        from batchclient._shell.model_question import name_models
+        from batchclient._shell.model_question import name_models, name_place
 
+        failure = name_place(failure, self._url_of, batch.endpoint)
         return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)
 
     def _tell_own_fields(self) -> None:

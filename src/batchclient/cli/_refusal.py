@@ -63,6 +63,8 @@ _OF_FILES = frozenset({"columns", "format", "sample", "shard"})
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_MAP = re.compile(r'stream_map\((?:call="(\w+)")?\)')
+"""The method that the command calls; a message names the call of a row."""
 _OTHER_CALL = 'chat(), or call="chat" of a map,'
 """Of a refusal of a field that the library does not know."""
 
@@ -105,9 +107,13 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     option = _OPTIONS.get(error.field or "")
     if error.field is not None and error.field in variables:
         option = variable_of(error.field)
+    if error.field in params and " is an argument of BatchClient, " in error.message:
+        instead = f"give {option}" if option else "no field of the server's"
+        return Refusal(f"--param {error.field}: {instead}")
     message = error.message.removesuffix(": BatchClient(…, model=…)")
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
+    message = _MAP.sub(lambda method: f"{method[1] or 'complete'}()", message)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
     message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:

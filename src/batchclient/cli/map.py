@@ -353,7 +353,7 @@ def run_map(options: MapOptions) -> int:
         raise refusal_of(error, options.params, server.variables) from None
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
-        message = str(error).removesuffix(" (asked for its model; with model=… nothing is asked)")
+        message = str(error).partition(" (asked for its model")[0]
         refused = isinstance(error, AuthenticationFailed)
         hint = "" if refused else " (--model names one)"
         key = KEY_HINT if refused and not server.has_key else ""

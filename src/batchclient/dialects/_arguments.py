@@ -8,6 +8,7 @@ Rules:
   transports.
 - A new version's fields are added to ``params``. Until then they go by ``extra_body``.
 - A name that the tables of ``_fields`` give to batchclient keeps the refusal that stands there.
+- An argument of ``BatchClient`` is named as such.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from typing import Any
 
 from batchclient._core.kinds import Kind
+from batchclient._given_as import GIVEN_AS, OTHER_WORDS
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
 from batchclient.errors import ConfigError
 
@@ -57,6 +59,19 @@ _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     LIKELIHOOD: ("log_likelihood()", ("continuation", "given")),
 }
 """A call's method, and the arguments that belong to it alone."""
+_OF_MAPS = {
+    "batch_map": ("docs", "call", "look_ahead", "return_exceptions"),
+    "stream_map": ("docs", "call", "look_ahead", "ordered"),
+}
+_OF_CLIENT = frozenset(
+    (
+        "base_url", "api_key", "headers", "preset", "limit", "batching", "schedule", "http", "outage_patience_s",
+        "retry", "max_queued", "when_full", "requests_per_minute", "tokens_per_minute", "dialect", "detect",
+        "server_metrics", "http_client", "transport", "single_flight", "render_chat", "max_model_len",
+        "count_tokens", "on_adjustment",
+    )
+)  # fmt: skip
+"""The arguments of ``BatchClient`` that no call has."""
 _TEXTS = {
     "max_new_tokens": "max_tokens",
     "max_output_tokens": "max_tokens",
@@ -107,13 +122,14 @@ def _passed(call: str) -> frozenset[str]:
     return known_fields(call) | (elsewhere - _MEANT.get(call, {}).keys())
 
 
-def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False) -> None:
+def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False, method: str | None = None) -> None:
     """Refuse names that the call does not have and no server knows.
 
     Args:
         call: its kind, or ``LIKELIHOOD``.
         given: the names beside the arguments that it has.
         to_caller: whether the call is streamed to its caller.
+        method: the method that was called, where it is another than the call's own.
 
     Raises:
         ConfigError: the error tells the first unknown name, and the nearest known name.
@@ -122,16 +138,36 @@ def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False) 
     if passed.issuperset(given):
         return
     name = next(each for each in given if each not in passed)
-    method, own = _METHODS[call]
-    if to_caller:
-        method = STREAM_METHODS[method]
+    of_call, own = _METHODS[call]
+    if method is not None:
+        own += _OF_MAPS.get(method.partition("(")[0], ())
+    called = method or (STREAM_METHODS[of_call] if to_caller else of_call)
     if not isinstance(name, str):
-        raise ConfigError(f"a parameter of {method} has a name that is a {type(name).__name__}")
+        raise ConfigError(f"a parameter of {called} has a name that is a {type(name).__name__}")
+    _refuse_clients(name, called)
     raise ConfigError(
-        f"{name:.60} is no argument of {method}, and no server is known that takes such a field. "
+        f"{name:.60} is no argument of {called}, and no server is known that takes such a field. "
         f"{_hint(call, name, own)}If yours does, give extra_body={{{name[:60]!r}: …}}",
         field=name,
     )
+
+
+def _refuse_clients(name: str, called: str) -> None:
+    """Refuse a name that is the client's, by whatever word.
+
+    Args:
+        name: of the argument.
+        called: the method that was given the argument.
+
+    Raises:
+        ConfigError: the error tells how the client is given the argument.
+    """
+    if name in _OF_CLIENT:
+        message = f"{name} is an argument of BatchClient, not of {called}: BatchClient(…, {name}=…)"
+        raise ConfigError(message, field=name)
+    given = GIVEN_AS.get(name) or OTHER_WORDS.get(name)
+    if given is not None and given.partition("=")[0] in _OF_CLIENT - {"api_key"}:
+        raise ConfigError(f"{name} is no argument of {called}; BatchClient has {given}", field=name)
 
 
 def _hint(call: str, name: str, own: tuple[str, ...]) -> str:

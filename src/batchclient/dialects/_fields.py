@@ -136,12 +136,13 @@ def _blame(fields: Mapping[str, Any]) -> ConfigError:
 
 
 def sort_fields(
-    params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False
+    params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False, method: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], str | None]:
     """Split a call's parameters by the table.
 
     ``extra_body`` is merged into the parameters, as with openai's client. A call that is streamed
-    ``to_caller`` may say ``stream=True`` and its ``stream_interval``.
+    ``to_caller`` may say ``stream=True`` and its ``stream_interval``. ``method`` names the method
+    that was called, where it is another than the call's own.
 
     Returns:
         The fields that join the key, the fields for a lone call, and why the call goes alone.
@@ -175,8 +176,8 @@ def sort_fields(
                 raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
             joining[name] = value
         elif not (name == "stream" and (value is None or value is to_caller)):
-            method = _METHODS.get(kind, "complete()")
-            raise ConfigError(f"{name} is not a parameter of {method}: {why}", field=name)
+            called = method or _METHODS.get(kind, "complete()")
+            raise ConfigError(f"{name} is not a parameter of {called}: {why}", field=name)
     return joining, solo, alone
 
 

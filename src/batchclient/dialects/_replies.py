@@ -11,8 +11,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
+__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact"]
 
+HTML_PAGE = "an HTML page"
+"""The message of an error whose body is HTML."""
 _LENGTHS = (
     re.compile(r"maximum context length is ([1-9][0-9]{0,11}) tokens"),
     re.compile(r"maximum context length of ([1-9][0-9]{0,11}) tokens"),
@@ -43,7 +45,7 @@ def error_in(body: bytes) -> tuple[str, str | None]:
         reply = from_json(body)
     except ValueError:
         text = body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
-        return ("an HTML page" if text[:1] == "<" else text) or "no message", None
+        return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
     if not isinstance(reply, dict):
         return f"a JSON {type(reply).__name__} where an object was expected", None
     error: Any = reply.get("error", reply.get("detail", reply))

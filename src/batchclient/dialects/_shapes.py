@@ -63,6 +63,7 @@ class Shapes:
         alone: str | None = None,
         to_caller: bool = False,
         verbatim: bool = False,
+        method: str | None = None,
     ) -> tuple[Shape, bytes]:
         """Return the shape of a call, and the fields sent only when the call goes alone.
 
@@ -74,6 +75,7 @@ class Shapes:
             alone: why the call goes alone, if the input is the reason.
             to_caller: whether the answer is streamed to the caller.
             verbatim: whether the answer keeps the server's own reply.
+            method: the method that was called, where it is another than the call's own.
 
         Raises:
             ConfigError: a parameter is unknown, or wrong, or not JSON, or not the caller's to set;
@@ -95,8 +97,8 @@ class Shapes:
                 return shape, b""
         if not verbatim:
             # A body that another program wrote may hold any field.
-            refuse_unknown(kind, params, to_caller=to_caller)
-        joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
+            refuse_unknown(kind, params, to_caller=to_caller, method=method)
+        joining, solo, reason = sort_fields(params, kind, to_caller=to_caller, method=method)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):

@@ -52,7 +52,8 @@ def failure_of(
 
     Sources: RFC 9110 for the statuses; section 2 of ``servers.md`` in the project's notes for the
     servers' use. vLLM says 503 when its queue is full, TGI 429. TGI says 422 for a list that is too
-    long, and 424 for a failed generation.
+    long, and 424 for a failed generation. llama.cpp says 501 for a feature that was not turned on:
+    no repetition helps, and so the error is a ``BadRequest``.
     """
     if status == 404 and message == "Not Found":
         message = "Not Found; does base_url end in /v1, and in nothing more?"

@@ -25,6 +25,7 @@ from typing import Any
 from openai import DEFAULT_TIMEOUT
 
 from batchclient._client.settings import filled_in, refuse_moved
+from batchclient._given_as import OTHER_WORDS
 from batchclient._threads.bridge import Bridge
 from batchclient.client import BATCH_CLIENT_ARGUMENTS, BatchClient, InnerClient
 from batchclient.config import only_given
@@ -78,6 +79,9 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     ours = only_given({name: theirs.pop(name) for name in _SETTINGS & theirs.keys()})
     roles = HeaderRoles(theirs.pop("labels", ()))
     refuse_moved(theirs)
+    for name in theirs.keys() & OTHER_WORDS.keys():
+        if OTHER_WORDS[name].startswith("limit="):
+            raise ConfigError(f"{name} is given as {OTHER_WORDS[name]}", field=name)
     for name, better in _OPENAIS_NAMES.items():
         if name in theirs:
             raise ConfigError(f"{name} is BatchClient's; openai's clients have {better}", field=name)

@@ -5,7 +5,7 @@ Rules:
   fails in a shared request is not counted.
 - A reason is a ``Past``, or a reason of the scheduler's (``Statistics.alone``). No reason holds a
   value of the caller's, so there are few reasons.
-- If none of the first hundred calls shared, the log says so, once.
+- If none of the first hundred calls shared, the log says so, once, with the way out.
 """
 
 from __future__ import annotations
@@ -43,6 +43,24 @@ class Past(StrEnum):
     NO_CLIENT = "no batch client for these credentials and headers"
     LOOP = "another event loop uses the client now"
     TRIO = "trio"
+
+
+_PAGE = "how-to/openai.md#do-calls-share"
+_FEWER = " (give a smaller max_tokens, or batching=Batching(alone_above_tokens=…))"
+_WAYS_OUT = {
+    "no company": " (make calls at the same time, with equal parameters, through one client)",
+    "long output expected": _FEWER,
+    "long output expected, and the list cannot stream": _FEWER,
+    Past.STREAM.value: " (a stream is its caller's alone)",
+    Past.RESPONSES.value: " (use chat completions)",
+    Past.HEADERS.value: " (give labels=[…], or default_headers)",
+    Past.QUERY.value: " (give default_query)",
+    Past.TIMEOUT.value: " (give the client a larger timeout)",
+    Past.SUBCLASS.value: " (use the drop-in itself)",
+    Past.BLOCKING.value: " (leave http_client out)",
+    Past.LOOP.value: " (make a client for each event loop)",
+}
+"""By reason, in a few words; the page's table has all reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +106,10 @@ class Sharing:
             is_told = before < _ENOUGH_TO_TELL <= self._calls and not self._shared
         if is_told:
             reason, count = self._alone.most_common(1)[0]
-            _log.warning("none of the first %d calls shared a request; %d of them: %s", self._calls, count, reason)
+            _log.warning(
+                "none of the first %d calls shared a request; %d of them: %s%s; see docs/%s",
+                self._calls, count, reason, _WAYS_OUT.get(reason, ""), _PAGE,
+            )  # fmt: skip
 
     def statistics(self) -> SharingStatistics:
         """Return a frozen snapshot."""

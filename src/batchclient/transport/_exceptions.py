@@ -30,6 +30,8 @@ __all__ = ["AIOHTTP_BREAKS", "SILENT", "cause_of", "is_aiohttps", "is_of", "is_t
 
 AIOHTTP_BREAKS = frozenset({"ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError"})
 SILENT = "the server was silent for read_timeout_s"
+_SPEAKS_HTTP = "; does the server speak http://?"
+"""OpenSSL's ``WRONG_VERSION_NUMBER``: the reply to a TLS greeting was no TLS, most often HTTP."""
 _QUOTES = ": bytearray("
 _LIBRARIES = frozenset({"httpx", "httpx2"})
 """httpx2 is httpx's fork, and openai's client uses it from its third major on. Both have the same
@@ -96,7 +98,8 @@ def translated(error: BaseException, address: str = "", received: int = 0) -> Ba
         # The rest is the proxy's own text, or the request's URL.
         return ConnectFailed(f"no connection{address}: the proxy answered {str(error)[:3]}")
     if is_of(kind, "ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol") and not broken:
-        return ConnectFailed(f"no connection{address}: {error}")
+        hint = _SPEAKS_HTTP if "WRONG_VERSION_NUMBER" in str(error) else ""
+        return ConnectFailed(f"no connection{address}: {error}{hint}")
     if is_of(kind, "PoolTimeout"):
         return ConnectFailed("the HTTP client's pool had no connection free")
     if is_of(kind, "ReadTimeout"):
