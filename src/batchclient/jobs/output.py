@@ -53,8 +53,8 @@ class Output:
     def __init__(self, path: str, *, source: os.stat_result | None = None, overwrite: bool = False) -> None:
         if not path:
             raise ConfigError("--output is empty; give a path, or - for stdout")
-        self.name = "stdout" if path == "-" else path
-        self.warning = ""
+        self.name: str = "stdout" if path == "-" else path
+        self.warning: str = ""
         self._path = None if path == "-" else Path(path)
         self._overwrite = overwrite
         self._owner: Owner | None = None
@@ -64,7 +64,7 @@ class Output:
         self._file = -1
         try:
             status = self._status()
-            self.is_file = status is None or stat.S_ISREG(status.st_mode)
+            self.is_file: bool = status is None or stat.S_ISREG(status.st_mode)
             if status is not None and self.is_file and source is not None and os.path.samestat(status, source):
                 raise ConfigError(
                     f"{self.name}: output and input are the same file; rows would be lost before they are read"

@@ -54,7 +54,7 @@ class Owner:
         for _ in range(_TRIES):
             if self._take():
                 break
-        self.holds = self._file is not None
+        self.holds: bool = self._file is not None
 
     def __repr__(self) -> str:
         return f"<Owner of {self._output}: {'held' if self._file is not None else 'not held'}>"

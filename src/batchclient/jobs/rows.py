@@ -59,8 +59,8 @@ class Origin:
     __slots__ = ("_lines_before", "path", "start")
 
     def __init__(self, path: str = "", start: int = 0) -> None:
-        self.path = path
-        self.start = start
+        self.path: str = path
+        self.start: int = start
         self._lines_before = None if start else 0
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class FaultyRow(Row):
         self, reason: str, number: int, origin: Origin = _WHOLE, fields: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(fields or {})
-        self.reason = reason
+        self.reason: str = reason
         self._number = number
         self._origin = origin
 

@@ -162,7 +162,7 @@ class Source:
         self.file = file
         self.form = form
         self.is_regular = is_regular
-        self.taken = 0
+        self.taken: int = 0
         self._columns = columns
         self._keep = keep
         self._reserved = frozenset(reserved)

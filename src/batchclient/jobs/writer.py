@@ -79,9 +79,9 @@ class Writer:
         self._taken = 0
         self._moved_bytes = 0
         self._is_regular = True
-        self.written = 0
+        self.written: int = 0
         self.error: OSError | None = None
-        self.is_given_up = False
+        self.is_given_up: bool = False
 
     def __repr__(self) -> str:
         return f"<Writer to {self._output.name}: {self.written} written>"
