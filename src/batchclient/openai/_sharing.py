@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from batchclient.types import Reply
 
-__all__ = ["Past", "Sharing", "SharingStatistics"]
+__all__ = ["PAGE", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]
 
 _ENOUGH_TO_TELL = 100
 _log = logging.getLogger("batchclient")
@@ -45,9 +45,9 @@ class Past(StrEnum):
     TRIO = "trio"
 
 
-_PAGE = "how-to/openai.md#do-calls-share"
+PAGE = "how-to/openai.md#do-calls-share"
 _FEWER = " (give a smaller max_tokens, or batching=Batching(alone_above_tokens=…))"
-_WAYS_OUT = {
+WAYS_OUT = {
     "no company": " (make calls at the same time, with equal parameters, through one client)",
     "long output expected": _FEWER,
     "long output expected, and the list cannot stream": _FEWER,
@@ -108,7 +108,7 @@ class Sharing:
             reason, count = self._alone.most_common(1)[0]
             _log.warning(
                 "none of the first %d calls shared a request; %d of them: %s%s; see docs/%s",
-                self._calls, count, reason, _WAYS_OUT.get(reason, ""), _PAGE,
+                self._calls, count, reason, WAYS_OUT.get(reason, ""), PAGE,
             )  # fmt: skip
 
     def statistics(self) -> SharingStatistics:
