@@ -127,7 +127,7 @@ def test_no_field_of_a_call_is_taken_for_the_clients():
     others = {
         name for name, given in {**GIVEN_AS, **OTHER_WORDS}.items() if not given.startswith(("api_key", "timeout_s"))
     }
-    for call in _arguments._METHODS:
+    for call in _arguments.METHODS:
         assert not _arguments.known_fields(call) & (others | BATCH_CLIENT_ARGUMENTS)
 
 

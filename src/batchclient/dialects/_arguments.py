@@ -22,7 +22,7 @@ from batchclient._given_as import GIVEN_AS, OTHER_WORDS
 from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
 from batchclient.errors import ConfigError
 
-__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "known_fields", "refuse_unknown"]
+__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "METHODS", "known_fields", "refuse_unknown"]
 
 LIKELIHOOD = "likelihood"
 """The kind of ``log_likelihood()``, which asks for completions."""
@@ -48,7 +48,7 @@ The input is an argument here, and no field may come twice.
 """
 _GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
-_METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     Kind.COMPLETION: ("complete()", ("prompt", "response_model")),
     Kind.CHAT: ("chat()", ("messages", "response_model")),
     Kind.EMBEDDING: ("embed()", ("text",)),
@@ -138,7 +138,7 @@ def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False, 
     if passed.issuperset(given):
         return
     name = next(each for each in given if each not in passed)
-    of_call, own = _METHODS[call]
+    of_call, own = METHODS[call]
     if method is not None:
         own += _OF_MAPS.get(method.partition("(")[0], ())
     called = method or (STREAM_METHODS[of_call] if to_caller else of_call)
