@@ -1,4 +1,4 @@
-"""What the benchmarks share: starting the server, a closed loop, medians, the machine line, result files."""
+"""Shared by the benchmarks: the server's start, a closed loop, medians, result files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def server_counts(base_url: str) -> dict[str, Any]:
 async def closed_loop(
     call: Call, prompts: Sequence[str], workers: int, expect: Callable[[str], str] | None = None
 ) -> Measured:
-    """Keep ``workers`` calls in flight until every prompt is answered; each worker awaits one call at a time.
+    """Keep ``workers`` calls in flight until every prompt is answered.
+
+    Each worker awaits one call at a time.
 
     Args:
         expect: the right answer to a prompt, to be compared with the one that came.
@@ -106,7 +108,8 @@ async def closed_loop(
             if expect is not None and text != expect(prompt):
                 raise AssertionError(f"a wrong answer: {text!r} is not for {prompt!r}")
 
-    # Objects made before this run (other clients, openai's types) would otherwise be walked again by each full collection.
+    # Each full collection would otherwise walk again the objects made before this run (other
+    # clients, openai's types).
     gc.collect()
     gc.freeze()
     cpu, wall = time.process_time(), now()
@@ -127,11 +130,17 @@ async def closed_loop(
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""What a server on the CPU computes with, widest first: without AVX-512 a real vLLM is twenty times slower."""
+"""Vector instructions of a CPU, widest first.
+
+Without AVX-512 a real vLLM is twenty times slower.
+"""
 
 
 def cpu_model() -> str:
-    """Its name, and its widest vectors where they are known: makers give quite different processors one name."""
+    """Return the CPU's name, and its widest vectors where they are known.
+
+    Makers give quite different processors one name.
+    """
     with contextlib.suppress(OSError):
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
         facts = {name.strip(): value.strip() for name, _, value in lines}
@@ -146,8 +155,22 @@ def command_line() -> str:
     return " ".join(["python", os.path.relpath(sys.argv[0], HERE.parent), *sys.argv[1:]])
 
 
+def commit() -> str | None:
+    """Return the checked-out commit, and whether ``src`` differs; ``None`` outside a repository."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        short = git("rev-parse", "--short", "HEAD")
+        return f"{short} with changes in src" if git("status", "--porcelain", "--", "src") else short
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def machine() -> dict[str, Any]:
-    """Everything a reader needs to judge a figure: the machine, the versions, the command, the day."""
+    """Return all that a reader needs to judge a figure: machine, versions, commit, command, time."""
     versions = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -158,6 +181,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": commit(),
         "command": command_line(),
         "load_average": round(os.getloadavg()[0], 2),
     }
@@ -165,9 +189,11 @@ def machine() -> dict[str, Any]:
 
 def machine_line(facts: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    measured = f"commit {facts['commit']}; " if facts.get("commit") else ""
     return (
-        f"{facts['cpu']}, {facts['cores']} cores, shared and noisy (load average {facts['load_average']} at the start); "
-        f"Python {facts['python']}; {packages}; {facts['date']}; `{facts['command']}`"
+        f"{facts['cpu']}, {facts['cores']} cores, "
+        f"shared and noisy (load average {facts['load_average']} at the start); "
+        f"Python {facts['python']}; {packages}; {facts['date']}; {measured}`{facts['command']}`"
     )
 
 

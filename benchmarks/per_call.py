@@ -1,11 +1,14 @@
-"""What a call costs this process, in parts too small for a server: best CPU time of many runs.
+"""Cost of a call in this process, in parts too small for a server: best CPU time of many runs.
 
     python benchmarks/per_call.py
-    PYTHONPATH=/path/to/another/checkout/src python benchmarks/per_call.py --parts client     # an earlier version; compare in turns
+    PYTHONPATH=/path/to/another/checkout/src python benchmarks/per_call.py --parts client
 
-- ``client``: ``complete`` from call to answer, 256 at once in plain lists of 32, with a transport that answers at once and costs next to nothing.
+The second command measures an earlier version; compare the two in turns. The parts:
+
+- ``client``: ``complete`` from call to answer, 256 at once in plain lists of 32. The transport
+  answers at once and costs next to nothing.
 - ``vectors``: reading an embedding of 4,096 numbers, as base64 and as JSON.
-- ``lengths``: what is learnt of prompts' lengths, per call and per reply event.
+- ``lengths``: learning prompts' lengths, per call and per reply event.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching
 
 PARTS = ("client", "vectors", "lengths")
 CALLS = 256
@@ -64,8 +67,8 @@ class _Instant:
 async def _client() -> float:
     # Earlier versions had no such argument, and asked for nothing.
     quiet = {"server_metrics": False} if "server_metrics" in signature(BatchClient).parameters else {}
-    client = BatchClient("http://s/v1", model="m", limit=64, max_list=32, dialect="vllm", **quiet)
-    client._make_transport = lambda _url: _Instant()
+    client = BatchClient("http://s/v1", model="m", limit=64, batching=Batching(max_size=32), dialect="vllm", **quiet)
+    client._connections.for_calls = lambda _url: _Instant()
     best = float("inf")
     async with client:
         for _ in range(RUNS):

@@ -1,12 +1,16 @@
-"""Calls that share prefixes, more of them than the server's KV cache holds: what order they reach a real vLLM in, and what that is worth.
+"""Order of calls that share prefixes at a real vLLM, and what the order is worth.
 
-    python benchmarks/prefix.py              # boots a vLLM with a small KV cache (tests/live/vllm_server.py)
+The prefixes are more than the server's KV cache holds.
 
-- 64 groups of 8 prompts; a group shares its first 100 tokens or so, each prompt ends with 15 of its own; ``max_tokens=1``. The KV cache holds
-  3,072 tokens: about 26 such prompts.
-- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled, with both off.
-- Arms are interleaved, in a new order each time, with fresh prompts, so that no run finds another's prefixes. Ratios to the hand-grouped
-  arm are taken within a repetition. The hit rate is the server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
+    python benchmarks/prefix.py   # boots a vLLM with a small KV cache (tests/live/vllm_server.py)
+
+- There are 64 groups of 8 prompts, with ``max_tokens=1``. A group shares its first 100 tokens or
+  so; each prompt ends with 15 of its own. The KV cache holds 3,072 tokens: about 26 such prompts.
+- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled,
+  with ``group_prefixes`` off.
+- Arms are interleaved, in a new order each time, with fresh prompts, so no run finds another's
+  prefixes. Ratios to the hand-grouped arm are taken within a repetition. The hit rate is the
+  server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import Any
 
 from _common import machine, machine_line, median, spread, table, write_results
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching, Schedule
 
 FLAGS = ("--num-gpu-blocks-override", "96", "--block-size", "32")
 WORDS = [
@@ -106,13 +110,13 @@ async def words_per_token(base_url: str, model: str) -> float:
     return 400 / answer.usage.prompt_tokens
 
 
-async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int, max_list: int) -> dict[str, Any]:
+async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int, max_size: int) -> dict[str, Any]:
     shuffled, grouping = ARMS[arm]
     prompts = [prompt for group in make_prompts(ratio) for prompt in group]
     if shuffled:
         random.shuffle(prompts)
     hits, queries = (counter(base_url, f"prefix_cache_{name}") for name in ("hits", "queries"))
-    chosen = {"limit": limit, "max_list": max_list, "group_prefixes": grouping}
+    chosen = {"limit": limit, "batching": Batching(max_size=max_size), "schedule": Schedule(group_prefixes=grouping)}
     async with BatchClient(base_url, model=model, **chosen) as client:
         started = time.perf_counter()
         answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)
@@ -128,18 +132,19 @@ async def one_run(base_url: str, model: str, arm: str, ratio: float, limit: int,
 
 def report(data: dict[str, Any]) -> str:
     rows = []
-    for max_list, arms in data["runs"].items():
+    for max_size, arms in data["runs"].items():
         base = [run["per_s"] for run in arms["grouped by hand"]]
         for arm, runs in arms.items():
             rates = [run["per_s"] for run in runs]
             ratios = [a / b for a, b in zip(rates, base, strict=True)]
             rows.append(
                 [
-                    max_list, arm, f"{median(rates):.0f}", f"{median(ratios):.2f} ({spread(ratios)})",
-                    f"{median([run['hit_rate'] for run in runs]):.2f}", f"{median([run['mean_list'] for run in runs]):.1f}",
+                    max_size, arm, f"{median(rates):.0f}", f"{median(ratios):.2f} ({spread(ratios)})",
+                    f"{median([run['hit_rate'] for run in runs]):.2f}",
+                    f"{median([run['mean_list'] for run in runs]):.1f}",
                 ]
             )  # fmt: skip
-    header = ("max_list", "order", "prompts/s", "of grouped by hand, median (min to max)", "hit rate", "mean list")
+    header = ("max_size", "order", "prompts/s", "of grouped by hand, median (min to max)", "hit rate", "mean list")
     title = "# Shared prefixes that do not fit the server's KV cache together, real vLLM, two CPU cores, tiny model"
     return "\n\n".join([title, machine_line(data["machine"]), table(header, rows)])
 
@@ -149,19 +154,19 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--limit", type=int, default=16)
     parser.add_argument("--blocks", default=FLAGS[1], help="the KV cache, in blocks of 32 tokens")
-    parser.add_argument("--lists", default="1,16", help="values of max_list")
+    parser.add_argument("--lists", default="1,16", help="values of max_size")
     parser.add_argument("--name", default="prefix", help="file name of the results")
     options = parser.parse_args()
     data: dict[str, Any] = {"machine": machine(), "runs": {}}
     with server(options.blocks) as (base_url, model):
         ratio = asyncio.run(words_per_token(base_url, model))
-        for max_list in map(int, options.lists.split(",")):
+        for max_size in map(int, options.lists.split(",")):
             runs: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
-            asyncio.run(one_run(base_url, model, "shuffled", ratio, options.limit, max_list))  # warms the server up
+            asyncio.run(one_run(base_url, model, "shuffled", ratio, options.limit, max_size))  # warms the server up
             for _ in range(options.repetitions):
                 for arm in random.sample(list(ARMS), len(ARMS)):
-                    runs[arm].append(asyncio.run(one_run(base_url, model, arm, ratio, options.limit, max_list)))
-            data["runs"][max_list] = runs
+                    runs[arm].append(asyncio.run(one_run(base_url, model, arm, ratio, options.limit, max_size)))
+            data["runs"][max_size] = runs
     write_results(options.name, data, report(data))
     print(report(data))
 

@@ -1,15 +1,21 @@
-"""The textbook's batching strategies, side by side, as settings of the one rule: python benchmarks/strategies.py [--quick]
+"""The textbook's batching strategies, side by side, as settings of the one rule.
 
-Sequential, static, dynamic (by timeout), length-bucketed, a table by queue depth, and continuous batching are not six schedulers here but six
-sets of numbers for ``batchclient``'s own (``_core/scheduler.py``). The real scheduler is driven against the laboratory's servers in virtual
-time, so that a figure is the same on every machine: nothing here measures this one.
+    python benchmarks/strategies.py [--quick]
 
-Where the settings differ from the textbook: the rule never holds an idle server back, and sends what fits into free permits when that is
-all that waits. So with few calls a "static" batch is what there is, and the next may start beside it. The textbook's table is 1, 4
-and 8; here it ends at the others' batch size.
+The strategies are sequential, static, dynamic (by timeout), length-bucketed, a table by queue
+depth, and continuous batching. They are not six schedulers here but six sets of numbers for
+``batchclient``'s own (``_core/scheduler.py``). The real scheduler is driven against the
+laboratory's servers in virtual time. A figure is the same on every machine: no figure measures the
+machine itself.
 
-Two servers: one that batches continuously (vLLM's kind; profile ``gpu``), and one that pads and runs static batches (profile ``padding``).
-Two workloads: a job of so many texts at once, and calls that arrive one by one.
+The settings differ from the textbook in three points. The rule never holds an idle server back.
+Where all waiting calls fit into free permits, the rule sends them. So with few calls a "static"
+batch is all that waits, and the next may start beside it. The textbook's table is 1, 4 and 8; here
+the table ends at the others' batch size.
+
+Two servers: one that batches continuously (vLLM's kind; profile ``gpu``), and one that pads and
+runs static batches (profile ``padding``). Two workloads: a job of so many texts at once, and calls
+that arrive one by one.
 """
 
 from __future__ import annotations
@@ -31,9 +37,10 @@ from benchmarks.lab.driver import Run
 from benchmarks.lab.profiles import SCENARIOS, Scenario
 from benchmarks.lab.workloads import PROMPT, Call, Calls, Lengths, Running
 
+from batchclient import Batching
+from batchclient._client.settings import make_settings
 from batchclient._core.limits import FixedLimit, Limit, LimitControl, Search
 from batchclient._core.messages import Request, Retuned
-from batchclient.config import make_settings
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.simulator.profiles import PROFILES
 
@@ -54,9 +61,10 @@ class Strategy:
 
     Args:
         name: the textbook's.
-        settings: what differs from the ``balanced`` preset.
+        settings: the fields of ``Batching`` that differ from the ``balanced`` preset.
         limit: sequences in flight.
-        plain: lists answer as a whole, as the textbook's batches do; else each caller when its own answer is done.
+        plain: a list answers as a whole, as the textbook's batches do; else each caller gets
+            its own answer when that is done.
     """
 
     name: str
@@ -66,9 +74,9 @@ class Strategy:
 
 
 # One batch at a time: all permits are granted together, when all of the last batch's are back.
-ONE_BATCH: dict[str, Any] = {"max_list": BATCH, "batch_size": lambda _: BATCH, "refill_ratio": 1.0, "refill_s": 3600.0}
+ONE_BATCH: dict[str, Any] = {"max_size": BATCH, "size_for": lambda _: BATCH, "refill_ratio": 1.0, "refill_s": 3600.0}
 STRATEGIES = (
-    Strategy("sequential", {"max_list": 1, "refill_ratio": 0.0, "linger_s": 0.0}, lambda: FixedLimit(1)),
+    Strategy("sequential", {"max_size": 1, "refill_ratio": 0.0, "linger_s": 0.0}, lambda: FixedLimit(1)),
     Strategy(f"static, {BATCH}, full batches only", {**ONE_BATCH, "linger_s": 3600.0}, lambda: FixedLimit(BATCH)),
     Strategy(f"dynamic, {BATCH} or 50 ms", {**ONE_BATCH, "linger_s": 0.05}, lambda: FixedLimit(BATCH)),
     Strategy(
@@ -78,7 +86,7 @@ STRATEGIES = (
     ),
     Strategy(
         "dynamic, size by queue depth",
-        {**ONE_BATCH, "linger_s": 0.0, "batch_size": by_depth},
+        {**ONE_BATCH, "linger_s": 0.0, "size_for": by_depth},
         lambda: FixedLimit(BATCH),
     ),
     Strategy("continuous, 256 in flight", {}, lambda: FixedLimit(256), plain=False),
@@ -101,7 +109,7 @@ class _Timed(Running):
         self._submit(Request(self.shape, PROMPT, prompt_tokens=self.expected_tokens(call), waiter=call), now)
 
     def expected_tokens(self, call: Call) -> int:
-        """What the scheduler takes its prompt to have."""
+        """The prompt tokens that the scheduler expects of a call."""
         return call.prompt_tokens
 
     def ended(self, call: Call, now: float) -> None:
@@ -114,9 +122,10 @@ class Job:
     """So many texts at once.
 
     Args:
-        texts: how many.
-        calls: what each is like.
-        lengths_known: whether the scheduler knows how long each text is; else it takes all for equally long.
+        texts: the number of texts.
+        calls: the parameters of each call.
+        lengths_known: whether the scheduler knows how long each text is; else it takes all for
+            equally long.
     """
 
     texts: int
@@ -172,12 +181,12 @@ def run(scenario: Scenario, strategy: Strategy, seed: int) -> dict[str, Any]:
     scenario = replace(scenario, settings={})
     one = Run(scenario, limit_setup(scenario, strategy.limit()), seed)
     client = one.clients[0]
-    made = make_settings("balanced", {"base_url": "http://lab/v1", **strategy.settings})
+    made = make_settings("balanced", {"base_url": "http://lab/v1", "batching": Batching(**strategy.settings)})
     rule = made.scheduler(VllmDialect())
     for workload in client.workloads:
         workload.shape = replace(workload.shape, plain_only=strategy.plain)
     # Sizes follow from the strategy alone; long answers are not taken out of its batches.
-    client.core.handle(Retuned(replace(rule, singles_above_tokens=MANY)), 0.0)
+    client.core.handle(Retuned(replace(rule, alone_above_tokens=MANY)), 0.0)
     trace, workload = one.run()[0], client.workloads[0]
     assert isinstance(workload, _Timed)
     waits = sorted(workload.waits_s)
@@ -214,8 +223,9 @@ def main() -> None:
     parts = [
         "# The textbook's strategies as settings of the one rule",
         (
-            f"The real scheduler against the laboratory's servers in virtual time, seed {arguments.seed}; the same on every machine. Prompts of "
-            f"200 tokens and answers of 64 on average, lognormal. Waits are from the call to its answer. `{data['machine']['command']}`"
+            f"The real scheduler against the laboratory's servers in virtual time, seed {arguments.seed}; "
+            "the same on every machine. Prompts of 200 tokens and answers of 64 on average, lognormal. "
+            f"Waits are from the call to its answer. `{data['machine']['command']}`"
         ),
     ]
     for title, scenario in cases(quick=arguments.quick).items():

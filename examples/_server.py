@@ -8,7 +8,10 @@ from typing import Any
 
 @contextlib.contextmanager
 def server(profile: str = "gpu", **options: Any) -> Iterator[tuple[str, str]]:
-    """Yield a base URL and a model's name. The embedded server needs ``pip install 'batchclient[cli]'``."""
+    """Yield a base URL and a model's name.
+
+    The embedded server needs ``pip install 'batchclient[cli]'``.
+    """
     if len(sys.argv) == 3:
         yield sys.argv[1], sys.argv[2]
         return

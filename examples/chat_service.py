@@ -1,6 +1,9 @@
-"""One client for people who wait and work that does not: python examples/chat_service.py [BASE_URL MODEL]
+"""One client for people who wait and work that does not.
 
-Questions are streamed to whoever asked, with a higher priority; summaries run behind them in lists of chats.
+python examples/chat_service.py [BASE_URL MODEL]
+
+Questions are streamed to whoever asked, with a higher priority. Summaries run behind them in lists
+of chats.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
-"""Texts sorted by one token each, on a server that generates: python examples/classify_one_token.py [BASE_URL MODEL]
+"""Texts sorted by one token each, on a server that generates.
 
-The server is told which answers there are (vLLM's ``structured_outputs``), and one token is enough to tell them apart. Such calls are the shortest
-there are, so that sharing requests saves the most.
+python examples/classify_one_token.py [BASE_URL MODEL]
+
+The server is told which answers there are (vLLM's ``structured_outputs``), and one token is enough
+to tell them apart. Such calls are the shortest of all, so sharing requests saves the most.
 """
 
 import asyncio
@@ -16,7 +18,10 @@ MESSAGES = [f"message {number}: the parcel came {number % 9} days late" for numb
 
 
 def label_of(text: str) -> str:
-    """The label that an answer's first token begins; servers that do not know the field may say anything."""
+    """Return the label that an answer's first token begins.
+
+    Servers that do not know the field may say anything.
+    """
     start = text.strip()
     return next((label for label in LABELS if start and label.startswith(start)), "unclear")
 

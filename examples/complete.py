@@ -1,4 +1,7 @@
-"""A thousand awaits, a few dozen requests: python examples/complete.py [BASE_URL MODEL]"""
+"""A thousand awaits, a few dozen requests.
+
+python examples/complete.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""A corpus in, vectors out, and the documents nearest to a question: python examples/embed_corpus.py [BASE_URL MODEL]"""
+"""A corpus in, vectors out, and the documents nearest to a question.
+
+python examples/embed_corpus.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

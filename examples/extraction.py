@@ -1,4 +1,7 @@
-"""Documents in, validated objects out: python examples/extraction.py [BASE_URL MODEL]"""
+"""Documents in, validated objects out.
+
+python examples/extraction.py [BASE_URL MODEL]
+"""
 
 import asyncio
 
@@ -28,7 +31,7 @@ async def main(base_url: str, model: str) -> None:
         try:
             await client.chat(messages(texts[0]), max_tokens=2, response_model=Invoice)
         except AnswerInvalid as error:
-            # The message shows nothing of the answer; the answer itself is there for whoever may see it.
+            # The message shows nothing of the answer; ``completion`` has it.
             print(f"cut off: {error} ({error.completion.output_tokens} tokens)")
 
 

@@ -1,4 +1,7 @@
-"""A list of documents in, their answers out, in order: python examples/map_documents.py [BASE_URL MODEL]"""
+"""A list of documents in, their answers out, in order.
+
+python examples/map_documents.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""A program written for openai's client, with one import changed: python examples/openai_drop_in.py [BASE_URL MODEL]"""
+"""A program written for openai's client, with one import changed.
+
+python examples/openai_drop_in.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

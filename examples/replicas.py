@@ -1,4 +1,6 @@
-"""One client, several servers, not all of one sort: python examples/replicas.py [BASE_URL MODEL]
+"""One client, several servers, not all of one sort.
+
+python examples/replicas.py [BASE_URL MODEL]
 
 With a BASE_URL, that server is one of them: it must know the model by the name that is given.
 """
@@ -15,7 +17,8 @@ CALLS = 600
 
 
 async def main(base_urls: list[str], model: str) -> None:
-    # Which server is behind a URL is found out; each is spoken to in its own language, and has a limit of its own.
+    # The client finds out which server is behind a URL, and speaks to each in its own language.
+    # Each has a limit of its own.
     async with BatchClient(base_urls, model=model, preset="throughput") as client:
         prompts = (f"Summarise document {number}: …" for number in range(CALLS))
         answers = await asyncio.gather(

@@ -8,7 +8,7 @@ import asyncio
 from _server import server
 from tenacity import retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
 
-from batchclient import BatchClient, RateLimited, ServerFault, TenacityRetry, TransportError
+from batchclient import BatchClient, Batching, RateLimited, ServerFault, TenacityRetry, TransportError
 
 # Evaluated once per failed request, not per caller; a ``Retry-After`` of the server's is honoured.
 POLICY = TenacityRetry(
@@ -19,7 +19,7 @@ POLICY = TenacityRetry(
 
 
 async def main(base_url: str, model: str) -> None:
-    async with BatchClient(base_url, model=model, retry=POLICY, max_list=8) as client:
+    async with BatchClient(base_url, model=model, retry=POLICY, batching=Batching(max_size=8)) as client:
         calls = [client.complete(f"Question {number}:", max_tokens=4) for number in range(200)]
         answers = await asyncio.gather(*calls)
         statistics = client.statistics()

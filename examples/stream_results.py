@@ -1,4 +1,7 @@
-"""More documents than fit in memory, results as they come: python examples/stream_results.py [BASE_URL MODEL]"""
+"""More documents than fit in memory, results as they come.
+
+python examples/stream_results.py [BASE_URL MODEL]
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +26,8 @@ async def main(base_url: str, model: str) -> None:
                 failed += 1
                 print(f"{row.id} failed: {row.error}")
             elif done % 1000 == 0:
-                # Completion order: ``row.index`` is the place in the input. ``ordered=True`` keeps that order.
+                # Rows come as they end. ``row.index`` is the place in the input; ``ordered=True``
+                # keeps that order.
                 print(f"{done} done; just now {row.id}: {row.completion.text!r}")
     print(f"{done} results, {failed} failed")
 

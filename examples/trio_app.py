@@ -1,4 +1,7 @@
-"""The same client under trio (pip install trio): python examples/trio_app.py [BASE_URL MODEL]"""
+"""The same client under trio (pip install trio).
+
+python examples/trio_app.py [BASE_URL MODEL]
+"""
 
 import trio
 from _server import server

@@ -1,4 +1,7 @@
-"""Callers that give up, one by one, without harm to the others: python examples/with_deadlines.py [BASE_URL MODEL]"""
+"""Callers that give up, one by one, without harm to the others.
+
+python examples/with_deadlines.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

@@ -7,10 +7,11 @@ A test replaces such a name, and so gives the client:
 """
 
 import weakref
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
-from batchclient import BatchClient, SyncBatchClient
+from batchclient import BatchClient, Http, SyncBatchClient
 from batchclient import client as client_module
 from batchclient import sync as sync_module
 from batchclient._threads.bridge import Bridge
@@ -25,7 +26,14 @@ _bridges = weakref.WeakKeyDictionary()
 
 
 def connected(
-    base_url="http://scripted/v1", *, calls=None, metrics=None, detection=None, made=lambda transport: None, **arguments
+    base_url="http://scripted/v1",
+    *,
+    calls=None,
+    metrics=None,
+    detection=None,
+    made=lambda transport: None,
+    backend=None,
+    **arguments,
 ):
     """A ``BatchClient`` whose transports are made by these functions of a base URL.
 
@@ -35,6 +43,7 @@ def connected(
         metrics: to ask a server for its load; likewise. A user's ``transport=`` does not reach these.
         detection: to ask which server it is; likewise.
         made: told of each transport for calls.
+        backend: the HTTP library, whatever else ``http`` says.
     """
 
     class Scripted(Connections):
@@ -49,6 +58,8 @@ def connected(
         def for_detection(self, base_url):
             return super().for_detection(base_url) if detection is None else detection(base_url)
 
+    if backend is not None:
+        arguments["http"] = replace(arguments.get("http") or Http(), backend=backend)
     with mock.patch.object(client_module, "Connections", Scripted):
         return BatchClient(base_url, **arguments)
 

@@ -1,31 +1,77 @@
-"""Every Python block of the README and the docs runs, in order, page by page, against the embedded server."""
+"""The README and the docs do as they say.
+
+Rules:
+- A block of ``python`` that ends with ``asyncio.run(main())`` is a program: it runs as a file.
+- The other blocks of a page are pasted, in order, into one ``python -m asyncio``, as they stand. So
+  a block has no blank line within a function or a ``with``, and one after it.
+- Each block imports the names that it uses.
+- A page whose blocks need a server names one before the first of them.
+- Blocks of ``py`` need further packages: ``tests/integrations/test_pages.py`` runs them.
+"""
 
 from __future__ import annotations
 
 import ast
-import asyncio
-import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from batchclient import BatchClient
+from batchclient import (
+    AdaptiveLimit,
+    Adjustment,
+    Batching,
+    EndpointStatistics,
+    Http,
+    LaneStatistics,
+    Schedule,
+    Server,
+    Statistics,
+)
+from batchclient.client import BATCH_CLIENT_ARGUMENTS
+from batchclient.config import (
+    Checked,
+    CheckedBatching,
+    CheckedHttp,
+    CheckedLimit,
+    CheckedSchedule,
+    Settings,
+)
 from batchclient.simulator.app import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGE_OF_TESTS = ROOT / "docs/how-to/testing.md"
-"""Its blocks are tests; tests/testing/test_page.py runs them."""
+PAGES_OF_TESTS = [ROOT / f"docs/{name}.md" for name in ("how-to/testing", "how-to/mocks", "reference/testing")]
+"""Their blocks are tests; tests/testing/test_page.py runs them."""
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SECTION_LINK = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+ADDRESS = "http://localhost:8000/v1"
+"""Where the pages find a server."""
+LINE_BY_LINE = sys.version_info < (3, 13)
+"""From 3.13 on a terminal hands over a pasted block as a whole, and a pipe reads none of them."""
+AS_A_WHOLE = """
+import ast, asyncio, inspect, sys
+
+async def main():
+    names = {}
+    for block in sys.argv[1:]:
+        pending = eval(compile(block, "<block>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.isawaitable(pending):
+            await pending
+
+asyncio.run(main())
+"""
+"""It runs its arguments as ``python -m asyncio`` runs blocks."""
+A_SERVER = "tutorial.md#a-server-to-talk-to"
+TUTORIAL = ROOT / "docs/tutorial.md"
 
 
 @pytest.fixture(scope="module")
@@ -38,32 +84,99 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if BLOCK.search(page.read_text()) and page != PAGE_OF_TESTS], ids=name
-)
-def test_the_blocks_of_a_page_run(
+def programs(page: Path) -> list[str]:
+    return [block for block in BLOCK.findall(page.read_text()) if block.endswith("asyncio.run(main())\n")]
+
+
+def pasted(page: Path) -> list[str]:
+    return [block for block in BLOCK.findall(page.read_text()) if not block.endswith("asyncio.run(main())\n")]
+
+
+OTHERS = [page for page in PAGES if page not in PAGES_OF_TESTS]
+
+
+@pytest.mark.parametrize("page", [page for page in OTHERS if programs(page)], ids=name)
+def test_the_programs_of_a_page_run(
     page: Path, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "docs"}
+    for program in programs(page):
+        Path("file.py").write_text(program.replace(ADDRESS, server.base_url))
+        # In this process, since openai takes a second to import.
+        runpy.run_path("file.py", run_name="__main__")
 
-    clients: dict[int, Any] = {}
 
-    async def run() -> None:
-        for block in BLOCK.findall(page.read_text()):
-            # A whole program ends with this; here a loop runs already.
-            source = block.replace("asyncio.run(main())", "await main()").replace(
-                "http://localhost:8000/v1", server.base_url
-            )
-            code = compile(source, name(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            result = eval(code, namespace)
-            if inspect.isawaitable(result):
-                await result
-            clients.update({id(value): value for value in namespace.values() if type(value) is BatchClient})
-        for client in clients.values():
-            await client.aclose()
+@pytest.mark.parametrize("page", [page for page in OTHERS if pasted(page)], ids=name)
+def test_the_blocks_of_a_page_can_be_pasted(page: Path, server: EmbeddedServer, tmp_path: Path) -> None:
+    blocks = [block.replace(ADDRESS, server.base_url) for block in [*pasted(page), "print('after the last block')\n"]]
+    command = ["-m", "asyncio"] if LINE_BY_LINE else ["-c", AS_A_WHOLE, *blocks]
+    done = subprocess.run(
+        [sys.executable, *command],
+        input="\n\n".join(blocks),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Error" not in done.stderr, f"{name(page)}: {done.stderr}"
+    assert "after the last block" in done.stdout, f"{name(page)}: {done.stderr}"
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name)
+def test_a_block_imports_what_it_uses(page: Path) -> None:
+    imported: set[str] = set()
+    for block in BLOCK.findall(page.read_text()):
+        nodes = list(ast.walk(ast.parse(block)))
+        aliases = [alias for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names]
+        own = {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = own | {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        late = {node.id for node in names} & imported - bound
+        assert not late, f"{name(page)} imports {late} further above only:\n{block}"
+        imported |= own
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in OTHERS if ADDRESS in "".join(BLOCK.findall(page.read_text()))], ids=name
+)
+def test_a_page_names_a_server_before_its_blocks(page: Path) -> None:
+    source = page.read_text()
+    first = next(block for block in BLOCK.finditer(source) if ADDRESS in block[1])
+    if page.parent != ROOT:
+        assert A_SERVER in source[: first.start()] or page == TUTORIAL
+
+
+def as_module(page: Path) -> str:
+    """Return a page's blocks as a module with each line in its place.
+
+    Each block is a function within the one before. So it knows the names of those before it, may
+    give them anew, and may ``await``.
+    """
+    lines, depth, inside = [], 0, False
+    for line in page.read_text().splitlines():
+        if inside and line == "```":
+            lines.append(" " * depth + "pass")
+            inside = False
+        elif inside:
+            lines.append(" " * depth + line if line else "")
+        elif line == "```python":
+            lines.append(" " * depth + f"async def block_{depth}() -> None:")
+            depth, inside = depth + 1, True
+        else:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
+    for page in PAGES:
+        if BLOCK.search(page.read_text()):
+            module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
+            module.write_text(as_module(page))
+    # The cache is the one of ``make types``.
+    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.iterdir()))]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -87,14 +200,68 @@ def test_the_sections_that_a_page_links_to_are_there(page: Path) -> None:
             assert section in sections(linked), f"{name(page)} links to {target}#{section}"
 
 
-def test_the_reference_shows_the_presets_as_they_are() -> None:
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = ROOT / "docs/README.md"
+    linked = {(contents.parent / target).resolve() for target in LINK.findall(contents.read_text())}
+    assert not {name(page) for page in PAGES[1:] if page not in {*linked, contents}}
+
+
+def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
     from batchclient.config import PRESETS
 
-    page = (ROOT / "docs/how-to/settings.md").read_text()
-    for setting in PRESETS["balanced"]:
-        row = next(line for line in page.splitlines() if line.startswith(f"| `{setting}`"))
-        shown = [eval(cell) for cell in row.split("|")[2:5]]
-        assert shown == [PRESETS[preset][setting] for preset in ("latency", "balanced", "throughput")], setting
+    lines = (ROOT / "docs/how-to/settings.md").read_text().splitlines()
+    for group, values in PRESETS["balanced"].items():
+        for field in values:
+            row = next(line for line in lines if line.startswith(f"| `{group.capitalize()}({field}=…)`"))
+            shown = [eval(cell) for cell in row.split("|")[2:5]]
+            assert shown == [PRESETS[preset][group][field] for preset in ("latency", "balanced", "throughput")], field
+
+
+def rows(group: type | None) -> list[tuple[str, str]]:
+    """Return (argument or field, default) for each row of the reference's table."""
+    page = (ROOT / "docs/reference/client.md").read_text()
+    heading = "## Arguments" if group is None else f"### `{group.__name__}`"
+    section = page.partition(f"\n{heading}\n")[2].partition("\n##")[0]
+    return re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
+def test_the_reference_has_each_argument_once(group: type | None) -> None:
+    names = BATCH_CLIENT_ARGUMENTS if group is None else {field.name for field in fields(group)}
+    assert sorted(name for name, _ in rows(group)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("group", "checked"),
+    [
+        (None, Settings),
+        (AdaptiveLimit, CheckedLimit),
+        (Batching, CheckedBatching),
+        (Schedule, CheckedSchedule),
+        (Http, CheckedHttp),
+    ],
+    ids=str,
+)
+def test_the_reference_has_the_defaults_of_the_code(group: type | None, checked: type[Checked]) -> None:
+    given = {name: default.replace(",", "").replace(" MiB", "") for name, default in rows(group)}
+    numbers = {name: float(default) for name, default in given.items() if default.isdigit()}
+    assert numbers
+    scale = {"max_response_bytes": 2**20}
+    assert numbers == {name: checked.model_fields[name].default / scale.get(name, 1) for name in numbers}
+
+
+def test_the_reference_has_what_a_server_takes() -> None:
+    page = (ROOT / "docs/reference/client.md").read_text()
+    assert "`Server(url, *, api_key=None, headers=None)`" in page
+    assert [field.name for field in fields(Server)] == ["url", "api_key", "headers"]
+
+
+@pytest.mark.parametrize("kind", [Statistics, EndpointStatistics, LaneStatistics, Adjustment], ids=str)
+def test_the_reference_has_each_field_of_the_statistics_once(kind: type) -> None:
+    page = (ROOT / "docs/reference/statistics.md").read_text()
+    section = page.partition(f"\n## `{kind.__name__}`\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(field.name for field in fields(kind))
 
 
 def test_the_error_tree_is_the_one_in_the_code() -> None:

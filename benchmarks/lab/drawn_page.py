@@ -1,18 +1,21 @@
-"""What draws came to, as the laboratory's page shows it: a line per family with the usual arms side by side, and every bar that is missed.
+"""The results of draws as the laboratory's page shows them.
 
-``write`` keeps it in ``benchmarks/results/draws.json`` and ``draws.md``, and puts it between the markers of ``docs/laboratory.md``. Virtual time gives the same
-figures on every machine, so no machine is named.
+The table has a line per family with the usual arms side by side. Every bar that is missed follows.
+``write`` keeps the figures in ``benchmarks/results/draws.json`` and ``draws.md``. It puts the table
+between the markers of ``benchmarks/notes/laboratory.md``. Virtual time gives the same figures on
+every machine, so no machine is named.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks._common import HERE, RESULTS, merged, section_text, table, write_results
+from benchmarks._common import HERE, RESULTS, commit, merged, section_text, table, write_results
 from benchmarks.lab.drawn_check import Finding
 from benchmarks.lab.drawn_runs import VERSION
 from benchmarks.lab.drawn_table import Result, Summary, by_group
@@ -20,7 +23,7 @@ from benchmarks.lab.drawn_table import Result, Summary, by_group
 __all__ = ["ARMS", "text", "write"]
 
 ARMS = {"default": "default", "fixed-256": "fixed 256", "no-limit": "no limit"}
-"""The arms of the page, and how it calls them."""
+"""The arms of the page, and their names there."""
 _NAME = "draws"
 
 
@@ -29,7 +32,7 @@ def write(
     findings: Sequence[Finding],
     seeds: range,
     folder: Path = RESULTS,
-    page: Path = HERE.parent / "docs" / "laboratory.md",
+    page: Path = HERE / "notes" / "laboratory.md",
 ) -> None:
     """Keep the figures in ``folder``, and put them into the page."""
     write_results(_NAME, _data(results, findings, seeds), text(results, findings, seeds), folder)
@@ -46,12 +49,18 @@ def text(results: Sequence[Result], findings: Sequence[Finding], seeds: range) -
         rows.append([group, summaries["default"].draws, *figures, summaries["default"].beside])
     missed = [finding.described for finding in findings if not finding.reached]
     reached = f"Of {len(findings)} bars {len(findings) - len(missed)} are reached."
+    command = f"python -m benchmarks.lab --draws {len(seeds)} --first-seed {seeds[0]} --write"
     return "\n\n".join(
         [
             "# What the draws came to",
-            f"Seeds {seeds[0]} to {seeds[-1]}: `python -m benchmarks.lab --draws {len(seeds)} --first-seed {seeds[0]} --write`.",
+            f"Seeds {seeds[0]} to {seeds[-1]}: `{command}` at commit `{commit()}`.",
             table(["family", "draws", *columns, "beside, of the default"], rows),
-            f"{reached} Missed: {'; '.join(missed)}." if missed else reached,
+            textwrap.fill(
+                f"{reached} Missed: {'; '.join(missed)}." if missed else reached,
+                100,
+                break_long_words=False,
+                break_on_hyphens=False,
+            ),
         ]
     )
 

@@ -1,4 +1,7 @@
-"""instructor over BatchTransport: python examples/integrations/instructor_extraction.py [BASE_URL MODEL]"""
+"""instructor over BatchTransport.
+
+python examples/integrations/instructor_extraction.py [BASE_URL MODEL]
+"""
 
 import asyncio
 
@@ -8,6 +11,7 @@ from _server import server
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
+from batchclient import Batching
 from batchclient.integrations.httpx2 import BatchTransport
 
 
@@ -18,7 +22,7 @@ class Person(BaseModel):
 
 async def main(base_url: str, model: str) -> None:
     # Chats share up to an eighth of this many expected tokens.
-    transport = BatchTransport(preset="throughput", singles_above_tokens=512)
+    transport = BatchTransport(preset="throughput", batching=Batching(alone_above_tokens=512))
     async with httpx2.AsyncClient(transport=transport, timeout=600) as http:
         openai = AsyncOpenAI(base_url=base_url, api_key="none", http_client=http)
         client = instructor.from_openai(openai, mode=instructor.Mode.JSON_SCHEMA)

@@ -1,4 +1,7 @@
-"""A LangChain chain and its embeddings over BatchTransport: python examples/integrations/langchain_abatch.py [BASE_URL MODEL]"""
+"""A LangChain chain and its embeddings over BatchTransport.
+
+python examples/integrations/langchain_abatch.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""LiteLLM over BatchTransport: python examples/integrations/litellm_calls.py [BASE_URL MODEL]"""
+"""LiteLLM over BatchTransport.
+
+python examples/integrations/litellm_calls.py [BASE_URL MODEL]
+"""
 
 import asyncio
 

@@ -1,4 +1,6 @@
-"""openai's own client over BatchTransport: python examples/integrations/openai_client.py [BASE_URL MODEL]
+"""openai's own client over BatchTransport.
+
+python examples/integrations/openai_client.py [BASE_URL MODEL]
 
 Nothing changes but the HTTP client. Calls made at the same time share requests; streams go past.
 """

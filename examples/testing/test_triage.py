@@ -1,4 +1,7 @@
-"""The application's tests: no server, no waiting, milliseconds each. Run ``python -m pytest`` in this folder."""
+"""The application's tests: no server, no waiting, milliseconds each.
+
+Run ``python -m pytest`` in this folder.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small application: sorts support tickets, and drafts replies to those that complain. ``test_triage.py`` tests it.
+"""A small application: sorts support tickets, and drafts replies to those that complain.
+
+``test_triage.py`` tests it.
 
 python triage.py http://localhost:8000/v1 MODEL < tickets.txt
 """
@@ -22,7 +24,10 @@ class Ticket:
 
 
 async def triage(texts: list[str], client: BatchClient, patience_s: float = 30.0) -> list[Ticket]:
-    """Sort the tickets; one whose label is none of ours, or does not come in time, is a question for a person."""
+    """Sort the tickets.
+
+    A ticket whose label is none of ours, or does not come in time, is a question for a person.
+    """
     answers = await client.batch_map(
         texts,
         "Ticket: {}\nOne word of complaint, question, praise:",

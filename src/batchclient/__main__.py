@@ -1,6 +1,6 @@
 """``python -m batchclient``: the command line, where no script is installed."""
 
-from batchclient.cli import main
+from batchclient_script import main
 
 if __name__ == "__main__":
     main()

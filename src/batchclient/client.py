@@ -1,12 +1,14 @@
 """``BatchClient``: a client's settings, its calls for answers, and its life.
 
-The folder ``_client`` has the rest: calls for many documents (``map_methods``), for vectors and scores (``scoring``), and all that can
-be changed while a client runs (``control``). ``calling`` is the way of every call, ``starting`` makes a runner per event loop.
+The folder ``_client`` has the other methods: calls for many documents (``map_methods``), calls for
+vectors and scores (``scoring``), changes while a client runs (``control``). ``calling`` is the way
+of every call; ``starting`` makes a runner per event loop.
 
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
-- A client may be made anywhere; it starts when the first call is made, in the event loop of that call.
-- It serves one event loop at a time. If that loop has gone it starts afresh; if it is alive, a call from another is refused.
+- A client may be made anywhere. The first call starts the client, in the event loop of that call.
+- A client serves one event loop at a time. After the loop has ended, the client starts afresh;
+  while the loop is alive, a call from another loop is refused.
 - After a fork the child starts afresh; the parent's sockets are left alone.
 """
 
@@ -14,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
 
 from batchclient._calls.make import CallMaker
 from batchclient._calls.rendering import as_chat
@@ -42,153 +45,141 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
-__all__ = ["BatchClient"]
+    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+    from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
+
+__all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
+
+_KEY_HINT = "; no key was given: give api_key=… or set BATCHCLIENT_API_KEY (OPENAI_API_KEY is not read)"
+_NOT_SETTINGS = frozenset(("self", "preset", "dialect", "http_client", "transport", "retry", "unknown", "__class__"))
+"""Names within the constructor that no setting has."""
 
 
 class BatchClient(MapMethods, ScoringMethods, ControlMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
-    Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
-    deadline and cancellation. One client per server and process: two clients do not know of each other's load.
+    Calls made at the same time, with the same parameters, share requests; each caller gets its own
+    answer, error, deadline and cancellation. One client per server and process: two clients do not
+    know of each other's load.
 
         client = BatchClient("http://localhost:8000/v1", model="m")
         answer = await client.complete("Summarise: …", max_tokens=64)
 
     Args:
-        base_url: the server's OpenAI-style root, with its ``/v1``; or a list of them, each with its own limit.
-        model: the name the server knows the model by; a call may name another. By default the server is asked for it once, before
-            the first call that names none: it must then serve one only.
-        api_key: sent as a bearer token.
-        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: what ``limit`` to ``starvation_s`` are unless given.
-        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any
-            other with OpenAI's API. What each has is in ``docs/reference/servers.md``.
-        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; it is used as it is and never closed.
-        transport: your own way of sending: a function of a base URL and of the headers for every request that returns a
-            ``batchclient.transport.Transport``; called once per server and event loop, and closed with the client.
-        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
-        headers: sent with every request.
-        limit: sequences (prompts × n) in flight per endpoint, at most: a number, or ``"auto"`` (the default) to have it found
-            while running.
-        initial_limit: where a limit that is found starts; by default that depends on what is known of the server.
-        max_limit: how far it may go.
-        p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from sending to answer, seconds.
-        time_to_first_token_s: the same for the time to first token, where replies are streamed.
-        max_list: prompts per request, at most; 1 sends every call by itself.
-        linger_s: how long a call may wait for company while permits are free and the server is busy, seconds.
-        refill_s: how long freed permits may be held back to be granted together, seconds.
-        refill_ratio: how large a share of the limit is granted together; 0 grants each permit as it comes free.
-        starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
-        requests_per_minute: per endpoint; a list is one request. At most a tenth of a minute's worth at once. None: any number.
-        tokens_per_minute: prompt and output tokens per endpoint, by estimate until the server says; else the same.
-        max_queued: calls in the queue, at most, per priority class and tenant; further ones wait their turn outside it.
-        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
-        singles_above_tokens: calls expected to generate more tokens than this are sent by themselves; 256 by default. A list that
-            cannot be streamed, as one of chats, answers everyone when its slowest ends. So its calls are sent by themselves above an
-            eighth of this (32), or above half of it (128) where answers were seen to end together, at ``max_tokens``.
-        order: which queued call goes first: ``"fcfs"`` (first come, first served), ``"shortest_first"`` (expected tokens, with aging),
-            ``"deadline"`` (earliest ``timeout_s`` end).
-        aging_s: the head start of one priority class over the next, seconds: what a call of a lower class waits longer, at most.
-        group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each other, so that the server's prefix
-            cache serves them; with ``order="fcfs"``.
-        send_priority: pass the calls' priorities on to the server; vLLM heeds them with ``--scheduling-policy priority``.
-        tenant_weights: shares of tenants that are to get more or less than others, by name; 1 for the rest.
-        batch_size: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead of ``max_list``;
-            the server's own cap holds. Called for every look at the queue: it must be quick.
-        length_reach: how many length buckets (powers of 2 of the estimated tokens) away from its oldest call a list may reach; by default
-            the dialect's, which is any where the server batches continuously.
-        timeout_s: a call's whole time, queue and retries included; none by default. A call may give its own.
-        outage_patience_s: how long a call waits while every server that has ever answered is away, seconds; 30 by default. Calls of maps wait
-            as long as their deadlines allow.
-        connect_timeout_s: for a connection, seconds.
-        read_timeout_s: the longest silence of the server within a request, seconds. A streamed answer is silent until its first token,
-            and then for 256 tokens at most, so this bounds no generation that goes on.
-        max_response_bytes: cap on one decoded response.
-        max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
-        single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with ``temperature=0`` given.
-        render_chat: the model's chat template: a callable of a conversation's messages that returns the prompt, a text with all special tokens or
-            token ids. Chats with a given length are then sent as completions, in lists that stream; no reasoning or tool parser sees them.
-        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
-        on_adjustment: called with every ``Adjustment`` of a limit or list cap, in the event loop; it must not block.
-        http_backend: the library that sends, and whose mocks see what is sent: ``"httpx"``; or, with
-            the extra of the same name, ``"httpx2"``, its fork, or ``"aiohttp"``, a faster path.
-        trust_env: whether proxies and certificates may come from environment variables.
-        detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its dialect, its limits and
-            its model's length; on by default, except with an ``http_client``, a ``transport``, a ``dialect`` or ``server_metrics=False`` given.
-        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to try a lower limit where calls
-            queue there; on by default, except with an ``http_client``, a ``transport`` or a ``dialect`` given.
+        base_url: the server's OpenAI-style root, with its ``/v1``; or a ``Server`` with a key of
+            its own; or a list of both, each with a limit of its own. By default
+            ``BATCHCLIENT_BASE_URL``.
+        model: the server's name of the model; a call may name another. By default
+            ``BATCHCLIENT_MODEL``, or else the server is asked once, before the first call that
+            names none, and must then serve one model.
+        api_key: sent as a bearer token to the servers of ``base_url``; by default
+            ``BATCHCLIENT_API_KEY``. A server of another host that joins later (``add_endpoint``)
+            gets a key of its own or none.
+        headers: sent with every request, headers with a key like ``api_key``.
+        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: the values of ``batching`` and
+            ``schedule`` that are not given.
+        limit: sequences (prompts × n) in flight per server, at most: a number, or ``"auto"`` (the
+            default) for a search while the client runs, or an ``AdaptiveLimit`` with bounds or
+            objectives.
+        batching: a ``Batching``: how calls become batches.
+        schedule: a ``Schedule``: which queued call goes first.
+        http: an ``Http``: timeouts, library and proxies of the requests.
+        timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
+            may give its own.
+        outage_patience_s: how long a call waits while every server that has ever answered is away,
+            seconds; 30 by default. Calls of maps wait as long as their deadlines allow.
+        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
+            strategies.
+        max_queued: calls in the queue, at most, per priority class and tenant; further calls wait
+            outside the queue.
+        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with
+            ``QueueFull``.
+        requests_per_minute: per server; a batch is one request. At most a tenth of a minute's worth
+            at once. Any number by default.
+        tokens_per_minute: prompt and output tokens per server, by estimate until the server says;
+            else the same.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
+            ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
+            ``docs/reference/servers.md`` says what each has.
+        detect: whether to find out with at most three GETs beside the calls which server each
+            endpoint is, and so its dialect, its limits and its model's length; on by default,
+            except with an ``http_client``, a ``transport``, a ``dialect`` or
+            ``server_metrics=False`` given.
+        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under
+            way, to try a lower limit where calls queue there; on by default, except with an
+            ``http_client``, a ``transport`` or a ``dialect`` given.
+        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used unchanged and
+            never closed.
+        transport: your own way of sending: a function of a base URL and of the headers for every
+            request that returns a ``batchclient.transport.Transport``. The function is called once
+            per server and event loop; the transport is closed with the client.
+        single_flight: let equal calls under way share one generation: the same prompt, parameters
+            and tenant, with ``temperature=0`` given.
+        render_chat: the model's chat template: a callable of a conversation's messages that returns
+            the prompt, a text with all special tokens or token ids. Chats with a given length are
+            then sent as completions, in batches that stream; no reasoning or tool parser sees such
+            a chat.
+        max_model_len: the model's length in tokens, if known; learnt from the server's first
+            complaint otherwise.
+        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need
+            none.
+        on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the
+            event loop; the function must not block.
 
     Raises:
-        ConfigError: an argument is wrong; the error names it.
+        ConfigError: an argument is wrong; the error names the argument.
     """
+
+    _reads_environment: ClassVar[bool] = True
 
     def __init__(
         self,
-        base_url: str | Sequence[str],
+        /,
+        base_url: str | Server | Sequence[str | Server] | None = None,
         *,
         model: str | None = None,
         api_key: str | None = None,
-        preset: str = "balanced",
-        dialect: str | None = None,
-        http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
-        transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
-        retry: RetryPolicy | None = None,
         headers: Mapping[str, str] | None = None,
-        limit: int | str | None = None,
-        initial_limit: int | None = None,
-        max_limit: int | None = None,
-        p95_latency_s: float | None = None,
-        time_to_first_token_s: float | None = None,
-        max_list: int | None = None,
-        linger_s: float | None = None,
-        refill_s: float | None = None,
-        refill_ratio: float | None = None,
-        starvation_s: float | None = None,
-        requests_per_minute: float | None = None,
-        tokens_per_minute: float | None = None,
-        max_queued: int | None = None,
-        when_full: str | None = None,
-        singles_above_tokens: int | None = None,
-        order: str | None = None,
-        aging_s: float | None = None,
-        group_prefixes: bool | None = None,
-        send_priority: bool | None = None,
-        tenant_weights: Mapping[str, float] | None = None,
-        batch_size: Callable[[int], int] | None = None,
-        length_reach: int | None = None,
+        preset: Literal["latency", "balanced", "throughput"] = "balanced",
+        limit: int | Literal["auto"] | AdaptiveLimit | None = None,
+        batching: Batching | None = None,
+        schedule: Schedule | None = None,
+        http: Http | None = None,
         timeout_s: float | None = None,
         outage_patience_s: float | None = None,
-        connect_timeout_s: float | None = None,
-        read_timeout_s: float | None = None,
-        max_response_bytes: int | None = None,
-        max_model_len: int | None = None,
+        retry: RetryPolicy | None = None,
+        max_queued: int | None = None,
+        when_full: Literal["wait", "raise"] | None = None,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+        dialect: Literal["vllm", "sglang", "tgi", "llamacpp", "trtllm", "tei", "openai"] | None = None,
+        detect: bool | None = None,
+        server_metrics: bool | None = None,
+        http_client: httpx.AsyncClient | httpx2.AsyncClient | None = None,
+        transport: Callable[[str, Mapping[str, str]], Transport] | None = None,
         single_flight: bool | None = None,
         render_chat: Callable[[Any], Any] | None = None,
+        max_model_len: int | None = None,
         count_tokens: Callable[[str], int] | None = None,
         on_adjustment: Callable[[Adjustment], object] | None = None,
-        http_backend: str | None = None,
-        trust_env: bool | None = None,
-        server_metrics: bool | None = None,
-        detect: bool | None = None,
+        **unknown: Never,
     ) -> None:
-        arguments = {
-            name: value
-            for name, value in locals().items()
-            if name not in ("self", "api_key", "preset", "dialect", "http_client", "transport", "retry")
-        }
+        arguments = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
         # Pydantic comes with it, which takes as long to import as all the rest of batchclient.
-        from batchclient.config import make_settings
+        from batchclient._client import settings
 
-        self._settings = make_settings(preset, arguments)
-        connections = Connections(self._settings, api_key, http_client, transport, dialect)
-        self._make_transport = connections.for_calls
-        self._page_transports = connections.pages
-        self._secrets_for = connections.secrets_for
-        self._dialects = DialectChoice(dialect, connections.secrets)
+        if unknown:
+            settings.refuse_unknown(unknown, BATCH_CLIENT_ARGUMENTS)
+        if self._reads_environment:
+            settings.from_environment(arguments, http_client)
+        self._settings = settings.make_settings(preset, arguments)
+        self._connections = connections = Connections(self._settings, http_client, transport, dialect)
+        self._dialects = DialectChoice(dialect, connections.secrets, self._key_hint(key_given=api_key is not None))
         if retry is not None and (isinstance(retry, type) or not callable(getattr(retry, "decide", None))):
             raise ConfigError("retry is a RetryPolicy, such as Backoff() or TenacityRetry(…)", field="retry")
         self._callbacks = Callbacks()
         self._retry = self._callbacks.guard_policy(retry or Backoff())
-        self._endpoints = [(url, place) for place, url in enumerate(self._settings.base_url)]
+        self._endpoints = [(server.url, place) for place, server in enumerate(self._settings.base_url)]
         self._calls = CallMaker(self._settings)
         self._context = copy_context()
         self._closed = False
@@ -202,6 +193,22 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         urls = ", ".join(shown(url) for url, _ in self._endpoints)
         return f"<BatchClient for {urls}: {state}>"
 
+    def _key_hint(self, *, key_given: bool) -> str:
+        """Return the end of the message of a 401."""
+        if not self._reads_environment:
+            return ""
+        if not self._connections.has_key:
+            return _KEY_HINT
+        if not self._connections.has_key_everywhere:
+            return ""
+        of_servers = any(server.api_key is not None for server in self._settings.base_url)
+        if self._settings.api_key is not None and not key_given:
+            return (
+                "; the key that was sent was refused" if of_servers else "; the key of BATCHCLIENT_API_KEY was refused"
+            )
+        given = "the api_key" if key_given or of_servers else "the key in the headers"
+        return f"; {given} that was given was refused"
+
     # Calls ---------------------------------------------------------------------------------------------------------
 
     async def complete(
@@ -213,35 +220,42 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionParams],
     ) -> Completion:
         """Complete one prompt.
 
         Args:
             prompt: a text, or a sequence of token ids.
             model: another model than the client's.
-            timeout_s: this call's whole time; the client's by default.
-            priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
-            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
-            response_model: a pydantic model: its JSON schema is demanded of the server (``response_format``), and the answer has the validated
-                instance in ``parsed``.
-            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
+            timeout_s: the call's whole time, seconds; the client's by default.
+            priority: the class, -100 to 100: higher classes go first and keep a reserve of permits.
+            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a
+                request. The server is not told.
+            response_model: a pydantic model: its JSON schema is demanded of the server
+                (``response_format``), and the answer has the validated instance in ``parsed``.
+            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …): see
+                ``batchclient.params``. Any other field goes in ``extra_body``, whatever its
+                name.
 
         Raises:
-            ConfigError: the prompt or a parameter is wrong. Nothing was sent.
-            BadRequest: the server refuses this call; its batch-mates are not concerned.
-            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's ``completion``.
+            ConfigError: the prompt or a parameter is wrong, or no server is known to have the
+                parameter. Nothing was sent.
+            BadRequest: the server refuses this call; the other calls of the batch are not
+                concerned.
+            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's
+                ``completion``.
             DeadlineExceeded: ``timeout_s`` passed.
             BatchClientError: see ``batchclient.errors``.
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
+            fields = structured().demand(response_model, fields)
         # What ``_call`` does, without a coroutine of its own: a twentieth of what a call costs.
-        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         if request is None:
-            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         else:
             runner = self._runner
             assert runner is not None, "a call that has begun has a runner"
@@ -263,30 +277,36 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatParams],
     ) -> Completion:
         """Answer one conversation.
 
-        Chats with short answers share requests where the server takes lists of them (vLLM from 0.19); others, and those with ``tools``, ``n``
-        above 1, images or audio, go by themselves. ``BatchClient(render_chat=…)`` lets chats of any length share streamed requests.
+        Chats with short answers share requests where the server takes lists of chats (vLLM from
+        0.19). Chats with long answers go by themselves, and so do chats with ``tools``, ``n`` above
+        1, images or audio. ``BatchClient(render_chat=…)`` lets chats of any length share streamed
+        requests.
 
         Args:
             messages: the conversation, as OpenAI's API has it.
             model, timeout_s, priority, tenant, response_model: as for ``complete``.
-            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands before ``max_tokens``.
+            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands
+                before ``max_tokens``.
 
         Returns:
-            An answer whose ``message`` is what the server sent; ``text`` is its content. The prompt tokens of one
-            that came in a list are a share of the list's, and ``usage.prompt_tokens_estimated`` says so.
+            An answer whose ``message`` is the server's own; ``text`` is the message's content. Of a
+            chat that came in a list, the prompt tokens are a share of the list's, and
+            ``usage.prompt_tokens_estimated`` says so.
 
         Raises:
-            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as ``complete``.
+            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as
+                ``complete``.
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
-        kind, item, fields = self._chat_or_rendered(messages, params)
+            fields = structured().demand(response_model, fields)
+        kind, item, fields = self._chat_or_rendered(messages, fields)
         answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
         if kind is not Kind.CHAT:
             answer = as_chat(answer)
@@ -303,7 +323,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionStreamParams],
     ) -> Stream:
         """Complete one prompt and hand out the answer piece by piece, as the server makes it.
 
@@ -312,23 +332,28 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                     print(delta.text, end="")
             print(pieces.completion.usage)
 
-        The call goes by itself, through the same queue, limit, fairness and retries as all others. It is sent again only while no piece was taken.
-        Leaving the loop, ``aclose()`` and cancellation close the connection, so that the server stops. While pieces are not taken, no more than a few
-        hundred are read ahead.
+        The call goes by itself, through the same queue, limit, fairness and retries as all others.
+        The call is sent again only while no piece was taken. Leaving the loop, ``aclose()`` and
+        cancellation close the connection, so that the server stops. While pieces are not taken, no
+        more than a few hundred are read ahead.
 
         Args:
             prompt, model, priority, tenant: as for ``complete``.
-            response_model: as for ``complete``: the pieces are parts of a JSON text, and ``completion`` has the validated instance in ``parsed``.
-            timeout_s: the whole call's time, from the first ``__anext__`` to the last piece, the caller's own time included.
-            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server heeds it.
+            response_model: as for ``complete``: the pieces are parts of a JSON text, and
+                ``completion`` has the validated instance in ``parsed``.
+            timeout_s: the whole call's time, seconds, from the first ``__anext__`` to the last
+                piece, the caller's own time included.
+            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server
+                heeds the field.
 
         Returns:
-            An async iterator of ``Delta``, also an async context manager. It sends nothing before it is iterated. Afterwards its ``completion``
-            is the whole answer.
+            An async iterator of ``Delta``, also an async context manager. Nothing is sent before
+            the iteration begins. After the last piece, ``completion`` is the whole answer.
 
         Raises:
-            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration, and by its end ``AnswerInvalid``,
-                where the whole does not fit ``response_model``.
+            ConfigError: the prompt or a parameter is wrong. The iteration raises the server's
+                errors, and at its end ``AnswerInvalid`` where the whole does not fit
+                ``response_model``.
         """
         return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant, response_model)
 
@@ -341,9 +366,11 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatStreamParams],
     ) -> Stream:
-        """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
+        """Answer one conversation piece by piece.
+
+        Each ``Delta`` has the server's own delta in ``message``.
 
         Args:
             messages: as for ``chat``.
@@ -388,3 +415,13 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                 await runner.aclose()
             finally:
                 await self._let_go(runner)
+
+
+class InnerClient(BatchClient):
+    """A client made inside another object, without a look at the environment."""
+
+    _reads_environment = False
+
+
+BATCH_CLIENT_ARGUMENTS = frozenset(signature(BatchClient.__init__).parameters) - {"self", "unknown"}
+"""The names of ``BatchClient``'s arguments."""

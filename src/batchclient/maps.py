@@ -1,17 +1,19 @@
-"""Maps: many documents through one client, without a task per document and without reading them all.
+"""Maps: many documents through one client, without a task per document.
 
 Rules:
-- A row is *open* from when its document is read until it is yielded. At most ``look_ahead`` rows are open; so memory is
-  flat, and reading stops while results are not taken.
-- A synchronous iterable is read when results are asked for. An async one has a reader task of its own.
+- Documents are read lazily. A row is *open* from the reading of its document until the row is
+  yielded. At most ``look_ahead`` rows are open: memory is flat, and reading stops while results are
+  not taken.
+- A synchronous iterable is read when results are asked for. An async iterable has a reader task of
+  its own.
 - After a few milliseconds of reading, or of handing out rows, the event loop has a turn.
-- After as long of reading, rows that are ready are handed out for as long: neither a slow source nor a
-  long look-ahead makes them late.
-- A document that cannot be used is a row with an error; it stops nothing.
-- A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
-  it: rows and reader know it weakly.
-- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and
-  the task that waits may have no other holder.
+- After as long of reading, ready rows are handed out for as long: neither a slow source nor a long
+  look-ahead makes rows late.
+- An unusable document is a row with an error; the map goes on.
+- A map that is left, by ``aclose()`` or by a ``break`` that drops the map, cancels its open calls.
+  So nothing but the user holds a map: rows and reader have weak references.
+- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly,
+  and the waiting task may have no other holder.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.types import Completion, MapResult
+from batchclient.types import AnswerT, Completion, MapResult
 
 __all__ = ["Finish", "Map", "Row"]
 
@@ -50,21 +52,21 @@ Finish = Callable[[Completion], Completion]
 
 
 class Row:
-    """One open row; it is the waiter of its request."""
+    """One open row; the row is the waiter of its request."""
 
     __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
 
-    def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
+    def __init__(self, owner: weakref.ref[Map[Any]], index: int, document: Any) -> None:
         self._map = owner
         self.finish: Finish | None = None
-        """Makes of the server's answer the caller's."""
-        self.index = index
-        self.document = document
-        self.id = ""
+        """Makes the caller's answer of the server's."""
+        self.index: int = index
+        self.document: Any = document
+        self.id: str = ""
         self.request: Request | None = None
         self.answer: Any = None
         self.error: Exception | None = None
-        self.finished = False
+        self.finished: bool = False
 
     def done(self) -> bool:
         return self.finished
@@ -90,7 +92,7 @@ class Row:
             owner._on_finished(self)
 
 
-class Map(AsyncIterator[MapResult]):
+class Map(AsyncIterator[MapResult[AnswerT]]):
     """The rows of one map, as an async iterator. See ``BatchClient.stream_map``."""
 
     def __init__(
@@ -106,7 +108,7 @@ class Map(AsyncIterator[MapResult]):
     ) -> None:
         self._slice_s = slice_s
         self._prepare = prepare
-        """What is waited for before the first document is read."""
+        """Awaited before the first document is read."""
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
@@ -123,7 +125,7 @@ class Map(AsyncIterator[MapResult]):
         """Whether documents are read before a row that is ready is handed out."""
         self._exhausted = False
         self.source_error: Exception | None = None
-        """What ended the reading of documents before their end."""
+        """The error that ended the reading of documents before their end."""
         self._rows: dict[int, Row] = {}
         self._ready: deque[Row] = deque()
         self._something: anyio.Event | None = None
@@ -135,10 +137,10 @@ class Map(AsyncIterator[MapResult]):
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
 
-    def __aiter__(self) -> Map:
+    def __aiter__(self) -> Map[AnswerT]:
         return self
 
-    async def __anext__(self) -> MapResult:
+    async def __anext__(self) -> MapResult[AnswerT]:
         if self._closed:
             raise StopAsyncIteration
         try:
@@ -147,13 +149,13 @@ class Map(AsyncIterator[MapResult]):
             await self.aclose()
             raise
 
-    def finished(self) -> list[MapResult]:
-        """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
+    def finished(self) -> list[MapResult[AnswerT]]:
+        """Return the finished rows not yielded yet, in input order; ``aclose`` drops such rows."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
         return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
 
     async def aclose(self) -> None:
-        """Cancel what is left. Safe to call twice."""
+        """Cancel every open call. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -183,7 +185,7 @@ class Map(AsyncIterator[MapResult]):
         """How many documents may be read now."""
         return self._look_ahead() - (self._read - self._yielded)
 
-    def take(self) -> MapResult | None:
+    def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
         row = self._take()
         if row is None:
@@ -194,7 +196,7 @@ class Map(AsyncIterator[MapResult]):
         return MapResult(row.id, row.index, row.document, row.answer, row.error)
 
     async def prepare(self) -> None:
-        """Wait for what must be known before a row can be sent: which model a server has, where the client was given none.
+        """Wait until a row can be sent: until the model is known, where the client was given none.
 
         Raises:
             ConfigError: the servers name no model, or several.
@@ -211,7 +213,7 @@ class Map(AsyncIterator[MapResult]):
         if self._runner is None and not self._closed:
             self._begin()
 
-    async def _next(self) -> MapResult:
+    async def _next(self) -> MapResult[AnswerT]:
         if self._runner is None:
             await self.begin()
         while not self._closed:
@@ -280,7 +282,10 @@ class Map(AsyncIterator[MapResult]):
     # Reading -------------------------------------------------------------------------------------------------------
 
     def _read_slice(self) -> bool:
-        """Read documents until the look-ahead is full, the source is empty, or the time is up; return whether it is."""
+        """Read for a slice of time; return whether the time was up first.
+
+        Reading ends earlier where the look-ahead is full or the source is empty.
+        """
         assert self._iterator is not None and self._runner is not None
         room = self.room
         if self._exhausted or room <= 0:
@@ -306,7 +311,7 @@ class Map(AsyncIterator[MapResult]):
         return False
 
     def _wait_for_room(self) -> anyio.Event | None:
-        """The event that is set when another document may be read; ``None`` if it may be now."""
+        """Return the event set when another document may be read; ``None``: there is room now."""
         if self.room > 0:
             return None
         self._room = anyio.Event()
@@ -321,7 +326,7 @@ class Map(AsyncIterator[MapResult]):
             self._something.set()
 
     def _open(self, document: Any) -> None:
-        """Make a row of a document and submit it."""
+        """Make a row of a document and submit the row's call."""
         runner = self._runner
         assert runner is not None
         row = Row(self._weakly, self._read, document)
@@ -348,7 +353,7 @@ class Map(AsyncIterator[MapResult]):
         runner.submit(request, may_wait=True)
 
     def _hash(self, request: Request) -> str:
-        """Name a document by prompt and parameters, numbering repeats: the same input has the same ids in every run."""
+        """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""
         digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
         name = digest.digest()[:8]
@@ -357,11 +362,12 @@ class Map(AsyncIterator[MapResult]):
 
 
 def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
-    """Cancel what a map has open."""
+    """Cancel a map's open calls."""
     if stop_reader is not None:
         stop_reader()
     if not runner.ended:
-        # The last first: each permit that the first ones give back would be granted to one that is about to leave.
+        # The last first: a permit given back by the first request would be granted to a request
+        # about to leave.
         for request in reversed(requests):
             runner.leave(request)
 

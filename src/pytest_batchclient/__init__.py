@@ -1,11 +1,14 @@
-"""The pytest plugin of batchclient: ``llm_server``, ``llm_server_factory``, ``mock_llm`` and ``virtual_clock``.
+"""The pytest plugin of batchclient: ``llm_server``, ``llm_server_factory``, ``mock_llm`` and
+``virtual_clock``.
 
 Rules:
-- It is loaded in every run of pytest wherever batchclient is installed, so it imports nothing but pytest; that is why it is no module of
-  ``batchclient``, which would be imported with it. What a fixture needs is imported when a test asks for it.
-- The fixtures are ordinary ones: they work in plain functions, with pytest-asyncio and with anyio's plugin.
+- Every run of pytest loads the plugin wherever batchclient is installed. So the plugin imports
+  nothing but pytest, and is no module of ``batchclient``: the package would be imported first. A
+  fixture imports its parts when a test asks for it.
+- The fixtures work in plain functions, with pytest-asyncio and with anyio's plugin.
 - Settings are given with ``@pytest.mark.parametrize(NAME, [{…}], indirect=True)``.
-- Another plugin may have a fixture of the same name (pytest-mockllm has ``mock_llm``). Which one a test gets is then chance, and a warning says so.
+- Another plugin may have a fixture of the same name (pytest-mockllm has ``mock_llm``). Chance then
+  picks the test's fixture, and a warning says so.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ __all__ = ["llm_server", "llm_server_factory", "mock_llm", "virtual_clock"]
 
 @pytest.fixture
 def llm_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """A real HTTP server on a free loopback port that behaves as vLLM; see ``batchclient.testing.EmbeddedServer``."""
+    """A real HTTP server on a free loopback port that behaves as vLLM.
+
+    See ``batchclient.testing.EmbeddedServer``.
+    """
     from batchclient.testing import EmbeddedServer
 
     with EmbeddedServer(**_settings(request)) as server:
@@ -35,7 +41,7 @@ def llm_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def llm_server_factory() -> Iterator[Callable[..., EmbeddedServer]]:
-    """Starts servers with settings of their own, such as ``guise="tgi"``; they stop after the test."""
+    """Starts servers with their own settings, such as ``guise="tgi"``, until the test ends."""
     from batchclient.testing import EmbeddedServer
 
     with ExitStack() as stack:
@@ -44,7 +50,10 @@ def llm_server_factory() -> Iterator[Callable[..., EmbeddedServer]]:
 
 @pytest.fixture
 def mock_llm(request: pytest.FixtureRequest) -> Iterator[MockLLM]:
-    """A scripted server in this process, without a socket; see ``batchclient.testing.MockLLM``."""
+    """A scripted server in the test's process, without a socket.
+
+    See ``batchclient.testing.MockLLM``.
+    """
     from batchclient.testing import MockLLM
 
     with MockLLM(**_settings(request)) as mock:
@@ -53,7 +62,10 @@ def mock_llm(request: pytest.FixtureRequest) -> Iterator[MockLLM]:
 
 @pytest.fixture
 def virtual_clock(request: pytest.FixtureRequest) -> Iterator[VirtualClock]:
-    """Time that passes without waiting, in the test's event loop; see ``batchclient.testing.VirtualClock``."""
+    """Time that passes without waiting, in the test's event loop.
+
+    See ``batchclient.testing.VirtualClock``.
+    """
     from batchclient.testing import VirtualClock
 
     with VirtualClock(**_settings(request)) as clock:
@@ -70,7 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             of_plugins = [each for each in known[name] if _is_of_a_plugin(each.func.__module__, item)]
             modules = [each.func.__module__ for each in of_plugins]
             last = known[name][-1]
-            # A project's own fixture of this name is its choice, unless it is made of the plugins'.
+            # A project's own fixture of the name is its choice, unless it is made of the plugins'
+            # fixtures.
             if __name__ in modules and len(set(modules)) > 1 and (last is of_plugins[-1] or name in last.argnames):
                 told.add(name)
                 _tell(_clash(name, modules, config))
@@ -99,16 +112,17 @@ def _clash(name: str, modules: Sequence[str], config: pytest.Config) -> str:
     )
     return (
         f"pytest plugins have a fixture {name} each: {' and '.join(sorted(named.values()))}. Tests get the one of "
-        f"{named[modules[-1]]}. To choose, turn the other plugin off ({' or '.join(f'-p no:{each}' for each in registered)}), "
-        f"or define {name} in conftest.py: batchclient.testing has what batchclient's fixtures are made of"
+        f"{named[modules[-1]]}. To choose, turn the other plugin off "
+        f"({' or '.join(f'-p no:{each}' for each in registered)}), or define {name} in conftest.py: "
+        "batchclient.testing has what batchclient's fixtures are made of"
     )
 
 
 def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What ``parametrize(…, indirect=True)`` gives.
+    """Return the settings from ``parametrize(…, indirect=True)``.
 
     Raises:
-        pytest.UsageError: it gives no settings by name.
+        pytest.UsageError: there are no settings by name.
     """
     settings = getattr(request, "param", {})
     if not isinstance(settings, dict):

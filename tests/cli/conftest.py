@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from typer.testing import CliRunner
 
-from batchclient.cli.app import app
+from batchclient.cli.app import make_app
 from batchclient.simulator import EmbeddedServer
 
 COMMAND = [sys.executable, "-m", "batchclient"]
@@ -24,8 +24,9 @@ def server():
 
 
 @pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("BATCHCLIENT_API_KEY", raising=False)
+def no_environment(monkeypatch):
+    for name in ("BASE_URL", "MODEL", "API_KEY"):
+        monkeypatch.delenv(f"BATCHCLIENT_{name}", raising=False)
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def cli():
     """Run a command in this process."""
 
     def run(*args, **options):
-        return CliRunner().invoke(app, [str(arg) for arg in args], **options)
+        return CliRunner().invoke(make_app(), [str(arg) for arg in args], **options)
 
     return run
 

@@ -1,6 +1,7 @@
-"""The command line as a whole: version, help, a missing extra."""
+"""The command line as a whole: version, help, first steps, a missing extra."""
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -11,17 +12,118 @@ import pytest
 
 import batchclient
 from batchclient import cli as cli_module
+from batchclient.cli.app import make_app
+from batchclient_script import COMMANDS
+from batchclient_script import main as script
+
+from .conftest import read_rows
+
+COSTLY = ("batchclient", "httpx", "openai", "pydantic", "rich", "typer", "uvicorn")
+"""None of them is needed to answer a question about the command line."""
 
 
-def test_version(cli):
-    assert cli("--version").stdout == f"batchclient {batchclient.__version__}\n"
+@pytest.fixture
+def ask(monkeypatch, capsys):
+    """Run the script on arguments that it answers itself; its exit status, stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["batchclient", *arguments])
+        monkeypatch.setattr("batchclient_script.quit_on_interrupt", lambda: None)
+        status = 0
+        try:
+            script()
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
 
 
-def test_without_a_command_it_shows_help_and_fails(cli):
-    result = cli()
+def imported_by(*arguments):
+    """The exit status of a run of the script, and the modules that it has imported when it ends."""
+    code = (
+        "import atexit, sys\natexit.register(lambda: print(*sys.modules))\nfrom batchclient_script import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    return done.returncode, set(done.stdout.splitlines()[-1].split())
+
+
+def test_version(ask):
+    assert ask("--version") == (0, f"batchclient {batchclient.__version__}\n", "")
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["--help"], 0), (["-h"], 0), ([], 2)])
+def test_a_question_about_the_command_line_imports_no_package_of_weight(arguments, status):
+    ended, imported = imported_by(*arguments)
+    assert ended == status
+    assert "batchclient_script" in imported
+    assert not imported & set(COSTLY)
+
+
+@pytest.mark.parametrize(
+    ("command", "others"),
+    [
+        ("map", {"batchclient.cli.demo", "batchclient.cli.simulate"}),
+        ("simulate", {"rich", "batchclient.cli.demo", "batchclient.cli.map"}),
+        ("demo", {"batchclient.cli.map", "batchclient.cli.simulate"}),
+    ],
+)
+def test_a_command_is_imported_when_it_is_called(command, others):
+    ended, imported = imported_by(command, "--help")
+    assert ended == 0
+    assert f"batchclient.cli.{command}" in imported
+    # typer imports pydantic itself from 0.29 on.
+    assert not imported & {*others, "httpx", "uvicorn"}
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_names_each_command_and_where_its_options_are(ask, option):
+    status, said, complaints = ask(option)
+    assert (status, complaints) == (0, "")
+    commands = said.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]
+    assert [line.split(maxsplit=1) for line in commands] == [[name, COMMANDS[name]] for name in COMMANDS]
+    assert "batchclient COMMAND --help" in said
+    assert max(map(len, said.splitlines())) <= 100
+
+
+def test_the_help_has_the_commands_of_the_app():
+    assert [command.name for command in make_app().registered_commands] == list(COMMANDS)
+
+
+def test_a_command_that_is_none_is_answered_with_one_that_is(cli):
+    result = cli("mpa")
     assert result.exit_code == 2
-    for command in ("map", "simulate", "demo"):
-        assert command in result.output
+    assert "'mpa'" in result.stderr
+    assert "map" in result.stderr
+
+
+def first_steps(said):
+    return [line.strip() for line in said.splitlines() if line.startswith("  ")]
+
+
+def test_without_arguments_it_says_what_to_do_first_and_fails(ask):
+    # As git, click and uv do. A job whose arguments got lost has not mapped its file.
+    status, results, said = ask()
+    assert (status, results) == (2, "")
+    assert said.count("\n") <= 12
+    assert [shlex.split(step)[:2] for step in first_steps(said)] == [
+        ["batchclient", "demo"],
+        ["batchclient", "simulate"],
+        ["batchclient", "map"],
+    ]
+    assert "batchclient --help" in said
+
+
+def test_the_first_steps_fit_each_other_and_can_be_copied(ask, cli, server, tmp_path, monkeypatch):
+    _demo, simulate, map_a_file = (shlex.split(step) for step in first_steps(ask()[2]))
+    port = simulate[simulate.index("--port") + 1]
+    assert f"http://localhost:{port}/v1" in map_a_file
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / map_a_file[2]).write_text("one\ntwo\n")
+    url = server.base_url
+    result = cli(*(url if word.startswith("http:") else word for word in map_a_file[1:]))
+    assert result.exit_code == 0, result.output
+    assert len(read_rows(tmp_path / map_a_file[map_a_file.index("-o") + 1])) == 2
 
 
 @pytest.mark.parametrize("command", ["map", "simulate", "demo"])
@@ -37,10 +139,19 @@ def test_the_key_is_in_no_help(cli):
     assert "hush" not in cli("map", "--help", env={"BATCHCLIENT_API_KEY": "hush"}).output
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [("map", ["BASE_URL", "MODEL", "API_KEY"]), ("demo", ["MODEL", "API_KEY"])],
+)
+def test_the_help_names_the_variables(cli, command, named):
+    said = cli(command, "--help", env={"COLUMNS": "200"}).output
+    assert [name for name in ("BASE_URL", "MODEL", "API_KEY") if f"BATCHCLIENT_{name}" in said] == named
+
+
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_a_missing_extra_is_named(missing):
     code = f"import sys; sys.modules[{missing!r}] = None; from batchclient.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, "map"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert missing in done.stderr
@@ -64,13 +175,18 @@ with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as project:
     )
 
 
+def test_the_version_of_what_is_installed():
+    done = subprocess.run([sys.executable, "-c", SCRIPT, "--version"], capture_output=True, text=True)
+    assert done.stdout == f"batchclient {batchclient.__version__}\n"
+
+
 @pytest.mark.parametrize(
     ("imported", "command"),
     [
-        ("anyio", ["-c", SCRIPT]),
-        ("typer", ["-c", SCRIPT]),
-        ("anyio", ["-m", "batchclient"]),
-        ("typer", ["-m", "batchclient"]),
+        ("anyio", ["-c", SCRIPT, "map"]),
+        ("typer", ["-c", SCRIPT, "map"]),
+        ("anyio", ["-m", "batchclient", "map"]),
+        ("typer", ["-m", "batchclient", "map"]),
         ("anyio", ["-m", "batchclient.simulator"]),
     ],
 )

@@ -18,7 +18,7 @@ def test_it_runs_and_checks_itself(cli):
         "70 docstrings of Python's standard library",
         "the embedded one",
         "AsyncOpenAI + gather, texts/s by calls in flight: 16: ",
-        "Lists batch_map sent: ",
+        "Batches of batch_map: ",
         "Checked: every text got its own answer, by content; 64 of 64",
         "README.md, then docs/tutorial.md",
     ):
@@ -54,10 +54,48 @@ def test_a_failure_of_the_rival_loses_no_table(cli):
     assert "failed: 10 of 20 (" in result.stdout
 
 
-@pytest.mark.parametrize("options", [["--model", "m"], ["--base-url", "http://127.0.0.1:1/v1"]])
-def test_half_a_server_is_refused(cli, options):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--model", "m"], "--model needs --base-url"),
+        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url needs --model, or BATCHCLIENT_MODEL"),
+    ],
+)
+def test_half_a_server_is_refused(cli, options, said):
     result = cli("demo", *options)
-    assert (result.exit_code, result.stderr) == (2, "Error: --base-url and --model go together\n")
+    assert (result.exit_code, result.stderr) == (2, f"Error: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "named"),
+    [
+        (["--base-url", "sk-canary"], {}, "--base-url"),
+        (["--base-url", "http://127.0.0.1:1/v1", "--api-key", "canary canary"], {}, "--api-key"),
+        (["--base-url", "http://127.0.0.1:1/v1"], {"BATCHCLIENT_API_KEY": "canary canary"}, "BATCHCLIENT_API_KEY"),
+    ],
+)
+def test_a_wrong_server_is_refused_and_not_shown(cli, options, variables, named):
+    result = cli("demo", "--model", "m", *options, env=variables)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {named}: ")
+    assert "canary" not in result.output
+
+
+def test_a_variable_sends_it_to_no_real_server(cli):
+    with EmbeddedServer("instant") as server:
+        variables = {"BATCHCLIENT_BASE_URL": server.base_url, "BATCHCLIENT_MODEL": "m", "BATCHCLIENT_API_KEY": "k"}
+        result = cli("demo", "--documents", 5, "--max-tokens", 2, env=variables)
+        assert server.requests == 0
+    assert result.exit_code == 0, result.output
+    assert "the embedded one" in result.stdout
+
+
+def test_a_server_that_wants_a_key_is_answered_with_where_to_give_one(cli):
+    with EmbeddedServer("instant", model="m", api_key="hush") as server:
+        command = ["demo", "--documents", 5, "--base-url", server.base_url]
+        told = cli(*command, env={"BATCHCLIENT_MODEL": "m"}).stderr
+    assert told.endswith("; no key was given: set BATCHCLIENT_API_KEY or give --api-key (OPENAI_API_KEY is not read)\n")
+    assert told.count("no key was given") == 1
 
 
 def test_without_sources_it_says_so(cli, monkeypatch, tmp_path):

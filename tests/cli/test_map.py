@@ -126,9 +126,9 @@ def test_quiet(cli_map, tmp_path, out):
     "options",
     [
         ["--preset", "latency"],
-        ["--limit", 1],
-        ["--limit", "auto"],
-        ["--max-list", 1],
+        ["--concurrency", 1],
+        ["--concurrency", "auto"],
+        ["--max-batch-size", 1],
         ["--http-backend", "aiohttp"],
         ["--http-backend", "httpx2"],
     ],
@@ -184,7 +184,14 @@ def test_a_malformed_line_names_its_number_and_loses_no_other(cli_map, tmp_path,
     assert "line 6: " in without["error"]["message"]
     assert "'text'" in without["error"]["message"]
     assert "'text'" in null["error"]["message"]
-    assert "4 failed (2 BadRow, 2 ConfigError; the first: line 3" in result.stderr
+    first, *errors = result.stderr.splitlines()
+    assert first.endswith("; failed: 4")
+    assert [error.partition(":")[0] for error in errors] == [
+        "  1 BadRow, such as line 3",
+        "  1 BadRow, such as line 4",
+        "  1 ConfigError, such as line 6",
+        "  1 ConfigError, such as line 7",
+    ]
 
 
 def test_a_malformed_first_line_does_not_hide_a_wrong_column(cli_map, tmp_path, out):
@@ -221,7 +228,7 @@ def test_a_server_that_is_not_there_fails_rows(cli, tmp_path, out):
         url = server.base_url
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}", "--timeout", 0.3)
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert read_rows(out)[0]["error"]["type"] in ("ConnectFailed", "DeadlineExceeded")
 
 
@@ -255,11 +262,11 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--model", ""], "--model"),
         (["--base-url", "nowhere"], "--base-url"),
         (["--preset", "fast"], "--preset: one of latency, balanced, throughput, not 'fast'"),
-        (["--limit", "0"], "--limit"),
-        # What the complaint names instead is taken: see ``test_settings_reach_the_client``.
-        (["--limit", "knee"], "--limit: 'knee' is 'auto' now"),
-        (["--limit", "many"], "--limit: a whole number of at least 1, or 'auto'"),
-        (["--max-list", "-1"], "--max-list"),
+        (["--concurrency", "0"], "--concurrency: a whole number of at least 1, or auto, not '0'"),
+        (["--concurrency", "many"], "--concurrency: a whole number of at least 1, or auto, not 'many'"),
+        (["--concurrency", "9" * 5000], "--concurrency: a whole number of at least 1, or auto, not '999"),
+        (["--max-batch-size", "-1"], "--max-batch-size: "),
+        (["--first", "0"], "--first"),
         (["--timeout", "0"], "--timeout"),
         (["--timeout", "nan"], "--timeout"),
         (["--temperature", "nan"], "--temperature"),
@@ -268,17 +275,23 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "top_p=NaN"], "top_p"),
         (["--param", "stream=true"], "--param stream: "),
         (["--param", "timeout=1"], "--param timeout: give --timeout"),
+        (["--param", "topp=1"], "--param topp: no argument of complete()"),
+        (["--param", "topp=1"], "Did you mean top_p? If yours does, give --param extra_body='{\"topp\": …}'"),
+        (["--param", "limit=1"], "--param limit: give --concurrency"),
+        (["--param", "schedule=1"], "--param schedule: no field of the server's"),
+        (["--param", "tools=[]"], "It is a field of chats: --call chat takes it."),
         (["--param", "model=1"], "--param model"),
         (["--param", "n=2"], "--param n"),
         (["--param", "max_tokens=1"], "--param max_tokens"),
         (["--param", "ordered=true"], "--param ordered"),
         (["--header", "secret-without-colon"], "--header number 1"),
         (["--header", "Content-Length: 3"], "--header: 'Content-Length' is not for you to give"),
-        (["--param", "response_model=1"], "--param response_model: it is no field of the server's"),
-        (["--http-backend", "curl"], "--http-backend"),
+        (["--param", "response_model=1"], "--param response_model: no field of the server's"),
+        (["--http-backend", "curl"], "--http-backend: one of httpx, httpx2, aiohttp, not 'curl'"),
         (["--api-key", "a b"], "--api-key"),
-        (["--format", "csv"], "--format"),
-        (["--call", "summarise"], "--call: complete, chat, embed, classify"),
+        (["--format", "csv"], "in.jsonl: the header begins a JSON object: the file is JSONL"),
+        (["--format", "xml"], "--format: one of jsonl, text, csv, not 'xml'"),
+        (["--call", "summarise"], "--call: one of complete, chat, embed, classify, not 'summarise'"),
         (["--call", "embed"], "--max-tokens: --call embed generates nothing"),
         (["--vectors", "base64"], "--vectors is for --call embed"),
         (["--max-tokens", "many"], "--max-tokens"),
@@ -312,7 +325,7 @@ def test_an_output_that_is_there_already_is_kept(cli_map, tmp_path, out, server)
     result = cli_map(source, "-o", out)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"Error: {out}: it is there already; give --overwrite to replace it\n",
+        f"Error: {out}: the file exists; give --overwrite to replace it\n",
     )
     assert out.read_text() == "precious"
     assert server.requests == 0
@@ -346,8 +359,8 @@ def soon(monkeypatch):
 def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", rows_of(400))
     with EmbeddedServer("instant", guise="trtllm") as server:
-        command = ["--base-url", server.base_url, "--model", server.model, "--prompt", "{text}", "--limit", 4]
-        result = cli("map", source, "-o", out, *command, "--param", "nonsense=1")
+        command = ["--base-url", server.base_url, "--model", server.model, "--prompt", "{text}", "--concurrency", 4]
+        result = cli("map", source, "-o", out, *command, "--param", 'extra_body={"nonsense": 1}')
         refused = server.statistics()["statuses"]["400"]
     assert result.exit_code == 1
     written = read_rows(out)
@@ -372,7 +385,7 @@ def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
         url = server.base_url
     source = write_rows(tmp_path / "in.jsonl", rows_of(3))
     result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.stderr.count(f"no connection to {url}; rows fail until it is back\n") == 1
 
 
@@ -381,7 +394,7 @@ def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
     [
         ("missing.jsonl", None, "missing.jsonl: No such file"),
         ("", None, "Is a directory"),
-        ("notes.log", "text\nx\n", "if each line is a row, give --format jsonl or text"),
+        ("notes.log", "text\nx\n", "if each line is a row, give --format jsonl, text or csv"),
         ("rows.tar.gz", "x", "if each line is a row"),
         ("taken.jsonl", json.dumps({"text": "x", "completion": "y"}) + "\n", "'completion'"),
     ],
@@ -403,11 +416,9 @@ ROWS = [{"id": "1", "text": 'a "b"\nc'}, {"id": "2", "text": "ä"}]
 
 
 OTHER_FILES = [
-    ("my table.csv", TABLE.format(","), ROWS),
     ("table.TSV", TABLE.format("\t"), ROWS),
-    ("rows.json", json.dumps(ROWS, indent=1), ROWS),
-    ("rows.jsonl.gz", json.dumps(ROWS[0]), ROWS[:1]),
-    ("table.csv.gz", TABLE.format(","), ROWS),
+    ("my rows.json", json.dumps(ROWS, indent=1), ROWS),
+    ("rows.json.gz", json.dumps(ROWS), ROWS),
     ("rows.json.bz2", json.dumps(ROWS), ROWS),
     ("rows.jsonl.xz", json.dumps(ROWS[0]), ROWS[:1]),
 ]
@@ -456,8 +467,8 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     ("status", "exit_code", "told"),
     [
         (404, 2, "does --base-url end in /v1"),
-        (500, 2, "the server does not say which it serves (500)"),
-        (401, 1, "Error: the server was asked for its model: 401"),
+        (500, 2, "which sends HTML pages, does not say which it serves (500)"),
+        (401, 2, "Error: the server was asked for its model: 401"),
     ],
 )
 def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out, status, exit_code, told):
@@ -474,7 +485,7 @@ def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out
 def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.stderr.count("\n") == 1
     assert "--model" in result.stderr
     assert "http://127.0.0.1:1/v1" in result.stderr
@@ -510,8 +521,18 @@ def test_without_a_key_it_is_said_where_one_is_given(cli, tmp_path, out, options
     source = write_rows(tmp_path / "in.jsonl", rows_of(1))
     with EmbeddedServer("instant", api_key="k") as server:
         command = ["map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}", *options]
-        assert "; no key was given: set BATCHCLIENT_API_KEY or give --api-key\n" in cli(*command).stderr
-        assert "no key" not in cli(*command, "--api-key", "wrong", "--overwrite").stderr
+        told = cli(*command).stderr
+        assert told.count("no key was given") == 1
+        assert told.endswith(
+            "; no key was given: set BATCHCLIENT_API_KEY or give --api-key (OPENAI_API_KEY is not read)\n"
+        )
+        for given in (
+            ["--api-key", "wrong"],
+            ["--header", "Authorization: Bearer wrong"],
+            ["--header", "X-Api-Key: w"],
+        ):
+            assert "no key" not in cli(*command, *given, "--overwrite").stderr
+        assert "no key" not in cli(*command, "--overwrite", env={"BATCHCLIENT_API_KEY": "wrong"}).stderr
 
 
 def test_what_the_library_says_is_told_in_the_options_names(cli, server, tmp_path, out):
@@ -532,13 +553,113 @@ def test_rows_that_end_in_time_because_the_server_is_away_say_so(cli, tmp_path, 
     assert "in the end http://127.0.0.1:1/v1 was ejected (a refused connection)" in told
 
 
-@pytest.mark.parametrize("missing", ["--base-url", "--prompt"])
-def test_options_that_must_be(cli, tmp_path, missing):
-    options = {"--base-url": "http://127.0.0.1:1/v1", "--prompt": "{text}", "--model": "m"}
-    del options[missing]
-    result = cli("map", tmp_path / "in.jsonl", *(word for pair in options.items() for word in pair))
+def test_a_prompt_must_be(cli, tmp_path):
+    result = cli("map", tmp_path / "in.jsonl", "--base-url", "http://127.0.0.1:1/v1")
     assert result.exit_code == 2
-    assert missing in result.stderr
+    assert "--prompt" in result.stderr
+
+
+@pytest.mark.parametrize("variable", [None, "", "  "])
+def test_without_a_server_the_option_and_the_variable_are_named(cli, tmp_path, variable):
+    env = {} if variable is None else {"BATCHCLIENT_BASE_URL": variable}
+    result = cli("map", tmp_path / "in.jsonl", "--prompt", "{text}", env=env)
+    told = "Error: no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [("--limit", ["--concurrency", "--first"]), ("--max-list", ["--max-batch-size"])],
+)
+@pytest.mark.parametrize("form", ["apart", "joined"])
+def test_an_option_of_another_name_is_refused_with_the_one_to_give(cli, option, instead, form):
+    # Before anything else that is wrong, such as the missing IN.
+    result = cli("map", *([f"{option}=3"] if form == "joined" else [option, 3]))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {option}: give ")
+    assert result.stderr.count("\n") == 1
+    assert all(name in result.stderr for name in instead)
+    assert f" {option} " not in cli("map", "--help").output
+
+
+# The environment -----------------------------------------------------------------------------------------------------
+
+
+def test_server_model_and_key_may_come_from_the_environment(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(40))
+    servers = [EmbeddedServer("instant", model="theirs", api_key="hush-hush") for _ in range(2)]
+    with servers[0] as one, servers[1] as other:
+        variables = {
+            "BATCHCLIENT_BASE_URL": f" {one.base_url}  {other.base_url} ",
+            "BATCHCLIENT_MODEL": "theirs",
+            "BATCHCLIENT_API_KEY": "hush-hush",
+        }
+        result = cli("map", source, "-o", out, "--prompt", "{text}", "--concurrency", 1, env=variables)
+        assert result.exit_code == 0, result.output
+        assert one.requests
+        assert other.requests
+        # An option goes before a variable.
+        given = ["--base-url", one.base_url, "--model", "another", "--overwrite"]
+        result = cli("map", source, "-o", out, "--prompt", "{text}", *given, env=variables)
+    assert result.exit_code == 1
+    assert all("another" in row["error"]["message"] for row in read_rows(out))
+
+
+def test_a_key_of_the_environment_does_not_replace_a_header(cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    with EmbeddedServer("instant", api_key="right") as server:
+        command = ["map", source, "-o", out, "--base-url", server.base_url, "--prompt", "{text}"]
+        header = ["--header", "authorization: Bearer right"]
+        assert cli(*command, *header, env={"BATCHCLIENT_API_KEY": "wrong"}).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("BASE_URL", "http://canary@h/v1"), ("BASE_URL", "canary"), ("API_KEY", "canary canary")]
+)
+def test_a_wrong_variable_is_named_and_not_shown(cli, tmp_path, out, variable, value):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    variables = {"BATCHCLIENT_BASE_URL": "http://127.0.0.1:1/v1", f"BATCHCLIENT_{variable}": value}
+    result = cli("map", source, "-o", out, "--prompt", "{text}", env=variables)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: BATCHCLIENT_{variable}: ")
+    assert result.stderr.count("\n") == 1
+    assert "canary" not in result.output
+
+
+# The first rows ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_rows_alone_are_mapped(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(300))
+    result = cli_map(source, "-o", out, "--first", 7)
+    assert result.exit_code == 0, result.output
+    assert [row["id"] for row in read_rows(out)] == [f"r{number}" for number in range(7)]
+    assert result.stderr.startswith("7 rows to ")
+
+
+@pytest.mark.parametrize("first", [1, 2, 5, 6])
+def test_a_malformed_row_is_one_of_the_first_and_a_blank_line_is_none(cli_map, tmp_path, out, first):
+    source = tmp_path / "in.jsonl"
+    source.write_text('\n{"text": \n\n{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n[]\n')
+    result = cli_map(source, "-o", out, "--first", first)
+    rows = read_rows(out)
+    assert len(rows) == min(first, 5)
+    assert "error" in rows[0]
+    assert [row["text"] for row in rows[1:4]] == ["a", "b", "c"][: first - 1]
+    assert result.exit_code == 1
+
+
+def test_more_than_there_are_is_all(cli_map, tmp_path, out):
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", out, "--first", 10).exit_code == 0
+    assert len(read_rows(out)) == 3
+
+
+def test_rows_left_out_are_counted_among_the_first(soon, cli, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(4000))
+    with EmbeddedServer("instant", api_key="k") as server:
+        command = ["--base-url", server.base_url, "--model", "m", "--prompt", "{text}", "--api-key", "wrong"]
+        told = cli("map", source, "-o", out, *command, "--first", 2000).stderr
+    assert f"rows left out: {2000 - len(read_rows(out)):,} " in told
 
 
 # Other calls than completions ----------------------------------------------------------------------------------------
@@ -648,7 +769,7 @@ def test_embedding_a_server_without_embeddings_stops_as_completions_do(cli, tmp_
     [
         (["--max-tokens", "3"], "--max-tokens"),
         (["--temperature", "0"], "--temperature"),
-        (["--vectors", "floats"], "--vectors: numbers or base64"),
+        (["--vectors", "floats"], "--vectors: one of numbers, base64, not 'floats'"),
         (["--param", 'encoding_format="float"'], "give --vectors"),
         (["--param", "dimensions=0"], "--param dimensions"),
         (["--param", 'call="chat"'], "give --call"),

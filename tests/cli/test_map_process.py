@@ -1,6 +1,7 @@
 """``batchclient map`` as a process: pipes, signals, terminals. Nothing here sleeps: each step waits for the one before."""
 
 import contextlib
+import gzip
 import os
 import pty
 import signal
@@ -86,6 +87,38 @@ def test_answers_do_not_wait_for_the_end_of_the_input(spawn):
     assert process.wait() == 0
 
 
+def test_answers_to_csv_do_not_wait_for_the_end_of_the_input(spawn):
+    process = spawn("-", "--format", "csv", stdin=subprocess.PIPE)
+    for piece in (b'id,text\n0,"a\nb"\n', b'1,"x\n', b'y"\n2,z\n'):
+        process.stdin.write(piece)
+        process.stdin.flush()
+        if piece.startswith(b"1"):
+            continue
+        [row] = read_rows(process.stdout.readline())
+        assert (row["id"], row["text"]) in [("0", "a\nb"), ("1", "x\ny")]
+    assert read_rows(process.stdout.readline())[0]["text"] == "z"
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def test_a_packed_pipe_is_unpacked(spawn):
+    process = spawn("-", stdin=subprocess.PIPE)
+    stdout, stderr = process.communicate(
+        gzip.compress(b'{"id": 1, "text": "x"}\n') + gzip.compress(b'{"id": 2, "text": "y"}')
+    )
+    assert process.returncode == 0, stderr
+    assert [row["id"] for row in read_rows(stdout)] == [1, 2]
+
+
+def test_the_first_rows_of_a_pipe_that_goes_on_end_it(spawn):
+    process = spawn("-", "--first", "2", stdin=subprocess.PIPE)
+    process.stdin.write(b'{"id": 0, "text": "x"}\n{"id": 1, "text": "y"}\n{"id": 2, "text": "z"}\n')
+    process.stdin.flush()
+    # The pipe stays open, and a further read would wait for ever.
+    assert process.wait(60) == 0
+    assert [row["id"] for row in read_rows(process.stdout.read())] == [0, 1]
+
+
 def test_a_reader_that_goes_away_ends_it_quietly(spawn, tmp_path):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 1000, "id": number} for number in range(5000)])
     process = spawn(source)
@@ -108,8 +141,8 @@ def test_a_full_disk_is_named(spawn, tmp_path):
         pytest.skip("there is no /dev/full here")
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", "/dev/full")
     _, stderr = process.communicate()
-    assert process.returncode == 1
-    assert b"Error: the output cannot be written: No space left on device" in stderr
+    assert process.returncode == 4
+    assert b"Error: /dev/full: the output cannot be written: No space left on device" in stderr
 
 
 # Ctrl-C --------------------------------------------------------------------------------------------------------------
@@ -121,7 +154,9 @@ def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
     """One of the first two rows never gets an answer; in input order all later ones wait behind it."""
     server.set_faults("stall,count=1")
     out = tmp_path / "out.jsonl"
-    process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-list", 1, "--limit", 2, *order)
+    process = spawn(
+        write_rows(tmp_path / "in.jsonl", rows_of(10)), "-o", out, "--max-batch-size", 1, "--concurrency", 2, *order
+    )
     # Two permits, one of them held for ever: the tenth request is sent when eight rows have their answers.
     wait_for_requests(server, 10)
     process.send_signal(number)
@@ -143,7 +178,7 @@ def test_a_second_ctrl_c_quits_at_once(spawn, server, tmp_path):
     reading, writing = os.pipe()
     server.set_faults("stall,count=1")
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x" * 4000, "id": number} for number in range(50)])
-    process = spawn(source, "--max-list", 1, "--limit", 2, stdout=writing)
+    process = spawn(source, "--max-batch-size", 1, "--concurrency", 2, stdout=writing)
     os.close(writing)
     wait_for_requests(server, 50)
     # Some 200 kB of finished rows go into a pipe of 64 kB.
@@ -238,6 +273,14 @@ def test_progress_on_a_terminal(spawn, tmp_path):
     for part in ("30/30", "100%", "rows/s", "ETA", "in flight", "0 failed", "\x1b["):
         assert part in shown
     assert "30 rows to " in shown
+
+
+@pytest.mark.parametrize(("first", "total"), [("5", "5"), ("90", "30")])
+def test_progress_of_the_first_rows_has_their_number(spawn, tmp_path, first, total):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(30))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    shown = on_terminal(spawn, source, "-o", tmp_path / "out.jsonl", "--first", first, env=environment)
+    assert f"{total}/{total}" in shown
 
 
 def test_progress_from_a_pipe_has_no_total(spawn, tmp_path):

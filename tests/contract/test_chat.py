@@ -9,7 +9,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, RootModel
 
-from batchclient import AnswerInvalid, BadRequest, BatchClient, Completion, NotFound
+from batchclient import AnswerInvalid, BadRequest, BatchClient, Batching, Completion, NotFound
 from tests.contract.conftest import Server
 
 TALKS = [[{"role": "user", "content": f"def function_{i}(argument"}] for i in range(16)]
@@ -35,7 +35,7 @@ def shown(answer: Completion) -> Any:
 
 def test_a_list_of_chats_answers_as_singles_do(server: Server) -> None:
     params = {"max_tokens": 12, "temperature": 0}
-    alone, statistics = run(together(server, TALKS, {"max_list": 1}, **params))
+    alone, statistics = run(together(server, TALKS, {"batching": Batching(max_size=1)}, **params))
     assert set(statistics.list_sizes) == {1}
     answers, statistics = run(together(server, TALKS, **params))
     assert max(statistics.list_sizes) > 8, "the calls did not share requests"
@@ -65,7 +65,7 @@ def test_logprobs_of_a_list_are_those_of_singles(server: Server) -> None:
     params = {"max_tokens": 4, "temperature": 0, "logprobs": True, "top_logprobs": 1}
     answers, statistics = run(together(server, TALKS[:4], **params))
     assert statistics.list_sizes == {4: 1}
-    alone, _ = run(together(server, TALKS[:4], {"max_list": 1}, **params))
+    alone, _ = run(together(server, TALKS[:4], {"batching": Batching(max_size=1)}, **params))
     for answer, single in zip(answers, alone, strict=True):
         own, other = answer.choices[0].logprobs["content"], single.choices[0].logprobs["content"]
         assert [entry["token"] for entry in own] == [entry["token"] for entry in other]
@@ -84,7 +84,9 @@ def test_several_messages_and_text_parts_are_taken(server: Server) -> None:
     turns = [{"role": "system", "content": "brief"}, *parts, {"role": "assistant", "content": "so"}, *parts]
     answers, statistics = run(together(server, [parts, turns, TALKS[0]], max_tokens=3, temperature=0))
     assert statistics.list_sizes == {3: 1}
-    alone, _ = run(together(server, [parts, turns, TALKS[0]], {"max_list": 1}, max_tokens=3, temperature=0))
+    alone, _ = run(
+        together(server, [parts, turns, TALKS[0]], {"batching": Batching(max_size=1)}, max_tokens=3, temperature=0)
+    )
     assert [shown(answer) for answer in answers] == [shown(answer) for answer in alone]
 
 
@@ -204,7 +206,7 @@ def test_rendered_chats_say_what_chats_say(server: Server) -> None:
     params = {"max_tokens": 12, "temperature": 0}
     rendered, statistics = run(together(server, TALKS, {"render_chat": render}, **params))
     assert max(statistics.list_sizes) > 8
-    chats, _ = run(together(server, TALKS, {"max_list": 1}, **params))
+    chats, _ = run(together(server, TALKS, {"batching": Batching(max_size=1)}, **params))
     assert [answer.message for answer in rendered] == [answer.message for answer in chats]
     assert [answer.usage for answer in rendered] == [answer.usage for answer in chats]
 

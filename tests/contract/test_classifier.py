@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import BadRequest, Classification
+from batchclient import BadRequest, Batching, Classification
 from tests.contract.conftest import SERVERS, Server, pooling_server
 from tests.contract.test_embeddings import TEXTS, post, run, together
 from tests.live.vllm_server import CLASSIFIER_DIR, CLASSIFIER_FLAGS
@@ -22,7 +22,7 @@ def classifier(request: pytest.FixtureRequest) -> Iterator[Server]:
 def test_classes_in_a_list_are_those_of_singles(classifier: Server) -> None:
     items = [(text,) for text in TEXTS]
     answers, statistics = run(together(classifier, "classify", items))
-    alone, _ = run(together(classifier, "classify", items, max_list=1))
+    alone, _ = run(together(classifier, "classify", items, batching=Batching(max_size=1)))
     assert max(statistics.list_sizes) > 8
     assert [answer.label for answer in answers] == [answer.label for answer in alone]
     for one, other in zip(answers, alone, strict=True):
@@ -41,7 +41,7 @@ def test_one_text_too_long_fails_alone(classifier: Server) -> None:
 def test_scores_in_a_list_are_those_of_singles(classifier: Server) -> None:
     pairs = [(TEXTS[i], TEXTS[(7 * i) % 24]) for i in range(24)]
     answers, statistics = run(together(classifier, "score", pairs))
-    alone, _ = run(together(classifier, "score", pairs, max_list=1))
+    alone, _ = run(together(classifier, "score", pairs, batching=Batching(max_size=1)))
     assert max(statistics.list_sizes) > 8
     assert [answer.score for answer in answers] == pytest.approx([answer.score for answer in alone], abs=1e-3)
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from batchclient import BadRequest, BatchClient, Completion, ConfigError, NotFound
+from batchclient import BadRequest, BatchClient, Batching, Completion, ConfigError, NotFound
 from batchclient.simulator.app import EmbeddedServer
 from tests.contract.conftest import Server
 
@@ -33,7 +33,7 @@ async def together(server: Server, prompts: list[Any], settings: dict[str, Any] 
 
 
 async def singly(server: Server, prompts: list[Any], **params: Any) -> list[Completion]:
-    answers, statistics = await together(server, prompts, {"max_list": 1}, **params)
+    answers, statistics = await together(server, prompts, {"batching": Batching(max_size=1)}, **params)
     assert set(statistics.list_sizes) == {1}
     return answers
 
@@ -156,7 +156,7 @@ def test_log_likelihoods_in_a_list_are_those_of_singles(server: Server) -> None:
             return answers, c.statistics()
 
     answers, statistics = run(likelihoods())
-    alone, _ = run(likelihoods(max_list=1))
+    alone, _ = run(likelihoods(batching=Batching(max_size=1)))
     assert max(statistics.list_sizes) == 16
     for (_, own), one, other in zip(pairs, answers, alone, strict=True):
         assert one.total == pytest.approx(other.total, abs=0.02)
@@ -237,7 +237,9 @@ def test_a_bad_parameter_is_the_callers_fault(server: Server) -> None:
 
 def test_an_unknown_field_changes_nothing(server: Server) -> None:
     one, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0))
-    two, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0, no_such_field={"a": [1, None]}))
+    two, _ = run(
+        together(server, PROMPTS[:4], max_tokens=6, temperature=0, extra_body={"no_such_field": {"a": [1, None]}})
+    )
     assert [shown(answer) for answer in one] == [shown(answer) for answer in two]
 
 
@@ -275,7 +277,7 @@ def test_a_list_stops_on_the_server_when_the_last_of_its_callers_has_gone(server
         async with httpx.AsyncClient(timeout=60) as http, asyncio.timeout(100):
             seen = False
             while not seen:
-                async with client(server, singles_above_tokens=4096) as c:
+                async with client(server, batching=Batching(alone_above_tokens=4096)) as c:
                     calls = [c.complete(p, max_tokens=1900, ignore_eos=True) for p in PROMPTS[:4]]
                     tasks = [asyncio.create_task(call) for call in calls]
                     seen = await seen_at_work(tasks, server, http)

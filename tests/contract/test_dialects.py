@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import BadRequest, BatchClient, BatchClientError, Completion
+from batchclient import BadRequest, BatchClient, BatchClientError, Batching, Completion
 from batchclient.retry import Backoff
 from batchclient.simulator import expected_text
 from batchclient.simulator.text import count_tokens
@@ -34,7 +34,7 @@ def together(peer: Peer, prompts: list[Any], settings: dict[str, Any] | None = N
 
 
 def alone(peer: Peer, prompts: list[Any], **params: Any) -> list[Any]:
-    answers, statistics = together(peer, prompts, {"max_list": 1}, **params)
+    answers, statistics = together(peer, prompts, {"batching": Batching(max_size=1)}, **params)
     assert set(statistics.list_sizes) <= {1}
     return answers
 

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from batchclient import BadRequest, BatchClient, Embedding, NotFound
+from batchclient import BadRequest, BatchClient, Batching, Embedding, NotFound
 from batchclient.openai import AsyncOpenAI
 from tests.contract.conftest import SERVERS, Server, pooling_server
 from tests.live.server_process import DEFAULT_MODEL_DIR
@@ -50,7 +50,7 @@ def close(one: Any, other: Any) -> bool:
 def test_a_list_answers_as_singles_do(embedder: Server) -> None:
     items = [(text,) for text in TEXTS]
     answers, statistics = run(together(embedder, "embed", items))
-    alone, _ = run(together(embedder, "embed", items, max_list=1))
+    alone, _ = run(together(embedder, "embed", items, batching=Batching(max_size=1)))
     assert max(statistics.list_sizes) > 8
     for one, other in zip(answers, alone, strict=True):
         assert isinstance(one, Embedding)
@@ -91,7 +91,7 @@ def test_one_bad_text_fails_alone(embedder: Server) -> None:
 def test_unrelated_pairs_share_a_request(embedder: Server) -> None:
     pairs = [(TEXTS[i], TEXTS[(7 * i) % 24]) for i in range(24)]
     answers, statistics = run(together(embedder, "score", pairs))
-    alone, _ = run(together(embedder, "score", pairs, max_list=1))
+    alone, _ = run(together(embedder, "score", pairs, batching=Batching(max_size=1)))
     assert max(statistics.list_sizes) > 8
     assert [answer.score for answer in answers] == pytest.approx([answer.score for answer in alone], abs=0.02)
 

@@ -14,7 +14,7 @@ from tests.contract.peers import CAN, Peer
 from tests.seams import connected
 from tests.shell import clocks
 
-from batchclient import BadRequest, BatchClient, Completion
+from batchclient import BadRequest, BatchClient, Batching, Completion, Schedule
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 
 SGLANG = Peer("sglang", CAN["sglang"])
@@ -59,7 +59,10 @@ def test_seeds_that_differ_per_call_share_requests(max_tokens: int) -> None:
     assert statistics.batches == 1
 
 
-@pytest.mark.parametrize("settings", [{"order": "shortest_first"}, {"order": "deadline"}, {"single_flight": True}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"schedule": Schedule(order="shortest_first")}, {"schedule": Schedule(order="deadline")}, {"single_flight": True}],
+)
 def test_in_every_order(settings: dict[str, Any]) -> None:
     params = [{"seed": i} for i in range(32)]
     answers, statistics = together(params, settings=settings, max_tokens=6)
@@ -221,7 +224,13 @@ def test_beside_another_server_they_do_not_mix(found_out_first: bool) -> None:
 def test_a_detected_sglang_mixes() -> None:
     async def story() -> Any:
         server = Recorder(SimulatedServer("gpu", model="simulated", guise="sglang"))
-        settings = {"model": "simulated", "detect": True, "server_metrics": False, "limit": 64, "max_list": 64}
+        settings = {
+            "model": "simulated",
+            "detect": True,
+            "server_metrics": False,
+            "limit": 64,
+            "batching": Batching(max_size=64),
+        }
         seams = {"calls": lambda url: server, "detection": lambda url: server}
         async with connected("http://sglang/v1", **seams, **settings) as client:
             # The same parameters as later, when nothing is known yet.
@@ -249,5 +258,5 @@ def test_how_long_answers_are_is_learnt_of_all_of_them() -> None:
         return client.statistics()
 
     peer = SGLANG.with_(output_lengths="lognormal:20:0.2")
-    statistics = peer.run(story, singles_above_tokens=200, limit=64)
+    statistics = peer.run(story, batching=Batching(alone_above_tokens=200), limit=64)
     assert max(statistics.list_sizes) == 32

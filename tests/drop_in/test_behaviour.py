@@ -12,7 +12,7 @@ from tests.drop_in.test_same_answers import HELLO
 from tests.faults.faultserver import FaultServer, body_of, hang, nobody_listens, says, whole
 from tests.transport.rawserver import response
 
-from batchclient import Backoff, ConfigError
+from batchclient import Backoff, Batching, ConfigError
 from batchclient import client as client_module
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.openai._calls import plan
@@ -313,7 +313,10 @@ async def test_a_subclass_that_prepares_requests_itself_is_asked(caplog):
     assert "Signing overrides _prepare_options" in caplog.text
     async with FaultServer() as server:
         given = {"base_url": server.url, "api_key": "key"}
-        async with Signing(**given) as signing, Counting(**given, preset="throughput", linger_s=0.01) as counting:
+        async with (
+            Signing(**given) as signing,
+            Counting(**given, preset="throughput", batching=Batching(linger_s=0.01)) as counting,
+        ):
             await complete(signing)
             await asyncio.gather(*[complete(counting, f"{n}") for n in range(4)])
             assert counting.posts == 4
@@ -419,7 +422,9 @@ async def test_an_http_client_of_the_users_own_is_used():
         return HTTP.Response(200, json={"id": "1", "object": "text_completion", "choices": choices, "model": "m"})
 
     own = HTTP.AsyncClient(transport=HTTP.MockTransport(answer))
-    async with make("http://server.test/v1", http_client=own, preset="throughput", linger_s=0.01) as client:
+    async with make(
+        "http://server.test/v1", http_client=own, preset="throughput", batching=Batching(linger_s=0.01)
+    ) as client:
         made = [complete(client.with_options(timeout=9), f"p{n}") for n in range(8)]
         texts = [each.choices[0].text for each in await asyncio.gather(*made)]
     assert texts == [f"<p{n}>" for n in range(8)]
@@ -471,7 +476,10 @@ async def test_a_caller_that_leaves_takes_nobody_along():
         await gate.wait()
         await connection.write(whole(heard))
 
-    async with FaultServer(then=late) as server, make(server.url, preset="throughput", linger_s=0.01) as client:
+    async with (
+        FaultServer(then=late) as server,
+        make(server.url, preset="throughput", batching=Batching(linger_s=0.01)) as client,
+    ):
         tasks = [asyncio.create_task(complete(client, f"{n}")) for n in range(3)]
         await server.arrived(1)
         tasks[1].cancel()
@@ -536,7 +544,7 @@ def test_wrong_settings_are_refused_where_they_are_given():
 
 async def test_several_servers():
     async with FaultServer() as one, FaultServer() as two:
-        async with make([one.url, two.url], max_list=1, limit=8) as client:
+        async with make([one.url, two.url], batching=Batching(max_size=1), limit=8) as client:
             await asyncio.gather(*[complete(client, f"{n}") for n in range(40)])
         assert one.heard
         assert two.heard
@@ -567,7 +575,7 @@ async def test_the_body_of_a_lists_error_shows_nobody_anothers_prompt():
 
     prompts = [f"the secret of caller number {n}" for n in range(4)]
     async with FaultServer(then=says(*[echo] * 9)) as server:
-        async with make(server.url, preset="throughput", linger_s=0.01) as client:
+        async with make(server.url, preset="throughput", batching=Batching(linger_s=0.01)) as client:
             got = await asyncio.gather(*[complete(client, prompt) for prompt in prompts], return_exceptions=True)
         assert max(len(heard.prompts) for heard in server.heard) == 4
     for error in got:

@@ -4,18 +4,20 @@ import asyncio
 import logging
 import threading
 from contextvars import ContextVar
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
-from batchclient import ConfigError
-from batchclient.openai import AsyncOpenAI, OpenAI
+from batchclient import Batching, ConfigError
+from batchclient.openai import AsyncOpenAI, OpenAI, _sharing
 from tests.drop_in.test_behaviour import JSON, complete, make
 from tests.faults.faultserver import FaultServer, says
 from tests.transport.rawserver import response
 
-TOGETHER = {"preset": "throughput", "linger_s": 0.01}
+ROOT = Path(__file__).parents[2]
+TOGETHER = {"preset": "throughput", "batching": Batching(linger_s=0.01)}
 HEADERS = {
     "a trace": lambda n: {"traceparent": f"00-{n:032x}-{n:016x}-01", "tracestate": f"a={n}"},
     "a request's number": lambda n: {"X-Request-ID": f"{n}", "x-b3-traceid": f"{n}"},
@@ -194,7 +196,17 @@ async def test_a_hundred_calls_of_which_none_shared_are_told_once(caplog):
         assert caplog.messages == []
         for n in range(105):
             await complete(client, f"q{n}")
-    assert caplog.messages == ["none of the first 100 calls shared a request; 95 of them: no company"]
+    assert caplog.messages == [
+        "none of the first 100 calls shared a request; 95 of them: no company (make calls at the same time, with equal "
+        "parameters, through one client); see docs/how-to/openai.md#do-calls-share"
+    ]
+
+
+def test_the_words_of_the_way_out_are_of_reasons_and_the_page_has_the_place():
+    page = ROOT / "docs/reference/openai.md"
+    assert all(f"`{reason}`" in page.read_text() for reason in _sharing.WAYS_OUT)
+    path, _, place = _sharing.PAGE.partition("#")
+    assert f"## {place.replace('-', ' ').capitalize()}?" in (ROOT / "docs" / path).read_text()
 
 
 async def test_nothing_is_told_where_some_shared(caplog):
@@ -213,7 +225,7 @@ def test_threads_are_counted(server):
         ready.wait()
         client.completions.create(model=server.model, prompt=f"p{n}", max_tokens=1, extra_headers={"b3": f"{n}"})
 
-    with OpenAI(base_url=server.base_url, api_key="k", **{**TOGETHER, "linger_s": 0.1}) as client:
+    with OpenAI(base_url=server.base_url, api_key="k", **{**TOGETHER, "batching": Batching(linger_s=0.1)}) as client:
         threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
         for thread in threads:
             thread.start()

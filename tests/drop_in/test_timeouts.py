@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from batchclient import ReadTimedOut
+from batchclient import Http, ReadTimedOut
 from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.faults.faultserver import FaultServer, hang, nobody_listens
 
@@ -45,7 +45,7 @@ async def test_a_timeout_of_any_phase_is_openais(phase, lib):
 async def test_a_refused_connection_is_no_timeout_whatever_aiohttps_layer_calls_it():
     pytest.importorskip("httpx_aiohttp")
     arguments = {"base_url": nobody_listens(), "api_key": "key", "max_retries": 0}
-    async with AsyncOpenAI(**arguments, http_backend="aiohttp") as client:
+    async with AsyncOpenAI(**arguments, http=Http(backend="aiohttp")) as client:
         with pytest.raises(openai.APIConnectionError) as caught:
             await complete(client)
     assert not isinstance(caught.value, openai.APITimeoutError)
@@ -134,7 +134,7 @@ async def test_silence_has_a_bound_of_its_own_however_long_a_call_may_take():
     """Calls share as before, and the queue does not count."""
     async with FaultServer(hang()) as server:
         given = {"base_url": server.url, "api_key": "key", "max_retries": 0}
-        async with AsyncOpenAI(**given, read_timeout_s=0.05, timeout=3600) as client:
+        async with AsyncOpenAI(**given, http=Http(read_timeout_s=0.05), timeout=3600) as client:
             with pytest.raises(openai.APITimeoutError) as caught:
                 await complete(client, timeout=5000)
             assert isinstance(caught.value.__cause__, ReadTimedOut)

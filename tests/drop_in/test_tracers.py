@@ -17,7 +17,7 @@ from tests.drop_in.test_sync import recorder  # noqa: F401
 from tests.faults.faultserver import FaultServer, hang, says
 from tests.transport.rawserver import response
 
-from batchclient import Backoff
+from batchclient import Backoff, Batching
 from batchclient import client as client_module
 from batchclient.openai import AsyncOpenAI, OpenAI
 
@@ -259,7 +259,7 @@ async def test_what_it_passes_on_is_sent(name, monkeypatch):
             async with kind(base_url=server.url, api_key="key", max_retries=0) as client:
                 await complete(client, "secret")
         assert client.statistics().alone == {"extra_headers that count": 1}
-        async with make(server.url, labels=["x-t"], **{**TOGETHER, "linger_s": 0.1}) as client:
+        async with make(server.url, labels=["x-t"], **{**TOGETHER, "batching": Batching(linger_s=0.1)}) as client:
             await asyncio.gather(*[complete(client, f"secret {n}") for n in range(4)])
             assert client.statistics().shared > 1
     assert sum(server.prompts, []) == ["REDACTED"] * 6
@@ -360,7 +360,7 @@ def test_threads_are_seen(place, monkeypatch, server):
         return client.completions.create(model=server.model, prompt=f"p{n}", max_tokens=1)
 
     monkeypatch.setattr(owner, name, Proxy(getattr(owner, name), around))
-    with OpenAI(base_url=server.base_url, api_key="k", preset="throughput", linger_s=0.1) as client:
+    with OpenAI(base_url=server.base_url, api_key="k", preset="throughput", batching=Batching(linger_s=0.1)) as client:
         threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
         for thread in threads:
             thread.start()

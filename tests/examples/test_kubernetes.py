@@ -10,7 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from batchclient.cli.app import app
+from batchclient.cli.app import make_app
+from batchclient.jobs.statuses import Status
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -100,6 +101,19 @@ def test_tgi_has_the_guides_settings() -> None:
     assert variables["WAITING_SERVED_RATIO"] == "1.2"
 
 
+def test_the_job_knows_the_exit_statuses() -> None:
+    spec = one(FOLDER / "job.yaml", "Job")["spec"]
+    actions = {
+        status: rule["action"]
+        for rule in spec["podFailurePolicy"]["rules"]
+        for status in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert actions == {Status.FAILED: "FailJob", Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
+    # A pod that is started again without being counted needs another end.
+    assert spec["activeDeadlineSeconds"]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
 def test_the_job_calls_the_service_with_options_that_the_client_has() -> None:
     arguments = container(FOLDER / "job.yaml", "Job")["args"]
     service = one(FOLDER / "vllm.yaml", "Service")
@@ -108,7 +122,7 @@ def test_the_job_calls_the_service_with_options_that_the_client_has() -> None:
     served = container(FOLDER / "vllm.yaml", "Deployment")["args"]
     assert arguments[arguments.index("--model") + 1] == served[served.index("--model") + 1]
     # Wrong options end with 2, and so does a file that is not there: the message tells which it was.
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(make_app(), arguments)
     assert result.exit_code == 2
     assert "No such option" not in result.output
     assert "documents.jsonl" in result.output

@@ -16,7 +16,7 @@ import subprocess
 from tests.seams import connected
 from tests.transport.rawserver import Heard, body_of, events_of, response
 
-from batchclient import Backoff
+from batchclient import Backoff, Http
 
 __all__ = [
     "Connection",
@@ -225,9 +225,7 @@ def hang():
 def make(server, backend="httpx", *, also=(), **arguments):
     """A client of the server, and of the URLs in ``also`` before it; it tries again at once."""
     urls = [*also, server.url]
-    return connected(
-        urls, **{"model": "m", "http_backend": backend, "retry": Backoff(base_s=0), "detect": False, **arguments}
-    )
+    return connected(urls, backend=backend, **{"model": "m", "retry": Backoff(base_s=0), "detect": False, **arguments})
 
 
 def nobody_listens():

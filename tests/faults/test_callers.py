@@ -14,7 +14,17 @@ from tests.shell.clocks import VirtualLoop, WatchedLoop
 from tests.shell.scripted import ScriptedTransport, make_client
 from tests.transport.rawserver import answers_in_a_thread, response
 
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, DeadlineExceeded, ResponseTooLarge
+from batchclient import (
+    AdaptiveLimit,
+    Backoff,
+    BatchClient,
+    BatchClientError,
+    Batching,
+    ConfigError,
+    DeadlineExceeded,
+    Http,
+    ResponseTooLarge,
+)
 from batchclient.dialects.vllm import VllmDialect
 
 NEVER = Backoff(max_attempts=1)
@@ -40,7 +50,7 @@ async def test_row_46_hook_that_raises(caplog):
 
     told = []
     with caplog.at_level(logging.ERROR, "batchclient"):
-        async with FaultServer() as server, make(server, max_list=1, on_adjustment=fail) as client:
+        async with FaultServer() as server, make(server, batching=Batching(max_size=1), on_adjustment=fail) as client:
             done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
     assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
     assert len(told) > 1
@@ -51,7 +61,7 @@ async def test_row_47_wall_clock_that_jumps(monkeypatch):
     """Deadlines and pauses are monotonic: an hour of wall time changes none."""
     real = time.time
     async with FaultServer(hang(), says(response(b"{}", "500 Internal Server Error"))) as server:
-        async with make(server, retry=Backoff(base_s=0.05), max_list=1) as client:
+        async with make(server, retry=Backoff(base_s=0.05), batching=Batching(max_size=1)) as client:
             waiting = asyncio.ensure_future(client.complete("a", timeout_s=30))
             await server.arrived(1)
             for hours in (1, -2):
@@ -72,7 +82,7 @@ def test_row_47_machine_that_was_suspended():
     async def main():
         loop = asyncio.get_running_loop()
         server = ScriptedTransport(held=True)
-        async with make_client(server, limit=4, max_list=1) as client:
+        async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
             calls = [asyncio.ensure_future(client.complete(f"{n}", timeout_s=60)) for n in range(20)]
             patient = [asyncio.ensure_future(client.complete(f"p{n}")) for n in range(4)]
             await server.arrived(4)
@@ -93,9 +103,9 @@ def test_row_48_loop_that_stands_still(setting):
 
     async def main(stall_s, slow_s):
         loop = asyncio.get_running_loop()
-        arguments = {"limit": 32, "p95_latency_s": 1.0}
+        arguments = {"limit": AdaptiveLimit(start=32, max=32, p95_latency_s=1.0)}
         if setting == "auto":
-            arguments = {"limit": "auto", "initial_limit": 32, "max_limit": 32}
+            arguments = {"limit": AdaptiveLimit(start=32, max=32)}
 
         def reply(sent):
             from tests.shell.scripted import Reply, echo
@@ -103,7 +113,7 @@ def test_row_48_loop_that_stands_still(setting):
             return Reply(chunks=[0.3 + slow_s, *echo(sent).chunks])
 
         server = ScriptedTransport(*[reply] * 4000)
-        async with make_client(server, max_list=1, **arguments) as client:
+        async with make_client(server, batching=Batching(max_size=1), **arguments) as client:
 
             async def work(count):
                 await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(count)))
@@ -177,7 +187,7 @@ async def test_row_50_parameters_that_are_no_json():
     import datetime
 
     wrong = [float("nan"), float("inf"), b"bytes", datetime.datetime(2026, 1, 1), {1, 2}, object()]
-    async with FaultServer() as server, make(server, max_list=64) as client:
+    async with FaultServer() as server, make(server, batching=Batching(max_size=64)) as client:
         good = [client.complete(f"{n}", max_tokens=1) for n in range(63)]
         bad = [client.complete("bad", max_tokens=1, temperature=value) for value in wrong]
         done = await asyncio.gather(*good, *bad, return_exceptions=True)
@@ -221,7 +231,7 @@ async def test_row_55_decompression_bomb(backend, encoding, status):
     body = gzip.compress(body) if encoding == "gzip, gzip" else body
     bomb = response(body, status, [("content-encoding", encoding), ("content-type", "application/json")])
     async with FaultServer(says(bomb)) as server:
-        async with make(server, backend, max_response_bytes=1_000_000, retry=NEVER) as client:
+        async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
             with pytest.raises(BatchClientError) as caught:
                 await client.complete("p", max_tokens=1)
         assert server.heard[0].header("accept-encoding") == "identity"
@@ -255,7 +265,7 @@ async def test_row_56_endless(backend, what):
             await connection.write(more)
 
     async with FaultServer(then=endless) as server:
-        async with make(server, backend, max_response_bytes=1_000_000, retry=NEVER) as client:
+        async with make(server, backend, http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
             with pytest.raises(BatchClientError):
                 await client.complete("p", max_tokens=16)
             assert client.statistics().in_flight == 0
@@ -276,7 +286,7 @@ async def test_row_57_key_and_prompt_in_what_is_shown(backend, caplog):
     with caplog.at_level(logging.DEBUG):
         for script in (cut(0), cut(20, how="reset"), cut(-3), says(says_it_back), says(as_an_answer), hang()):
             async with FaultServer(script) as server:
-                arguments = {"api_key": key, "retry": NEVER, "read_timeout_s": 0.1, "made": made.append}
+                arguments = {"api_key": key, "retry": NEVER, "http": Http(read_timeout_s=0.1), "made": made.append}
                 async with make(server, backend, **arguments) as client:
                     with pytest.raises(BatchClientError) as caught:
                         await client.complete(prompt, max_tokens=1)
@@ -285,7 +295,9 @@ async def test_row_57_key_and_prompt_in_what_is_shown(backend, caplog):
             while each is not None:
                 shown += [str(each), repr(each), repr(vars(each))]
                 each = each.__cause__ or each.__context__
-        async with BatchClient(nobody_listens(), model="m", api_key=key, http_backend=backend, retry=NEVER) as client:
+        async with BatchClient(
+            nobody_listens(), model="m", api_key=key, http=Http(backend=backend), retry=NEVER
+        ) as client:
             with pytest.raises(BatchClientError) as caught:
                 await client.complete(prompt)
             shown.append("".join(traceback.format_exception_only(caught.value)))

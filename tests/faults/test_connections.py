@@ -14,6 +14,8 @@ from tests.seams import connected, with_runners
 from tests.transport.rawserver import answers_in_a_thread, events_of, response
 
 from batchclient import (
+    Batching,
+    Http,
     Backoff,
     BatchClient,
     CertificateRefused,
@@ -47,7 +49,7 @@ async def test_row_01_connection_refused(backend):
 
 async def test_row_01_connection_refused_by_the_only_endpoint(backend):
     """Three refused connections show a wrong address."""
-    client = BatchClient(nobody_listens(), model="m", http_backend=backend, retry=Backoff(base_s=0))
+    client = BatchClient(nobody_listens(), model="m", http=Http(backend=backend), retry=Backoff(base_s=0))
     async with client:
         with pytest.raises(ConnectFailed) as caught:
             await client.complete("p")
@@ -67,7 +69,7 @@ async def test_row_02_name_that_does_not_resolve_and_then_does(backend, monkeypa
     async with FaultServer() as server:
         url = f"http://llm.test:{server.port}/v1"
         async with BatchClient(
-            url, model="m", http_backend=backend, retry=Backoff(base_s=0.01), detect=False
+            url, model="m", http=Http(backend=backend), retry=Backoff(base_s=0.01), detect=False
         ) as client:
             assert (await client.complete("p")).attempts == 3
             # Two refusals, two pauses of the endpoint: half a second, then a second. No loop without a delay.
@@ -90,7 +92,7 @@ async def test_row_03_connection_that_hangs(backend, tls):
                 filler.connect_ex(listener.getsockname())
                 fillers.append(filler)
         url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.getsockname()[1]}/v1"
-        client = BatchClient(url, model="m", http_backend=backend, retry=NEVER, connect_timeout_s=0.1)
+        client = BatchClient(url, model="m", http=Http(backend=backend, connect_timeout_s=0.1), retry=NEVER)
         async with client:
             with pytest.raises(ConnectFailed, match="connect timeout"):
                 await client.complete("p")
@@ -112,7 +114,7 @@ async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
         monkeypatch.setenv("SSL_CERT_FILE", file)
     async with FaultServer(tls=tls) as server:
         server.quiet()
-        async with make(server, backend, retry=Always(), trust_env=True) as client:
+        async with make(server, backend, retry=Always(), http=Http(trust_env=True)) as client:
             with pytest.raises(CertificateRefused, match="certificate") as caught:
                 await client.complete("p")
             assert caught.value.attempt == 1
@@ -125,7 +127,7 @@ async def test_row_04_bad_certificate(backend, fault, tmp_path, monkeypatch):
 async def test_row_04_good_certificate(backend, tmp_path, monkeypatch):
     file, tls = certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", file)
-    async with FaultServer(tls=tls) as server, make(server, backend, trust_env=True) as client:
+    async with FaultServer(tls=tls) as server, make(server, backend, http=Http(trust_env=True)) as client:
         assert (await client.complete("p")).text == "<p>"
 
 
@@ -249,7 +251,10 @@ async def test_an_error_status_whose_body_never_ends_keeps_its_status(backend, m
 async def test_row_38_calls_cancelled_while_they_connect(backend):
     """No place in a pool is lost: afterwards as many are in flight as before."""
     made = []
-    async with FaultServer() as server, make(server, backend, limit=8, max_list=1, made=made.append) as client:
+    async with (
+        FaultServer() as server,
+        make(server, backend, limit=8, batching=Batching(max_size=1), made=made.append) as client,
+    ):
         for turns in range(60):
             calls = [asyncio.ensure_future(client.complete(f"{n}")) for n in range(8)]
             for _ in range(turns % 20):
@@ -328,11 +333,11 @@ def test_row_68_limit_above_the_descriptors_there_are():
             64,
             f"""
             import asyncio, logging
-            from batchclient import BatchClient
+            from batchclient import BatchClient, Batching
             logging.basicConfig(format="%(levelname)s %(message)s")
 
             async def main():
-                async with BatchClient({url!r}, model="m", max_list=1, detect=False) as client:
+                async with BatchClient({url!r}, model="m", batching=Batching(max_size=1), detect=False) as client:
                     answers = await asyncio.gather(*(client.complete(str(n), max_tokens=1) for n in range(80)))
                     print(client.statistics().endpoints[0].limit)
                     print(sum(answer.attempts for answer in answers))

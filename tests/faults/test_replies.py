@@ -10,6 +10,8 @@ from tests.faults.faultserver import FaultServer, chunked, make, says, whole
 from tests.transport.rawserver import response
 
 from batchclient import (
+    AdaptiveLimit,
+    Batching,
     AuthenticationFailed,
     Backoff,
     BadRequest,
@@ -239,7 +241,7 @@ async def test_row_20_429_without_a_wish():
         await says()(connection)
 
     async with FaultServer(*[refuse] * 16) as server:
-        client = make(server, initial_limit=32, max_list=1, retry=Backoff(base_s=0.01))
+        client = make(server, limit=AdaptiveLimit(start=32), batching=Batching(max_size=1), retry=Backoff(base_s=0.01))
         async with client:
             answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(16)))
             assert {each.attempts for each in answers} == {2}
@@ -318,7 +320,7 @@ def refuses(bad, message="bad prompt", status="400 Bad Request"):
 async def test_row_26_one_bad_prompt_among_64():
     """63 answers, one error, at most 2·log2(64) + 1 extra requests."""
     async with FaultServer(then=refuses(lambda prompts: "41" in prompts)) as server:
-        async with make(server, max_list=64) as client:
+        async with make(server, batching=Batching(max_size=64)) as client:
             answers = await asyncio.gather(
                 *(client.complete(f"{n}", max_tokens=16) for n in range(64)), return_exceptions=True
             )
@@ -333,7 +335,7 @@ async def test_row_26_most_prompts_bad():
     """Halving would ask for each nearly twice."""
     good = {"3", "60"}
     async with FaultServer(then=refuses(lambda prompts: not good.issuperset(prompts))) as server:
-        async with make(server, max_list=64) as client:
+        async with make(server, batching=Batching(max_size=64)) as client:
             answers = await asyncio.gather(
                 *(client.complete(f"{n}", max_tokens=16) for n in range(64)), return_exceptions=True
             )
@@ -344,7 +346,7 @@ async def test_row_26_most_prompts_bad():
 async def test_row_27_list_that_is_too_long():
     """413: halves, and no list is as long again."""
     async with FaultServer(then=refuses(lambda prompts: len(prompts) > 8, status="413 Content Too Large")) as server:
-        async with make(server, max_list=32) as client:
+        async with make(server, batching=Batching(max_size=32)) as client:
             for _ in range(2):
                 answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(32)))
                 assert [each.text for each in answers] == [f"<{n}>" for n in range(32)]
@@ -381,7 +383,7 @@ async def test_row_29_one_prompt_of_ten_megabytes():
             else:
                 await connection.answer(heard)
 
-    async with FaultServer(then=serve) as server, make(server, length_reach=0) as client:
+    async with FaultServer(then=serve) as server, make(server, batching=Batching(length_reach=0)) as client:
         big = asyncio.ensure_future(client.complete(huge, max_tokens=1))
         small = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(50)))
         assert [each.text for each in small] == [f"<{n}>" for n in range(50)]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from batchclient import Backoff, DeadlineExceeded, ReadTimedOut
+from batchclient import Backoff, Batching, DeadlineExceeded, Http, ReadTimedOut
 from batchclient.errors import BatchClientError
 from tests.faults.faultserver import FaultServer, chunked, cut, hang, make, says, whole
 from tests.transport.rawserver import events_of, response
@@ -30,7 +30,7 @@ async def test_row_23_one_endpoint_of_two_answers_500():
         return FAULT if ill else whole(heard)
 
     async with FaultServer(then=says(*[reply] * 999)) as bad, FaultServer() as good:
-        async with make(good, also=[bad.url], max_list=1, limit=4) as client:
+        async with make(good, also=[bad.url], batching=Batching(max_size=1), limit=4) as client:
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(200)))
             assert [each.text for each in done] == [f"<{n}>" for n in range(200)]
             state = client.statistics().endpoints[0]
@@ -57,7 +57,7 @@ async def test_row_30_one_byte_at_a_time():
             await connection.write(b"1\r\n:\r\n")
 
     async with FaultServer(then=drip) as server:
-        async with make(server, retry=NEVER, read_timeout_s=0.1) as client:
+        async with make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
             with pytest.raises(ReadTimedOut, match="no event"):
                 await client.complete("p", max_tokens=16)
         async with make(server, retry=NEVER) as client:
@@ -87,7 +87,7 @@ async def test_row_30_slow_events_are_no_silence():
             await connection.write(b"%x\r\n%s\r\n" % (len(piece), piece))
         await connection.write(b"0\r\n\r\n")
 
-    async with FaultServer(slowly) as server, make(server, retry=NEVER, read_timeout_s=0.1) as client:
+    async with FaultServer(slowly) as server, make(server, retry=NEVER, http=Http(read_timeout_s=0.1)) as client:
         done = await asyncio.gather(*(client.complete(p, max_tokens=16) for p in "ab"))
         assert [each.text for each in done] == ["<a>", "<b>"]
 
@@ -110,7 +110,9 @@ async def test_rows_31_and_33_silence(fault):
                     await asyncio.sleep(0.01)
 
     async with FaultServer(then=dead) as bad, FaultServer() as good:
-        async with make(good, also=[bad.url], read_timeout_s=0.1, max_list=1, limit=4) as client:
+        async with make(
+            good, also=[bad.url], http=Http(read_timeout_s=0.1), batching=Batching(max_size=1), limit=4
+        ) as client:
             done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(100)))
             assert [each.text for each in done] == [f"<{n}>" for n in range(100)]
             state = client.statistics().endpoints[0]
@@ -125,7 +127,9 @@ async def test_row_32_server_that_is_started_anew():
     # It must have answered once: one that never did and refuses is a wrong address.
     server = FaultServer(says(whole, close=True), *[hang()] * 8)
     async with server:
-        client = make(server, max_list=1, limit=8, retry=Backoff(max_attempts=20, base_s=0.05, cap_s=0.2))
+        client = make(
+            server, batching=Batching(max_size=1), limit=8, retry=Backoff(max_attempts=20, base_s=0.05, cap_s=0.2)
+        )
         await client.complete("first")
         calls = [asyncio.ensure_future(client.complete(f"{n}")) for n in range(8)]
         await server.arrived(9)
@@ -152,7 +156,7 @@ async def test_row_34_metrics_page_that_is_none(caplog):
 
     pages = []
     with caplog.at_level(logging.INFO, "batchclient"):
-        async with FaultServer(then=serve) as server, make(server, max_list=1) as client:
+        async with FaultServer(then=serve) as server, make(server, batching=Batching(max_size=1)) as client:
             done = await asyncio.gather(*(client.complete(f"{n}") for n in range(4)))
             assert [each.attempts for each in done] == [1] * 4
     assert pages == ["/metrics"]
@@ -267,7 +271,10 @@ async def test_row_71_one_of_four_replicas_behind_one_address_restarts(caplog):
             )
         return None
 
-    async with FaultServer(then=one_in_four) as server, make(server, max_list=4, limit=16, retry=MANY) as client:
+    async with (
+        FaultServer(then=one_in_four) as server,
+        make(server, batching=Batching(max_size=4), limit=16, retry=MANY) as client,
+    ):
         done = await asyncio.gather(*(client.complete(f"{n}", max_tokens=1) for n in range(400)))
         assert [each.text for each in done] == [f"<{n}>" for n in range(400)]
         assert broken > 10

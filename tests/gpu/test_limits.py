@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import Adjustment
+from batchclient import AdaptiveLimit, Adjustment
 from tests.gpu.loads import by_us, count_for, fixed_length, prompts
 from tests.gpu.machine import Found
 from tests.gpu.report import Report
@@ -61,7 +61,7 @@ def test_a_time_that_is_asked_for_lowers_the_limit(vllm: Target, report: Report)
     """A millisecond is less than any answer takes: the limit falls, and the client says why. It is let go where that does not help."""
 
     async def story() -> list[Adjustment]:
-        async with vllm.client(limit=128, p95_latency_s=0.001) as client:
+        async with vllm.client(limit=AdaptiveLimit(max=128, p95_latency_s=0.001)) as client:
             # A window of an objective has 1,000 answers, or lasts for five seconds.
             await client.batch_map(prompts(3000), "{}", max_tokens=MAX_TOKENS, **fixed_length(vllm))
             return [change for change in client.statistics().adjustments if change.setting == "limit"]
@@ -84,7 +84,7 @@ def test_a_small_kv_cache_is_not_thrashed(own_vllm: Found, report: Report) -> No
             results = {}
             for name, settings in (
                 ("flood", {"limit": 64, "server_metrics": False}),
-                ("found", {"initial_limit": 8}),
+                ("found", {"limit": AdaptiveLimit(start=8)}),
             ):
                 before = tight.gauge(PREEMPTIONS)
                 done = await by_us(tight, prompts(96), 448, **settings)

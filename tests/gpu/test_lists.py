@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchclient import Completion
+from batchclient import Batching, Completion
 from tests.gpu.loads import prompts
 from tests.gpu.report import Report
 from tests.gpu.targets import Target
@@ -52,8 +52,8 @@ def test_a_streamed_list_tells_times_to_first_token_and_each_ones_usage(vllm: Ta
 
 
 def test_a_list_takes_no_longer_than_singles(vllm: Target, report: Report) -> None:
-    async def story(max_list: int) -> float:
-        async with vllm.client(limit=64, max_list=max_list) as client:
+    async def story(max_size: int) -> float:
+        async with vllm.client(limit=64, batching=Batching(max_size=max_size)) as client:
             await client.complete("warm up", max_tokens=1)
             started = time.monotonic()
             await client.batch_map(prompts(1024), "{}", max_tokens=1, temperature=0)

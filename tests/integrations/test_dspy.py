@@ -6,6 +6,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from batchclient import Batching
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else LiteLLM's import asks the network
 with warnings.catch_warnings():
@@ -46,7 +47,7 @@ def test_coroutines_share_requests(counted, run, model, monkeypatch):
 
 
 def test_threads_of_a_program_share_requests(counted, model, monkeypatch):
-    transport = SyncBatchTransport(preset="throughput", linger_s=0.1)
+    transport = SyncBatchTransport(preset="throughput", batching=Batching(linger_s=0.1))
     with httpx.Client(transport=transport, timeout=60) as http, ThreadPoolExecutor(16) as pool:
         monkeypatch.setattr(litellm, "client_session", http)
         answers = list(pool.map(lambda i: model(f"question {i}"), range(COUNT)))

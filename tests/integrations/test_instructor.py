@@ -4,6 +4,7 @@ import asyncio
 import warnings
 
 import pytest
+from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -40,7 +41,7 @@ def extraction(client, i, model=Person, **arguments):
 def test_extractions_share_requests(counted, run):
     async def main():
         # Answers of more than 32 tokens go alone unless told.
-        transport = BatchTransport(singles_above_tokens=512)
+        transport = BatchTransport(batching=Batching(alone_above_tokens=512))
         http, client = client_over(transport, counted)
         async with http:
             people = await asyncio.gather(*[extraction(client, i) for i in range(COUNT)])

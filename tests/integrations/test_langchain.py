@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -123,7 +124,7 @@ class Definition(BaseModel):
 def test_structured_output(counted, run):
     async def main():
         # Answers of more than 32 tokens go alone unless told.
-        async with Models(counted, singles_above_tokens=512) as models:
+        async with Models(counted, batching=Batching(alone_above_tokens=512)) as models:
             llm = models.make(ChatOpenAI, max_tokens=60, temperature=0).with_structured_output(Definition)
             return await llm.abatch([f"word {i}" for i in range(COUNT)])
 

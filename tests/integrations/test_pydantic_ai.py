@@ -4,6 +4,7 @@ import asyncio
 import warnings
 
 import pytest
+from batchclient import Batching
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -48,7 +49,9 @@ def test_runs_share_requests(counted, run):
 
 def test_structured_answers_share_requests_where_lists_may_be_longer(counted, run):
     async def main():
-        async with AsyncOpenAI(base_url=counted.base_url, api_key="k", singles_above_tokens=512) as client:
+        async with AsyncOpenAI(
+            base_url=counted.base_url, api_key="k", batching=Batching(alone_above_tokens=512)
+        ) as client:
             agent = agent_over(client, output_type=pydantic_ai.NativeOutput(Person), model_settings={"max_tokens": 60})
             results = await asyncio.gather(*[agent.run(f"Who is number {i}?") for i in range(COUNT)])
             return client.statistics(), results

@@ -9,7 +9,7 @@ import socket
 import httpx
 import pytest
 
-from batchclient import Backoff, ConfigError
+from batchclient import Backoff, ConfigError, Http
 from batchclient.dialects._server import ServerDialect
 from batchclient.integrations._batcher import _MOST_CLIENTS
 from batchclient.simulator import EmbeddedServer, expected_text
@@ -550,7 +550,7 @@ def test_what_would_fail_again_asks_not_to_be_sent_again(library, over, handler,
 
 def test_a_reply_over_the_cap_is_broken_off(library, over):
     async def main():
-        _, client = over(max_response_bytes=10)
+        _, client = over(http=Http(max_response_bytes=10))
         async with client:
             with pytest.raises(library.ReadError, match="max_response_bytes"):
                 await client.post("completions", json=body("p"))

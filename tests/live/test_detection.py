@@ -80,7 +80,7 @@ def test_lists_stay(vllm_server: LiveServer, words: int, max_tokens: int) -> Non
             await client.batch_map(prompts, "{}", max_tokens=max_tokens, temperature=0)
             statistics = client.statistics()
             print(statistics.list_sizes, statistics.alone)
-            assert [each for each in statistics.adjustments if each.setting == "max_list"] == []
+            assert [each for each in statistics.adjustments if each.setting == "max_size"] == []
             assert max(statistics.list_sizes) >= 8
 
     asyncio.run(story())

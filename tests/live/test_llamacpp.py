@@ -16,7 +16,7 @@ from tests.live.fixtures import LiveServer
 from tests.live.other_servers import LlamaServer
 from tests.live.server_process import NotInstalled
 
-from batchclient import BadRequest, BatchClient, BatchClientError, Completion
+from batchclient import BadRequest, BatchClient, BatchClientError, Completion, Http
 
 pytestmark = pytest.mark.llamacpp
 
@@ -172,7 +172,7 @@ def test_a_server_that_ends_in_silence_costs_no_more_than_the_read_timeout(morta
     mortal.start()
 
     async def story() -> tuple[list[Any], float]:
-        async with client(mortal.base_url, read_timeout_s=2, outage_patience_s=2) as c:
+        async with client(mortal.base_url, http=Http(read_timeout_s=2), outage_patience_s=2) as c:
             await c.complete("def f(", max_tokens=1)
             calls = [asyncio.create_task(c.complete(p, **LONG)) for p in PROMPTS]
             while c.statistics().in_flight < len(PROMPTS):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching, Schedule
 from tests.live.vllm_server import VllmServer
 
 pytestmark = pytest.mark.vllm
@@ -40,7 +40,7 @@ def hits_and_queries(server: VllmServer) -> tuple[float, float]:
     return hits, queries
 
 
-def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_list: int) -> float:
+def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_size: int) -> float:
     """The share of prompt tokens that the server found in its cache, over fresh prompts."""
     heads = [" ".join(random.choices(WORDS, k=100)) for _ in range(GROUPS)]
     prompts = [f"{head} {' '.join(random.choices(WORDS, k=12))}" for head in heads for _ in range(MEMBERS)]
@@ -50,7 +50,11 @@ def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_li
 
     async def story() -> None:
         async with BatchClient(
-            server.base_url, model=server.model, limit=16, max_list=max_list, group_prefixes=group_prefixes
+            server.base_url,
+            model=server.model,
+            limit=16,
+            batching=Batching(max_size=max_size),
+            schedule=Schedule(group_prefixes=group_prefixes),
         ) as client:
             answers = await client.batch_map(prompts, "{}", max_tokens=1, temperature=0)
             assert len(answers) == len(prompts)
@@ -60,11 +64,11 @@ def hit_rate(server: VllmServer, *, shuffled: bool, group_prefixes: bool, max_li
     return hits / queries
 
 
-@pytest.mark.parametrize("max_list", [1, 16])
-def test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does(tight: VllmServer, max_list: int) -> None:
-    by_hand = hit_rate(tight, shuffled=False, group_prefixes=False, max_list=max_list)
-    ours = hit_rate(tight, shuffled=True, group_prefixes=True, max_list=max_list)
-    as_it_comes = hit_rate(tight, shuffled=True, group_prefixes=False, max_list=max_list)
+@pytest.mark.parametrize("max_size", [1, 16])
+def test_a_shuffled_input_hits_the_cache_as_one_grouped_by_hand_does(tight: VllmServer, max_size: int) -> None:
+    by_hand = hit_rate(tight, shuffled=False, group_prefixes=False, max_size=max_size)
+    ours = hit_rate(tight, shuffled=True, group_prefixes=True, max_size=max_size)
+    as_it_comes = hit_rate(tight, shuffled=True, group_prefixes=False, max_size=max_size)
     assert ours >= 0.9 * by_hand
     assert ours >= 1.5 * as_it_comes
 
@@ -73,7 +77,7 @@ def test_a_priority_is_passed_on_in_a_list(tight: VllmServer) -> None:
     """vLLM takes the field, also where it was not started with ``--scheduling-policy priority``."""
 
     async def story() -> list[int]:
-        async with BatchClient(tight.base_url, model=tight.model, send_priority=True) as client:
+        async with BatchClient(tight.base_url, model=tight.model, schedule=Schedule(send_priority=True)) as client:
             calls = (client.complete(f"def f{i}(", max_tokens=2, priority=1) for i in range(8))
             return [answer.attempts for answer in await asyncio.gather(*calls)]
 

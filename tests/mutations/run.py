@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from traceback import extract_tb
 
-from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded
+from batchclient import Backoff, BatchClient, BatchClientError, DeadlineExceeded, Http
 from batchclient._core.kinds import Kind
 from batchclient.integrations.form import WireCalls, make_calls
 from tests.mutations.answers import foreign, prompt_of, right_answer, text_told
@@ -99,9 +99,8 @@ class World:
             model=self.case.model,
             dialect=self.case.dialect,
             retry=_Policy(self.rng),
-            http_backend=self.backend,
+            http=Http(backend=self.backend, read_timeout_s=_READ_TIMEOUT_S),
             timeout_s=self.timeout_s,
-            read_timeout_s=_READ_TIMEOUT_S,
             detect=False,
             server_metrics=False,
         )

@@ -77,7 +77,7 @@ def test_of_a_list_that_is_cut_off_each_call_is_told_once():
 
 def play_twenty():
     """Twenty calls in flight, each in a request of its own; the last of them met the highest load."""
-    play = Playbook(limit=[LimitControl(FixedLimit(20))], max_list=1)
+    play = Playbook(limit=[LimitControl(FixedLimit(20))], max_size=1)
     twenty = calls(20)
     play.submit(*twenty) >> Woke() << [f"send c{number}" for number in range(20)]
     return play, twenty

@@ -26,7 +26,7 @@ def test_it_goes_to_another_at_once_and_that_is_no_attempt():
 
 
 def test_calls_of_that_shape_wait_for_the_other_and_all_others_do_not():
-    play = Playbook(limit=[2, 2], max_list=1)
+    play = Playbook(limit=[2, 2], max_size=1)
     lacking, plain = shape(), shape()
     a, b, c, d = calls("a b c d", lacking)
     x, y = calls("x y", plain)
@@ -40,7 +40,7 @@ def test_calls_of_that_shape_wait_for_the_other_and_all_others_do_not():
 
 
 def test_it_is_tried_there_again_after_half_a_minute():
-    play = Playbook(limit=[1, 1], max_list=1)
+    play = Playbook(limit=[1, 1], max_size=1)
     a, b, c, d = calls("a b c d", shape())
     play.submit(a) >> Woke() << ["send a @0"]
     play >> unsupported(a) << ["send a @1"]
@@ -52,7 +52,7 @@ def test_it_is_tried_there_again_after_half_a_minute():
 
 
 def test_where_none_takes_it_the_call_hears_why_and_nobody_else_does():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     a, b = calls("a b", shape())
     (x,) = calls("x")
     play.submit(a) >> Woke() << ["send a @0"]
@@ -101,7 +101,7 @@ def test_a_lone_call_that_was_not_sent_is_not_counted_as_one(kind):
 
 
 def test_one_that_is_away_does_not_count():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     a, b, c = calls("a b c", shape())
     x, y = calls("x y")
     play.submit(x) >> Woke() << ["send x @0"]
@@ -134,7 +134,7 @@ def test_what_a_server_has_no_such_call_for_goes_elsewhere_too(status):
 
 
 def test_two_that_refuse_many_shapes_do_not_send_calls_back_and_forth():
-    play = Playbook(limit=[1, 1], max_list=1)
+    play = Playbook(limit=[1, 1], max_size=1)
     for number in range(1100):
         (call,) = calls(f"c{number}", shape())
         play >> Submitted(call)
@@ -146,7 +146,7 @@ def test_two_that_refuse_many_shapes_do_not_send_calls_back_and_forth():
 
 
 def test_while_the_one_that_takes_it_is_away_the_call_hears_why():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     a, b, c = calls("a b c", shape())
     play.submit(a) >> Woke() << ["send a @0"]
     play >> unsupported(a) << ["send a @1"]
@@ -165,7 +165,7 @@ def test_no_policy_has_it_sent_again():
 
 
 def test_what_was_not_sent_is_not_charged():
-    play = Playbook(limit=64, max_list=1, requests_per_minute=60)
+    play = Playbook(limit=64, max_size=1, requests_per_minute=60)
     for call in calls(40):
         play.submit(call) >> Woke()
         assert play.last.requests == [call], "only a tenth of a minute's worth goes at once"
@@ -174,7 +174,7 @@ def test_what_was_not_sent_is_not_charged():
 
 def test_one_that_is_faster_and_cannot_take_it_keeps_nothing_from_the_others():
     """A fast server that holds calls back for a moment keeps them from slow ones; one that cannot take them must not."""
-    play = Playbook(limit=[8, 2], max_list=1)
+    play = Playbook(limit=[8, 2], max_size=1)
     (a, b), (x, y) = calls("a b", shape()), calls("x y", shape())
     y.failed_on = 0
     play.submit(x) >> Woke() << ["send x @0"]

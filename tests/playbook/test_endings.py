@@ -117,7 +117,7 @@ def test_a_client_is_drained_when_its_last_queued_call_is_cancelled():
 
 
 def test_abort_ends_every_call_wherever_it_is_and_the_client_stays_open():
-    play = Playbook(limit=2, max_queued=1, max_list=1)
+    play = Playbook(limit=2, max_queued=1, max_size=1)
     flying, backing, queued, outside, later = calls("flying backing queued outside later")
     play.submit(flying) >> Woke() << ["send flying"]
     play.submit(backing) >> Woke() << ["send backing"]

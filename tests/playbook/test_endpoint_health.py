@@ -55,7 +55,7 @@ def test_a_wish_to_be_left_alone_is_kept_for_a_minute_at_most(wish, rest):
 
 
 def test_a_smaller_wish_does_not_shorten_a_longer_one():
-    play = Playbook(max_list=1)
+    play = Playbook(max_size=1)
     a, b, c = calls("a b c")
     play.submit(a, b) >> Woke() << ["send a", "send b"]
     play.at(1.0) >> failed(a, FailureKind.REJECTED, retry_after_s=30.0)
@@ -65,7 +65,7 @@ def test_a_smaller_wish_does_not_shorten_a_longer_one():
 
 
 def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_before_its_pause_is_over():
-    play = Playbook(limit=[5, 1], max_list=1)
+    play = Playbook(limit=[5, 1], max_size=1)
     a, b, c, d, e, f = calls("a b c d e f")
     play.submit(a, b, c, d, e) >> Woke() << ["send a @0", "send b @0", "send c @0", "send d @0", "send e @0"]
     for call in (a, b, c, d, e):
@@ -78,7 +78,7 @@ def test_when_the_last_in_use_refuses_connections_one_that_had_errors_is_probed_
 
 
 def test_an_endpoint_that_breaks_three_replies_is_ejected_and_comes_back_by_a_probe():
-    play = Playbook(limit=[4, 1], max_list=1)
+    play = Playbook(limit=[4, 1], max_size=1)
     a, b, c, d, e, f = calls("a b c d e f")
     play.submit(a, b, c) >> Woke() << ["send a @0", "send b @0", "send c @0"]
     for call in (a, b):
@@ -110,7 +110,7 @@ def test_a_probe_is_one_call_even_of_a_list():
 
 
 def test_an_endpoint_is_probed_when_its_pause_is_over_though_another_is_free_and_was_faster():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     a, b, c, d, e = calls("a b c d e")
     play.submit(a, b) >> Woke() << ["send a @0", "send b @1"]
     play.at(0.1) >> answered(b)
@@ -125,7 +125,7 @@ def test_an_endpoint_is_probed_when_its_pause_is_over_though_another_is_free_and
 
 
 def test_a_call_that_failed_on_an_endpoint_is_not_its_probe_while_another_is_in_use():
-    play = Playbook(limit=[4, 1], max_list=1)
+    play = Playbook(limit=[4, 1], max_size=1)
     a, b, c, d = calls("a b c d")
     play.submit(a) >> Woke() << ["send a @0"]
     play >> failed(a, FailureKind.NOT_SENT, delay=0.0) << ["send a @1"]
@@ -139,7 +139,7 @@ def test_a_call_that_failed_on_an_endpoint_is_not_its_probe_while_another_is_in_
 
 
 def test_calls_do_not_run_out_of_attempts_while_an_endpoint_is_down_and_another_lives():
-    play = Playbook(limit=[2, 1], max_list=1)
+    play = Playbook(limit=[2, 1], max_size=1)
     (long,) = calls("long")
     play.submit(long) >> Woke() << ["send long @0"]
     play >> failed(long, FailureKind.NOT_SENT, delay=0.0) << ["send long @1"]
@@ -158,7 +158,7 @@ def test_calls_do_not_run_out_of_attempts_while_an_endpoint_is_down_and_another_
 
 
 def test_the_last_healthy_endpoint_stays_in_use_whatever_it_answers():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     everyone = calls(12)
     play.submit(*everyone) >> Woke()
     assert len(play.sent) == 8
@@ -174,7 +174,7 @@ def test_the_last_healthy_endpoint_stays_in_use_whatever_it_answers():
 
 
 def test_an_answer_of_any_kind_shows_that_it_lives():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     for call in calls(12):
         call.failed_on = 1
         play.submit(call) >> Woke()
@@ -185,7 +185,7 @@ def test_an_answer_of_any_kind_shows_that_it_lives():
 
 
 def test_deadlines_that_pass_without_any_answer_are_silence():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     for second in range(3):
         (call,) = calls("x" * (second + 1), deadline=second + 1.0)
         call.failed_on = 1
@@ -196,7 +196,7 @@ def test_deadlines_that_pass_without_any_answer_are_silence():
 
 
 def test_deadlines_that_pass_while_others_are_answered_are_no_silence():
-    play = Playbook(limit=[8, 8], max_list=1)
+    play = Playbook(limit=[8, 8], max_size=1)
     for second in range(5):
         (call,), (other,) = calls("x" * (second + 1), deadline=second + 1.0), calls("y" * (second + 1))
         call.failed_on = other.failed_on = 1
@@ -215,7 +215,7 @@ def failed_batch(batch):
 
 
 def test_a_restarted_endpoint_starts_slowly():
-    play = Playbook(limit=[16, 1], max_list=1)
+    play = Playbook(limit=[16, 1], max_size=1)
     a, b = calls("a b")
     play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
     play >> answered(a) << ["resolve a"]

@@ -79,7 +79,7 @@ def test_what_one_endpoint_refuses_another_may_take():
     assert play.last.streamed
     play >> failed(c, FailureKind.STREAM_REFUSED) << ["send c d @0"]
     play >> failed(c, FailureKind.LIST_TOO_LONG) << ["send c @0", "send d @1"]
-    assert [endpoint.list_cap for endpoint in play.endpoints] == [1, 1]
+    assert [endpoint.batch_size_cap for endpoint in play.endpoints] == [1, 1]
     assert [endpoint.streams_refused for endpoint in play.endpoints] == [True, False]
 
 
@@ -145,7 +145,7 @@ def measured(play, fast, slow):
 
 
 def test_a_slow_endpoint_gets_nothing_while_the_fast_one_has_permits():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     measured(play, 0, 1)
     c, d, e, f, g = calls("c d e f g")
     play.at(3.1).submit(c, d) >> Woke() << ["send c @0", "send d @0"]
@@ -212,7 +212,7 @@ def test_a_retry_prefers_an_endpoint_where_it_did_not_fail():
 
 
 def test_calls_of_one_family_go_to_one_endpoint():
-    play = Playbook(limit=[16, 16], max_list=1)
+    play = Playbook(limit=[16, 16], max_size=1)
     families = {}
     for number, call in enumerate(calls(24)):
         call.family = 1 + number % 6
@@ -224,7 +224,7 @@ def test_calls_of_one_family_go_to_one_endpoint():
 
 
 def test_a_hold_lasts_no_longer_because_part_of_it_was_granted():
-    play = Playbook(limit=[8, 1], max_list=4, refill_s=1.0, refill_ratio=0.5)
+    play = Playbook(limit=[8, 1], max_size=4, refill_s=1.0, refill_ratio=0.5)
     play.submit(*calls(40)) >> Woke()
     one, two = [batch for batch in play.sent if batch.endpoint == 0]
     play.at(1.0) >> answered(*one.requests[:3])

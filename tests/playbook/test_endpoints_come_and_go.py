@@ -33,7 +33,7 @@ def test_an_added_endpoint_takes_what_waits_at_once():
 
 
 def test_a_removed_endpoint_finishes_what_it_has_and_gets_nothing_more():
-    play = Playbook(limit=[4, 1], max_list=1)
+    play = Playbook(limit=[4, 1], max_size=1)
     a, b, c = calls("a b c")
     play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
     play >> EndpointRemoved(0) << []
@@ -103,7 +103,7 @@ def test_a_failure_on_a_leaving_endpoint_is_tried_again_elsewhere():
 
 
 def test_an_ejected_endpoint_is_probed_at_once_when_the_one_in_use_is_removed():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     everyone = calls("a b c d")
     for call in everyone:
         call.failed_on = 1
@@ -146,7 +146,7 @@ def test_new_limits_are_for_those_that_stay_in_their_order():
 
 
 def test_it_is_not_gone_before_its_last_connection_is_released():
-    play = Playbook(limit=[4, 4], max_list=1)
+    play = Playbook(limit=[4, 4], max_size=1)
     a, b = calls("a b")
     a.failed_on = b.failed_on = 1
     play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]

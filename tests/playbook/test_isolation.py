@@ -12,7 +12,7 @@ BAD = FailureKind.BAD_CALL
 
 def isolate(size, guilty, limit=1024):
     """Play a server that refuses every list with a guilty prompt in it; return the play and the number of batches."""
-    play = Playbook(limit=limit, max_list=limit)
+    play = Playbook(limit=limit, max_size=limit)
     everyone = calls(size)
     play.submit(*everyone) >> Woke()
     open_batches = list(play.sent)

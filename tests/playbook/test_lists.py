@@ -10,7 +10,7 @@ from tests.playbook.playbook import Playbook, answered, calls, shape
 
 
 def test_a_list_is_no_longer_than_max_list():
-    play = Playbook(limit=64, max_list=3)
+    play = Playbook(limit=64, max_size=3)
     play.submit(*calls("a b c d e f g")) >> Woke() << ["send a b c", "send d e f", "send g"]
 
 
@@ -21,9 +21,9 @@ def test_a_list_is_no_longer_than_the_free_permits():
 
 
 def test_a_max_list_of_one_sends_singles_and_says_so():
-    play = Playbook(limit=8, max_list=1)
+    play = Playbook(limit=8, max_size=1)
     play.submit(*calls("a b")) >> Woke() << ["send a", "send b"]
-    assert play.alone == {"max_list is 1": 2}
+    assert play.alone == {"max_size is 1": 2}
 
 
 def test_a_lone_call_without_company_is_counted_as_such():
@@ -33,7 +33,7 @@ def test_a_lone_call_without_company_is_counted_as_such():
 
 
 def test_a_list_is_filled_from_the_oldest_calls_bucket_and_then_from_the_nearest():
-    play = Playbook(limit=64, max_list=3)
+    play = Playbook(limit=64, max_size=3)
     near, home, far = calls("near", tokens=200), calls("home", tokens=100), calls("far", tokens=5000)
     more = calls("more", tokens=100)
     play.submit(*home, *far, *near, *more) >> Woke() << ["send home more near", "send far"]
@@ -52,7 +52,7 @@ def test_a_reach_of_one_takes_the_neighbouring_bucket_only():
 
 
 def test_a_call_of_a_rare_length_is_the_oldest_in_time():
-    play = Playbook(limit=1, max_list=2)
+    play = Playbook(limit=1, max_size=2)
     (long,), short = calls("long", tokens=9000), calls("a b c d", tokens=1)
     play.submit(short[0], long, *short[1:]) >> Woke() << ["send a"]
     play.at(1.0) >> answered(short[0]) << ["resolve a", "send long"]
@@ -116,7 +116,7 @@ def test_a_shape_that_cannot_be_streamed_is_sent_plain():
 
 
 def test_long_outputs_are_learnt_and_sent_singly():
-    play = Playbook(limit=8, singles_above_tokens=256)
+    play = Playbook(limit=8, alone_above_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     # The first guess is 256 tokens, which is not above 256.
@@ -127,7 +127,7 @@ def test_long_outputs_are_learnt_and_sent_singly():
 
 
 def test_short_outputs_of_a_long_shape_bring_its_lists_back():
-    play = Playbook(limit=8, singles_above_tokens=256)
+    play = Playbook(limit=8, alone_above_tokens=256)
     long = shape(max_output_tokens=2000)
     a, b, c, d = calls("a b c d", long)
     play.submit(a) >> Woke() << ["send a"]
@@ -189,23 +189,26 @@ def test_one_step_looks_at_sixteen_groups_and_no_more():
 
 
 def test_a_max_list_that_is_set_anew_is_told_for_the_kinds_in_use():
-    play = Playbook(limit=8, max_list=4)
+    play = Playbook(limit=8, max_size=4)
     (call,) = calls("vector", shape(max_output_tokens=None, kind=Kind.EMBEDDING, plain_only=True))
     play.submit(call) >> Woke()
-    play >> Retuned(SchedulerSettings(max_list=2))
-    assert play.adjusted == ["max_list 4 -> 2: set by the caller", "max_list of embedding 4 -> 2: set by the caller"]
-    play >> Retuned(SchedulerSettings(max_list=2, linger_s=0.1))
+    play >> Retuned(SchedulerSettings(max_size=2))
+    assert play.adjusted == [
+        "batch_size_cap 4 -> 2: set by the caller",
+        "batch_size_cap of embedding 4 -> 2: set by the caller",
+    ]
+    play >> Retuned(SchedulerSettings(max_size=2, linger_s=0.1))
     assert play.adjusted == []
 
 
 def test_what_a_server_was_found_to_take_is_told():
-    play = Playbook(limit=8, max_list=4)
+    play = Playbook(limit=8, max_size=4)
     (call,) = calls("chat", shape(kind=Kind.CHAT))
     play.submit(call) >> Woke()
     play >> ServerKnown(0, {Kind.CHAT: 1}, server="other 1.0")
-    assert play.adjusted == ["max_list of chat 4 -> 1: it was found to be other 1.0"]
+    assert play.adjusted == ["batch_size_cap of chat 4 -> 1: it was found to be other 1.0"]
     play >> ServerKnown(0, {})
-    assert play.adjusted == ["max_list of chat 1 -> 4: it was found to be no server that is known"]
+    assert play.adjusted == ["batch_size_cap of chat 1 -> 4: it was found to be no server that is known"]
 
 
 def served_one_after_another(play, of, until):
@@ -225,7 +228,9 @@ def served_one_after_another(play, of, until):
 def test_lists_that_are_served_one_after_another_are_given_up_and_that_is_told():
     play, short = Playbook(limit=4), shape(max_output_tokens=1)
     told = served_one_after_another(play, short, 60.0)
-    assert told == ["max_list 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"]
+    assert told == [
+        "batch_size_cap 64 -> 1: lists are served one prompt after another, requests at once (max_tokens=1)"
+    ]
     assert play.alone == {COMPARED: 52}
     play.submit(*calls("a b", short)) >> Woke() << ["send a", "send b"]
     assert play.alone[GIVEN_UP] == 2
@@ -237,7 +242,7 @@ def test_a_server_that_becomes_known_gets_its_lists_back():
     play >> ServerKnown(0, {}, server=None)
     assert play.adjusted == []
     play >> ServerKnown(0, {}, server="vllm 0.32.0")
-    assert play.adjusted == ["max_list 1 -> 64: it was found to be vllm 0.32.0"]
+    assert play.adjusted == ["batch_size_cap 1 -> 64: it was found to be vllm 0.32.0"]
     play.submit(*calls("a b c d", short)) >> Woke() << ["send a b c d"]
     play >> answered(*play.last.requests)
     assert served_one_after_another(play, short, 120.0) == []
@@ -251,6 +256,6 @@ def test_a_server_of_a_known_sort_is_never_compared():
 
 
 def test_a_table_of_the_users_is_not_compared():
-    play, short = Playbook(limit=4, batch_size=lambda depth: 4), shape(max_output_tokens=1)
+    play, short = Playbook(limit=4, size_for=lambda depth: 4), shape(max_output_tokens=1)
     assert served_one_after_another(play, short, 60.0) == []
     assert play.alone == {}

@@ -36,8 +36,8 @@ class Server:
         attempts: of the retry policy, which waits a second after each.
     """
 
-    def __init__(self, rule, *, attempts=5, limit=64, max_list=64, **settings):
-        self.play = Playbook(limit=limit, max_list=max_list, **settings)
+    def __init__(self, rule, *, attempts=5, limit=64, max_size=64, **settings):
+        self.play = Playbook(limit=limit, max_size=max_size, **settings)
         self.rule = rule
         self.attempts = attempts
         self.answered = []
@@ -115,7 +115,7 @@ def test_each_trial_is_another_members():
 
 
 def test_many_lists_at_a_dead_server_share_a_trial():
-    play = Playbook(limit=8, max_list=4)
+    play = Playbook(limit=8, max_size=4)
     a, b = calls("a a2 a3 a4"), calls("b b2 b3 b4", shape())
     play.submit(*a, *b) >> Woke() << ["send a a2 a3 a4", "send b b2 b3 b4"]
     play >> failed(a[0], MAYBE, error=ServerFault, status=500, delay=1.0) << []
@@ -286,7 +286,7 @@ def test_one_poisoned_prompt_fails_alone_with_the_servers_words(failure):
 
 
 def test_the_parts_of_a_list_that_is_taken_apart_say_nothing_of_their_servers_health():
-    server = Server(lambda batch: A_500 if has("c7")(batch) else None, limit=[512, 512], max_list=512)
+    server = Server(lambda batch: A_500 if has("c7")(batch) else None, limit=[512, 512], max_size=512)
     server.serve(*more(16))
     server.serve(*calls(512))
     assert server.play.failed == 1
@@ -338,7 +338,7 @@ def test_out_of_memory_is_413_for_the_list_and_a_refusal_for_the_limit():
 
 
 def begun_trial():
-    play = Playbook(limit=8, max_list=8)
+    play = Playbook(limit=8, max_size=8)
     members = calls("a b c d")
     play.submit(*members) >> Woke() << ["send a b c d"]
     play >> failed(members[0], MAYBE, error=ServerFault, status=500, delay=1.0) << []
@@ -361,7 +361,7 @@ def test_a_member_that_is_refused_for_its_own_sake_fails_and_another_is_asked():
 
 
 def test_those_who_wait_for_a_trial_can_leave_and_run_out_of_time():
-    play = Playbook(limit=8, max_list=8)
+    play = Playbook(limit=8, max_size=8)
     a, b, c = calls("a b c", deadline=5.0)
     play.submit(a, b, c) >> Woke() << ["send a b c"]
     play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << []
@@ -387,7 +387,7 @@ def test_a_list_waits_no_longer_than_its_trial():
 
 
 def test_of_two_servers_the_one_that_takes_no_lists_is_spoken_to_singly_and_stays_in_use():
-    server = Server(lambda batch: A_500 if is_list(batch) and batch.endpoint == 1 else None, limit=[8, 8], max_list=8)
+    server = Server(lambda batch: A_500 if is_list(batch) and batch.endpoint == 1 else None, limit=[8, 8], max_size=8)
     for _ in range(4):
         server.serve(*more(16))
     assert [endpoint.lists_refused for endpoint in server.play.endpoints] == [False, True]
@@ -399,7 +399,7 @@ def test_of_two_servers_the_one_that_takes_no_lists_is_spoken_to_singly_and_stay
 
 
 def test_a_list_waits_five_seconds_for_a_member_where_another_server_may_have_it():
-    play = Playbook(limit=[8, 8], max_list=8)
+    play = Playbook(limit=[8, 8], max_size=8)
     a, b, c, d = calls("a b c d")
     play.submit(a, b, c, d) >> Woke() << ["send a b c d @0"]
     play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << []
@@ -413,7 +413,7 @@ def test_a_list_waits_five_seconds_for_a_member_where_another_server_may_have_it
 
 
 def test_lists_that_wait_for_a_member_at_a_server_that_is_removed_go_elsewhere_whatever_the_policy():
-    play = Playbook(limit=[8, 8], max_list=8)
+    play = Playbook(limit=[8, 8], max_size=8)
     a, b, c = calls("a b c")
     play.submit(a, b, c) >> Woke() << ["send a b c @0"]
     play >> failed(a, MAYBE, error=ServerFault, status=500, delay=1.0) << []
@@ -455,7 +455,7 @@ def test_two_lists_that_failed_long_apart_are_not_two_in_a_row():
 
 
 def test_where_a_route_refused_a_list_and_its_member_was_put_off_all_are_put_off():
-    play = Playbook(limit=8, max_list=8)
+    play = Playbook(limit=8, max_size=8)
     a, b, c = calls("a b c", shape(kind=Kind.CHAT, lists_plain=True))
     play.submit(a, b, c) >> Woke() << ["send a b c"]
     a.batch.wire.to_list_route = True

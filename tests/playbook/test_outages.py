@@ -91,7 +91,7 @@ def test_calls_of_maps_wait_as_long_as_their_deadlines_allow():
 
 
 def test_calls_that_back_off_or_wait_outside_lose_their_patience_too():
-    play = Playbook(limit=2, max_list=1, max_queued=1)
+    play = Playbook(limit=2, max_size=1, max_queued=1)
     first, broken, queued, outside = calls("first broken queued outside")
     play.submit(first) >> Woke() << ["send first"]
     play >> answered(first) << ["resolve first"]
@@ -118,7 +118,7 @@ def test_an_outage_uses_up_no_attempts_and_what_is_back_is_given_its_calls_slowl
 
 
 def test_where_answers_take_long_a_server_that_is_back_is_given_twice_as_much_every_five_seconds():
-    play, (b, *_) = vanished(" ".join(f"x{i}" for i in range(16)), limit=16, max_list=1)
+    play, (b, *_) = vanished(" ".join(f"x{i}" for i in range(16)), limit=16, max_size=1)
     play.at(1.5) >> Woke() << ["send x0"]
     play >> answered(b)
     seen = []
@@ -131,7 +131,7 @@ def test_where_answers_take_long_a_server_that_is_back_is_given_twice_as_much_ev
 
 
 def test_patience_lasts_while_the_probe_is_being_answered():
-    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    play, (b, c) = vanished("b c", max_size=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
     play.last.wire.heard = True
@@ -141,7 +141,7 @@ def test_patience_lasts_while_the_probe_is_being_answered():
 
 
 def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
-    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    play, (b, c) = vanished("b c", max_size=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
     play.last.wire.heard = True
@@ -150,7 +150,7 @@ def test_patience_is_over_when_the_probe_that_it_lasted_for_fails():
 
 
 def test_a_probe_that_outlasts_its_callers_patience_wakes_nobody_and_is_its_last():
-    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    play, (b, c) = vanished("b c", max_size=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
     play.at(31.0) >> Woke() << ["reject c: ConnectFailed"]
@@ -167,7 +167,7 @@ def test_a_probe_that_outlasts_its_callers_patience_wakes_nobody_and_is_its_last
 
 
 def test_a_probe_that_says_nothing_holds_nobody_back():
-    play, (b, c) = vanished("b c", max_list=1, limit=1)
+    play, (b, c) = vanished("b c", max_size=1, limit=1)
     refuse(play, 20.0)
     play.at(24.5) >> Woke() << ["send b"]
     play.at(31.0) >> Woke() << ["reject c: ConnectFailed"]
@@ -199,7 +199,7 @@ def test_where_no_server_ever_answered_there_is_no_patience():
 
 
 def test_a_lone_server_that_breaks_everything_sent_after_the_first_break_has_vanished():
-    play = Playbook(limit=16, max_list=1)
+    play = Playbook(limit=16, max_size=1)
     (first,), together, later = calls("first"), calls(16), calls(" ".join(f"x{i}" for i in range(9)))
     play.submit(first) >> Woke() << ["send first"]
     play >> answered(first) << ["resolve first"]
@@ -220,7 +220,7 @@ def test_a_lone_server_that_breaks_everything_sent_after_the_first_break_has_van
 
 
 def test_one_answer_between_the_breaks_shows_that_somebody_is_there():
-    play = Playbook(limit=16, max_list=1)
+    play = Playbook(limit=16, max_size=1)
     for second in range(40):
         (call,) = calls(f"c{second}")
         play.at(float(second)).submit(call) >> Woke() << [f"send c{second}"]
@@ -232,7 +232,7 @@ def test_one_answer_between_the_breaks_shows_that_somebody_is_there():
 
 
 def test_where_all_have_failed_before_one_of_them_finds_out_all_the_same():
-    play = Playbook(limit=16, max_list=1)
+    play = Playbook(limit=16, max_size=1)
     first, *others = calls(10)
     play.submit(first) >> Woke()
     play >> answered(first)

@@ -17,17 +17,17 @@ def sharing(names):
 
 
 def test_calls_of_a_family_share_a_list():
-    play = Playbook(64, max_list=2)
+    play = Playbook(64, max_size=2)
     play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 a2", "send b1 b2"]
 
 
 def test_calls_with_short_prompts_keep_their_places_among_families():
-    play = Playbook(64, max_list=2)
+    play = Playbook(64, max_size=2)
     a1, b1, a2 = sharing("a1 b1 a2")
     play.submit(a1, b1, *calls("x", LONG), a2) >> Woke() << ["send a1 a2", "send b1 x"]
 
 
 @pytest.mark.parametrize("off", [{"group_prefixes": False}, {"order": "deadline"}, {"length_reach": 1}])
 def test_where_prefixes_are_not_looked_at_calls_keep_their_order(off):
-    play = Playbook(64, max_list=2, **off)
+    play = Playbook(64, max_size=2, **off)
     play.submit(*sharing("a1 b1 a2 b2")) >> Woke() << ["send a1 b1", "send a2 b2"]

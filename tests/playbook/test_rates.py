@@ -14,7 +14,7 @@ def sizes(play):
 
 
 def test_requests_are_sent_at_their_rate_after_a_burst():
-    play = Playbook(limit=64, max_list=1, requests_per_minute=30)
+    play = Playbook(limit=64, max_size=1, requests_per_minute=30)
     play.submit(*calls(9)) >> Woke()
     assert len(play.sent) == 3
     assert play.wakes_at == 2.0
@@ -24,7 +24,7 @@ def test_requests_are_sent_at_their_rate_after_a_burst():
 
 
 def test_where_requests_are_short_lists_are_as_long_as_permitted():
-    play = Playbook(limit=64, max_list=32, requests_per_minute=60, refill_s=0.5, refill_ratio=0.125)
+    play = Playbook(limit=64, max_size=32, requests_per_minute=60, refill_s=0.5, refill_ratio=0.125)
     everyone = calls(900)
     play.submit(*everyone) >> Woke()
     assert sizes(play) == [32, 32]
@@ -40,7 +40,7 @@ def test_where_requests_are_short_lists_are_as_long_as_permitted():
 
 
 def test_after_a_pause_for_requests_the_next_list_takes_every_permit():
-    play = Playbook(limit=64, max_list=64, requests_per_minute=6)
+    play = Playbook(limit=64, max_size=64, requests_per_minute=6)
     first = calls(64)
     play.submit(*first) >> Woke()
     assert sizes(play) == [64]
@@ -53,7 +53,7 @@ def test_after_a_pause_for_requests_the_next_list_takes_every_permit():
 
 
 def test_tokens_are_charged_by_estimate_and_corrected_by_usage():
-    play = Playbook(limit=64, max_list=1, tokens_per_minute=6000)
+    play = Playbook(limit=64, max_size=1, tokens_per_minute=6000)
     long = shape(max_output_tokens=200)
     play.submit(*calls(10, long, tokens=100)) >> Woke()
     # 600 at once; 300 a call: a full bucket pays for the first, and what is left for one more.
@@ -77,7 +77,7 @@ def test_what_could_not_be_sent_is_not_charged():
 
 
 def test_each_endpoint_has_rates_of_its_own_an_added_one_too():
-    play = Playbook(limit=[8, 8], max_list=1, requests_per_minute=10)
+    play = Playbook(limit=[8, 8], max_size=1, requests_per_minute=10)
     play.submit(*calls("a b c d")) >> Woke() << ["send a @0", "send b @1"]
     play >> EndpointAdded(2, FixedLimit(8)) << ["send c @2"]
     assert play.wakes_at == 6.0
@@ -85,14 +85,14 @@ def test_each_endpoint_has_rates_of_its_own_an_added_one_too():
 
 
 def test_rates_can_be_changed_while_running():
-    play = Playbook(limit=8, max_list=1, requests_per_minute=6)
+    play = Playbook(limit=8, max_size=1, requests_per_minute=6)
     play.submit(*calls("a b c d")) >> Woke() << ["send a"]
-    play >> Retuned(SchedulerSettings(max_list=1, requests_per_minute=20)) << ["send b", "send c"]
-    play >> Retuned(SchedulerSettings(max_list=1)) << ["send d"]
+    play >> Retuned(SchedulerSettings(max_size=1, requests_per_minute=20)) << ["send b", "send c"]
+    play >> Retuned(SchedulerSettings(max_size=1)) << ["send d"]
 
 
 def test_nothing_younger_and_cheaper_goes_before_what_is_too_dear():
-    play = Playbook(limit=8, max_list=1, tokens_per_minute=6000)
+    play = Playbook(limit=8, max_size=1, tokens_per_minute=6000)
     (a,), (dear,), (cheap,) = calls("a", tokens=600), calls("dear", tokens=300), calls("cheap", shape(), tokens=1)
     play.submit(a, dear, cheap) >> Woke() << ["send a"]
     play.at(1.0) >> Woke() << []
@@ -100,7 +100,7 @@ def test_nothing_younger_and_cheaper_goes_before_what_is_too_dear():
 
 
 def test_a_gateway_with_nothing_left_pauses_its_endpoint_and_answers_do_not_end_that():
-    play = Playbook(limit=8, max_list=1)
+    play = Playbook(limit=8, max_size=1)
     a, b, c = calls("a b c")
     play.submit(a, b) >> Woke() << ["send a", "send b"]
     play >> RatesReported(0, (RateWindow(0, 5.0), RateWindow(3, 50.0))) << []
@@ -114,7 +114,7 @@ def test_a_gateway_with_nothing_left_pauses_its_endpoint_and_answers_do_not_end_
 
 
 def test_what_holds_calls_back_is_named():
-    play = Playbook(limit=8, max_list=1, requests_per_minute=6, tokens_per_minute=6000)
+    play = Playbook(limit=8, max_size=1, requests_per_minute=6, tokens_per_minute=6000)
     assert (play.endpoints[0].blocked_until, play.endpoints[0].blocked_by) == (None, "")
     (a,), (b,) = calls("a"), calls("b", deadline=8.0)
     play.submit(a) >> Woke() << ["send a"]
@@ -130,7 +130,7 @@ def test_what_holds_calls_back_is_named():
 
 
 def test_tokens_that_hold_calls_back_are_named_and_so_is_a_gateway():
-    play = Playbook(limit=8, max_list=1, tokens_per_minute=6000)
+    play = Playbook(limit=8, max_size=1, tokens_per_minute=6000)
     a, b = calls("a b", tokens=1200)
     play.submit(a, b) >> Woke() << ["send a"]
     # The full bucket of 600 paid for its 1,216, and fills by 100 a second.
@@ -141,7 +141,7 @@ def test_tokens_that_hold_calls_back_are_named_and_so_is_a_gateway():
 
 
 def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
-    play = Playbook(limit=[8, 1], max_list=1)
+    play = Playbook(limit=[8, 1], max_size=1)
     a, b = calls("a b")
     (late,) = calls("late", deadline=3.0)
     play.submit(a, b) >> Woke() << ["send a @0", "send b @0"]
@@ -156,7 +156,7 @@ def test_a_call_that_another_endpoint_could_have_had_was_not_held_back():
 
 
 def test_a_paused_endpoint_leaves_its_calls_to_the_others():
-    play = Playbook(limit=[8, 8], max_list=1)
+    play = Playbook(limit=[8, 8], max_size=1)
     a, b = calls("a b")
     play.submit(a) >> Woke() << ["send a @0"]
     play >> RatesReported(0, (RateWindow(0, 5.0),))

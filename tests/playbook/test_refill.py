@@ -104,7 +104,7 @@ def test_a_group_as_large_as_the_free_permits_lingers_no_longer():
 
 
 def test_a_full_list_lingers_no_longer():
-    play = Playbook(limit=64, max_list=2, linger_s=9.0)
+    play = Playbook(limit=64, max_size=2, linger_s=9.0)
     a, b, c = calls("a b c")
     play.submit(a) >> Woke() << ["send a"]
     play.at(1.0).submit(b) >> Woke() << []
@@ -173,9 +173,9 @@ def test_the_linger_of_a_group_starts_with_its_oldest_live_call():
 
 
 def test_batch_size_follows_queue_depth():
-    shallow = Playbook(limit=64, max_list=32)
+    shallow = Playbook(limit=64, max_size=32)
     shallow.submit(*calls("a")) >> Woke() << ["send a"]
-    deep = Playbook(limit=64, max_list=32)
+    deep = Playbook(limit=64, max_size=32)
     for call in calls(100):
         deep >> Submitted(call) << []
     deep >> Woke()

@@ -48,7 +48,7 @@ def test_a_list_too_long_is_sent_in_halves_and_no_list_is_as_long_again():
     everyone = calls("a b c d e f g h")
     play.submit(*everyone) >> Woke() << ["send a b c d e f g h"]
     play >> failed(everyone[0], TOO_LONG) << ["send a b c d", "send e f g h"]
-    assert play.endpoints[0].list_cap == 4
+    assert play.endpoints[0].batch_size_cap == 4
     play.submit(*calls("s t u v w")) >> Woke() << ["send s t u v", "send w"]
 
 
@@ -57,7 +57,7 @@ def test_a_stated_cap_is_taken_at_its_word():
     everyone = calls("a b c d e f g h")
     play.submit(*everyone) >> Woke() << ["send a b c d e f g h"]
     play >> failed(everyone[0], TOO_LONG, list_cap=3) << ["send a b c", "send d", "send e f g", "send h"]
-    assert play.endpoints[0].list_cap == 3
+    assert play.endpoints[0].batch_size_cap == 3
 
 
 @pytest.mark.parametrize("stated", [0, -1, 8, 1000])
@@ -69,42 +69,42 @@ def test_a_stated_cap_that_makes_no_sense_is_not_taken(stated):
 
 
 def test_a_learnt_cap_grows_again_after_a_minute():
-    play = Playbook(limit=64, max_list=32)
+    play = Playbook(limit=64, max_size=32)
     everyone = calls("a b c d")
     play.submit(*everyone) >> Woke() << ["send a b c d"]
     play.at(10.0) >> failed(everyone[0], TOO_LONG) << ["send a b", "send c d"]
     play.at(69.9) >> Woke()
-    assert play.endpoints[0].list_cap == 2
+    assert play.endpoints[0].batch_size_cap == 2
     play.at(70.0) >> Woke()
-    assert play.endpoints[0].list_cap == 4
+    assert play.endpoints[0].batch_size_cap == 4
 
 
 def test_a_learnt_cap_never_grows_past_max_list():
-    play = Playbook(limit=64, max_list=5)
+    play = Playbook(limit=64, max_size=5)
     everyone = calls("a b c d")
     play.submit(*everyone) >> Woke() << ["send a b c d"]
     play >> failed(everyone[0], TOO_LONG) << ["send a b", "send c d"]
     caps = []
     for minute in range(1, 6):
         play.at(60.0 * minute) >> Woke()
-        caps.append(play.endpoints[0].list_cap)
+        caps.append(play.endpoints[0].batch_size_cap)
     assert caps == [4, 5, 5, 5, 5]
 
 
 def test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch():
-    play = Playbook(limit=64, max_list=8)
+    play = Playbook(limit=64, max_size=8)
     everyone, more, none = calls("a b c d"), calls("e f g h i"), calls("j")
     grows = "some time has passed: longer lists are tried again"
     play.submit(*everyone) >> Woke()
     play.at(10.0) >> failed(everyone[0], TOO_LONG)
-    assert play.adjusted == ["max_list 8 -> 2: list too long"]
+    assert play.adjusted == ["batch_size_cap 8 -> 2: list too long"]
     play.at(10.5) >> answered(*everyone[:2])
     assert play.adjusted == []
     play.at(70.0) >> answered(*everyone[2:])
-    assert play.adjusted == [f"max_list 2 -> 4: {grows}"]
+    assert play.adjusted == [f"batch_size_cap 2 -> 4: {grows}"]
     play.submit(*more) >> Woke() << ["send e f g h", "send i"]
     play.at(130.0) >> answered(*more[:4])
-    assert play.adjusted == [f"max_list 4 -> 8: {grows}"]
+    assert play.adjusted == [f"batch_size_cap 4 -> 8: {grows}"]
     play >> answered(*more[4:])
     play.at(1000.0).submit(*none) >> Woke()
     play >> answered(*none)
@@ -112,7 +112,7 @@ def test_a_learnt_cap_that_grows_again_is_told_by_the_next_batch():
 
 
 def test_that_lists_are_tried_again_is_told():
-    play = Playbook(limit=4, max_list=2)
+    play = Playbook(limit=4, max_size=2)
     a, b, c = calls("a b c")
     play.submit(a, b) >> Woke()
     play.at(1.0) >> failed(a, FailureKind.LIST_REFUSED)
@@ -120,15 +120,15 @@ def test_that_lists_are_tried_again_is_told():
     play >> answered(a) >> answered(b)
     play.at(301.0).submit(c) >> Woke()
     play >> answered(c)
-    assert play.adjusted == ["max_list 1 -> 2: some time has passed: longer lists are tried again"]
+    assert play.adjusted == ["batch_size_cap 1 -> 2: some time has passed: longer lists are tried again"]
 
 
 def test_a_cap_that_was_lowered_by_hand_meanwhile_is_no_growth():
-    play = Playbook(limit=64, max_list=8)
+    play = Playbook(limit=64, max_size=8)
     everyone = calls("a b c d e f g h")
     play.submit(*everyone) >> Woke()
     play >> failed(everyone[0], TOO_LONG)
-    play >> Retuned(SchedulerSettings(max_list=2))
+    play >> Retuned(SchedulerSettings(max_size=2))
     play.at(500.0) >> answered(*everyone[:4])
     assert [(change.new, change.reason) for change in play.adjustments] == [
         (4, "list too long"),
@@ -198,7 +198,7 @@ def test_a_list_that_gets_503_twice_with_nothing_else_there_is_too_long():
     play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << []
     play.at(1.0) >> Woke() << ["send a b c d"]
     play >> failed(a, FailureKind.REJECTED, delay=1.0, status=503, error=ServerFault) << ["send a b", "send c d"]
-    assert play.endpoints[0].list_cap == 2
+    assert play.endpoints[0].batch_size_cap == 2
 
 
 def test_a_list_no_longer_than_one_that_was_answered_is_not_too_long_and_waits():
@@ -261,7 +261,7 @@ def test_an_answer_that_brings_nothing_changes_nothing():
 
 def test_looking_at_the_statistics_changes_nothing():
     def caps(look_at):
-        play = Playbook(limit=64, max_list=32)
+        play = Playbook(limit=64, max_size=32)
         everyone = calls("a b c d")
         for call in everyone:
             play.scheduler.handle(Submitted(call), 0.0)
@@ -271,6 +271,6 @@ def test_looking_at_the_statistics_changes_nothing():
             play.scheduler.handle(Woke(), float(second))
             if second in look_at:
                 play.scheduler.statistics()
-        return play.scheduler.statistics().endpoints[0].list_cap
+        return play.scheduler.statistics().endpoints[0].batch_size_cap
 
     assert caps(look_at=[]) == caps(look_at=range(0, 150, 10)) == caps(look_at=[60, 130]) == 8

@@ -16,7 +16,7 @@ def refused(request, status=401, **fields):
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_after_the_first_refusal_one_call_finds_out_and_all_that_is_queued_fails(status):
-    play = Playbook(limit=4, max_list=2, max_queued=8)
+    play = Playbook(limit=4, max_size=2, max_queued=8)
     everyone = calls("a b c d e f g h i j k l m n")
     for call in everyone:
         play >> Submitted(call, may_wait=True)
@@ -55,7 +55,7 @@ def test_the_error_says_that_another_call_was_refused():
 
 
 def test_a_refusal_that_the_next_call_does_not_meet_was_that_calls_alone():
-    play = Playbook(limit=4, max_list=1)
+    play = Playbook(limit=4, max_size=1)
     a, b, c, d, e, f = calls("a b c d e f")
     play.submit(a, b, c, d, e, f) >> Woke()
     play.at(1.0) >> refused(a, 403) << ["reject a: AuthenticationFailed", "send e"]
@@ -65,7 +65,7 @@ def test_a_refusal_that_the_next_call_does_not_meet_was_that_calls_alone():
 
 
 def test_a_doubt_concerns_one_model():
-    play = Playbook(limit=2, max_list=1)
+    play = Playbook(limit=2, max_size=1)
     other = shape(model="other")
     a, b, c = calls("a b c")
     x, y = calls("x y", other)
@@ -78,7 +78,7 @@ def test_a_doubt_concerns_one_model():
 
 
 def test_a_probe_that_fails_otherwise_makes_room_for_another():
-    play = Playbook(limit=4, max_list=1)
+    play = Playbook(limit=4, max_size=1)
     a, b, c = calls("a b c")
     play.submit(a) >> Woke() << ["send a"]
     play >> refused(a) << ["reject a: AuthenticationFailed"]
@@ -89,7 +89,7 @@ def test_a_probe_that_fails_otherwise_makes_room_for_another():
 
 
 def test_calls_go_to_a_server_that_takes_the_key_and_the_other_is_asked_again_after_a_while():
-    play = Playbook(limit=[2, 2], max_list=1)
+    play = Playbook(limit=[2, 2], max_size=1)
     a, b, c, d, e = calls("a b c d e")
     play.submit(a) >> Woke() << ["send a @0"]
     play >> refused(a) << ["send a @1"]
@@ -105,7 +105,7 @@ def test_calls_go_to_a_server_that_takes_the_key_and_the_other_is_asked_again_af
 
 
 def test_where_every_server_refuses_the_call_fails():
-    play = Playbook(limit=[2, 2], max_list=1)
+    play = Playbook(limit=[2, 2], max_size=1)
     a, b = calls("a b")
     play.submit(a) >> Woke() << ["send a @0"]
     play >> refused(a) << ["send a @1"]

@@ -64,7 +64,7 @@ def test_failures_count_up_from_attempt_to_attempt():
 
 
 def test_delays_end_in_their_order_not_in_that_of_the_failures():
-    play = Playbook(limit=4, max_list=1)
+    play = Playbook(limit=4, max_size=1)
     a, b = calls("a b")
     play.submit(a, b) >> Woke() << ["send a", "send b"]
     play >> failed(a, LOST, delay=2.0) << []
@@ -74,7 +74,7 @@ def test_delays_end_in_their_order_not_in_that_of_the_failures():
 
 
 def test_two_batches_may_be_due_at_the_same_time():
-    play = Playbook(limit=4, max_list=1)
+    play = Playbook(limit=4, max_size=1)
     a, b = calls("a b")
     play.submit(a, b) >> Woke() << ["send a", "send b"]
     play >> failed(b, LOST, delay=1.0) << []

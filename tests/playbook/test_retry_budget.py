@@ -12,7 +12,7 @@ ALONE = shape(alone_reason="so that it is no part of a list")
 
 def in_debt(*others):
     """A server of which a list of 64 was asked for twice again: of a budget of a hundred calls it owes 28, which is 2.8 s."""
-    play = Playbook(limit=64 + len(others), max_list=64)
+    play = Playbook(limit=64 + len(others), max_size=64)
     crowd = calls(64)
     play.submit(*crowd, *others) >> Woke()
     for _ in range(2):
@@ -22,7 +22,7 @@ def in_debt(*others):
 
 
 def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
-    play = Playbook(limit=SIZE, max_list=1)
+    play = Playbook(limit=SIZE, max_size=1)
     everyone = calls(SIZE)
     play.submit(*everyone) >> Woke()
     for call in everyone[:38]:
@@ -47,7 +47,7 @@ def test_retries_beyond_the_budget_wait_until_they_are_paid_for():
 
 
 def test_fresh_calls_that_flow_pay_for_retries_at_once():
-    play = Playbook(limit=8, max_list=8)
+    play = Playbook(limit=8, max_size=8)
     first = calls(8)
     play.submit(*first) >> Woke()
     # Of a hundred calls' worth a list of eight takes 104.

@@ -107,7 +107,7 @@ def test_who_waits_says_for_which_server_and_since_when():
 
 
 def test_an_outage_began_with_the_first_failure_after_the_last_answer():
-    story = Story(limit=16, max_list=1)
+    story = Story(limit=16, max_size=1)
     first, *others = calls("first a b c d e f g h i")
     story.submit(first) >> Woke() >> answered(first)
     for second, call in enumerate(others, 1):
@@ -116,7 +116,7 @@ def test_an_outage_began_with_the_first_failure_after_the_last_answer():
 
 
 def test_time_in_attempts_and_between_them_is_told_apart_and_the_last_failure_is_the_cause():
-    story = Story(limit=1, max_list=1)
+    story = Story(limit=1, max_size=1)
     (before,), (call,) = calls("before"), calls("call", shape(), deadline=20.0)
     story.submit(before, call) >> Woke()
     story.at(3.0) >> answered(before)
@@ -135,7 +135,7 @@ def test_time_in_attempts_and_between_them_is_told_apart_and_the_last_failure_is
 
 
 def test_an_outage_that_is_over_but_took_the_calls_time_is_told():
-    story, second = gone(limit=1, max_list=1)
+    story, second = gone(limit=1, max_size=1)
     (late,) = calls("late", deadline=15.0)
     story.at(11.0).submit(late)
     refuse_until(story, 13.0)
@@ -149,7 +149,7 @@ def test_an_outage_that_is_over_but_took_the_calls_time_is_told():
 
 
 def test_where_another_server_was_in_use_all_the_time_a_call_has_waited_for_none():
-    story = Story(limit=1, urls=(URL, "http://two:8000/v1"), max_list=1)
+    story = Story(limit=1, urls=(URL, "http://two:8000/v1"), max_size=1)
     a, b = calls("a b")
     story.submit(a, b) >> Woke() >> failed(a, GONE)
     (late,) = calls("late", deadline=0.5)
@@ -189,7 +189,7 @@ def test_a_call_whose_patience_has_ended_says_which_server_it_waited_for_and_sin
     ],
 )
 def test_calls_that_end_with_their_client_say_the_same(end, words):
-    story, _ = gone(max_list=1)
+    story, _ = gone(max_size=1)
     (waits,) = calls("waits", shape())
     story.at(10.25).submit(waits)
     story.at(10.4) >> end
@@ -214,7 +214,7 @@ def test_a_caller_that_joined_a_generation_is_told_its_own_time():
 
 
 def test_a_server_that_joins_ends_nobodys_outage_but_calls_go_on():
-    story, second = gone(max_list=1, limit=1)
+    story, second = gone(max_size=1, limit=1)
     story.at(11.0) >> EndpointAdded(1, FixedLimit(1), "http://two:8000/v1")
     assert len(story.warned) == 1
     assert second.state.value == "in flight"
@@ -237,7 +237,7 @@ def test_a_reply_to_one_caller_is_put_behind_no_others_error():
 
 
 def test_pauses_that_follow_each_other_are_counted_once():
-    play = Playbook(limit=8, max_list=8)
+    play = Playbook(limit=8, max_size=8)
     a, b, c, d = calls("a b c d", deadline=33.0)
     (play >> Paused()).submit(a, b, c, d)
     play.at(20.0) >> Resumed() << ["send a b c d"]

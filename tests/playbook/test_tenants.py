@@ -104,7 +104,7 @@ def test_a_weight_of_two_is_twice_the_share():
 def shares(limit, tenants, **settings):
     """Weighted tokens served to each tenant until the first has no call waiting; virtual time, a second per call."""
     dice = random.Random(7)
-    play = Playbook(limit=limit, max_list=8, **settings)
+    play = Playbook(limit=limit, max_size=8, **settings)
     for name, (count, prompt_tokens, output_tokens) in tenants.items():
         of = shape(tenant=name, max_output_tokens=2 * output_tokens)
         for call in calls(count, of):

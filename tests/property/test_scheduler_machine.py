@@ -297,8 +297,8 @@ class World:
         mixed = len(shapes) > 1 and {shape.mixed for shape in shapes} == {batch.shape}
         assert own or mixed, "one shape per batch, or one mixed shape"
         assert len({self.cohorts[request.waiter] for request in requests}) == 1, "fresh and failed calls never mix"
-        assert len(requests) <= self.setting.max_list
-        if len(requests) > endpoint.list_cap:
+        assert len(requests) <= self.setting.max_size
+        if len(requests) > endpoint.batch_size_cap:
             assert self.long_lists.get(batch.endpoint) not in self.open, (
                 "while one list tries what was refused, none may"
             )
@@ -521,7 +521,7 @@ class Machine(RuleBasedStateMachine):
                     continue
                 # What failed together may be half of a list that goes whole.
                 failed = request.attempts > 0
-                together = min(cohorts[world.cohorts[request.waiter]], endpoint.list_cap) if failed else 1
+                together = min(cohorts[world.cohorts[request.waiter]], endpoint.batch_size_cap) if failed else 1
                 if world.free_on(endpoint) >= together * request.shape.weight or not endpoint.in_flight:
                     place = (endpoint.id, request.waiter)
                     still[place] = since = self.waiting_since.get(place, world.now)
@@ -572,7 +572,7 @@ class AnyOrder(Machine):
         refill_s=st.sampled_from([0.2, 1.0, 0.0]),
         refill_ratio=st.sampled_from([1.0, 0.5, 0.5, 0.0]),
         starvation_s=st.sampled_from([NEVER_STARVES, NEVER_STARVES, NEVER_STARVES, 1.0, 0.0]),
-        max_list=st.sampled_from([64, 3, 1]),
+        max_size=st.sampled_from([64, 3, 1]),
         max_queued=st.sampled_from([1, 3, 16_384, 16_384]),
         raise_when_full=st.booleans(),
         length_reach=st.sampled_from([None, None, 0, 1]),
@@ -681,7 +681,7 @@ class Busy(Machine):
         refill_s=st.sampled_from([0.0, 0.2, 1.0]),
         refill_ratio=st.sampled_from([1.0, 0.5]),
         limits=st.sampled_from([[8], [5], [6, 3]]),
-        max_list=st.sampled_from([64, 3]),
+        max_size=st.sampled_from([64, 3]),
     )
     def begin(self, **beginning):
         self.open_world(found="fixed", starvation_s=NEVER_STARVES, **beginning)

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from batchclient import QueueFull
+from batchclient import Batching, QueueFull
 from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 
@@ -53,7 +53,10 @@ async def test_a_refused_call_leaves_room_for_the_next():
 
 async def test_never_more_in_flight_than_the_limit():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=5, max_list=2, refill_s=0) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, limit=5, batching=Batching(max_size=2, refill_s=0)) as client,
+        anyio.create_task_group() as group,
+    ):
         for number in range(40):
             group.start_soon(client.complete, f"{number}")
         for _ in range(200):

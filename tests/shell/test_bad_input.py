@@ -1,14 +1,29 @@
 """Bad input is refused where it is given, with an error that names the argument; nothing is queued or sent."""
 
 from array import array
+import re
 from collections import deque
 from datetime import date
 
 import httpx
 import pytest
-from tests.shell.scripted import ScriptedTransport, error, make_client
+from tests.shell.scripted import Reply, ScriptedTransport, error, make_client
 
-from batchclient import Backoff, BadRequest, BatchClient, ConfigError
+from batchclient import (
+    Backoff,
+    BadRequest,
+    BatchClient,
+    Batching,
+    ConfigError,
+    DialectError,
+    Http,
+    RemoteError,
+    Schedule,
+    ServerFault,
+    SyncBatchClient,
+)
+from batchclient.integrations.httpx import BatchTransport
+from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.retry import TenacityRetry
 
 URL = "http://localhost:8000/v1"
@@ -319,43 +334,82 @@ async def test_a_wrong_argument_of_a_map_is_refused_by_name(named, field):
         ({"limit": 1.5}, "limit"),
         ({"limit": "8"}, "limit"),
         ({"limit": True}, "limit"),
-        ({"max_list": 0}, "max_list"),
-        ({"max_list": "8"}, "max_list"),
-        ({"linger_s": -1}, "linger_s"),
-        ({"linger_s": NAN}, "linger_s"),
-        ({"linger_s": float("inf")}, "linger_s"),
-        ({"linger_s": "soon"}, "linger_s"),
-        ({"refill_s": -1}, "refill_s"),
-        ({"refill_ratio": 1.1}, "refill_ratio"),
-        ({"refill_ratio": -0.1}, "refill_ratio"),
-        ({"refill_ratio": NAN}, "refill_ratio"),
-        ({"starvation_s": -1}, "starvation_s"),
+        (lambda: {"batching": Batching(max_size=0)}, "batching.max_size"),
+        (lambda: {"batching": Batching(max_size="8")}, "batching.max_size"),
+        (lambda: {"batching": Batching(linger_s=-1)}, "batching.linger_s"),
+        (lambda: {"batching": Batching(linger_s=NAN)}, "batching.linger_s"),
+        (lambda: {"batching": Batching(linger_s=float("inf"))}, "batching.linger_s"),
+        (lambda: {"batching": Batching(linger_s="soon")}, "batching.linger_s"),
+        (lambda: {"batching": Batching(refill_s=-1)}, "batching.refill_s"),
+        (lambda: {"batching": Batching(refill_ratio=1.1)}, "batching.refill_ratio"),
+        (lambda: {"batching": Batching(refill_ratio=-0.1)}, "batching.refill_ratio"),
+        (lambda: {"batching": Batching(refill_ratio=NAN)}, "batching.refill_ratio"),
+        (lambda: {"schedule": Schedule(starvation_s=-1)}, "schedule.starvation_s"),
         ({"max_queued": 0}, "max_queued"),
         ({"when_full": "drop"}, "when_full"),
-        ({"singles_above_tokens": 0}, "singles_above_tokens"),
+        (lambda: {"batching": Batching(alone_above_tokens=0)}, "batching.alone_above_tokens"),
         ({"timeout_s": 0}, "timeout_s"),
         ({"timeout_s": NAN}, "timeout_s"),
-        ({"connect_timeout_s": 0}, "connect_timeout_s"),
-        ({"read_timeout_s": -1}, "read_timeout_s"),
-        ({"max_response_bytes": 0}, "max_response_bytes"),
+        (lambda: {"http": Http(connect_timeout_s=0)}, "http.connect_timeout_s"),
+        (lambda: {"http": Http(read_timeout_s=-1)}, "http.read_timeout_s"),
+        (lambda: {"http": Http(max_response_bytes=0)}, "http.max_response_bytes"),
         ({"max_model_len": 0}, "max_model_len"),
         ({"count_tokens": 7}, "count_tokens"),
-        ({"http_backend": "curl"}, "http_backend"),
-        ({"trust_env": "maybe"}, "trust_env"),
+        (lambda: {"http": Http(backend="curl")}, "http.backend"),
+        (lambda: {"http": Http(trust_env="maybe")}, "http.trust_env"),
     ],
     ids=repr,
 )
 def test_a_wrong_argument_of_the_client_is_refused_by_name(arguments, field):
     with pytest.raises(ConfigError) as caught:
-        BatchClient(**{"base_url": URL, "model": "m", **arguments})
+        BatchClient(**{"base_url": URL, "model": "m", **(arguments() if callable(arguments) else arguments)})
     assert caught.value.field == field
     assert field in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_an_unknown_argument_is_a_type_error_as_everywhere():
-    with pytest.raises(TypeError, match="temperature"):
-        BatchClient(URL, temperature=1)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("temperature", "; there are: "),
+        ("limits", "did you mean limit?"),
+        ("max_list", "given as batching=Batching(max_size=…)"),
+        ("http_backend", "given as http=Http(backend=…)"),
+        ("initial_limit", "given as limit=AdaptiveLimit(start=…)"),
+        ("starvation_s", "given as schedule=Schedule(starvation_s=…)"),
+        ("retries", "given as retry=Backoff(max_attempts=…), where the first attempt counts"),
+        ("concurrency", "given as limit=…"),
+        ("max_concurrency", "given as limit=…"),
+        ("max_connections", "given as limit=…"),
+        ("n_jobs", "given as limit=…"),
+        ("token", "given as api_key=…"),
+        ("key", "given as api_key=…"),
+    ],
+)
+@pytest.mark.parametrize("make", [BatchClient, SyncBatchClient, AsyncOpenAI, OpenAI, BatchTransport])
+def test_an_unknown_argument_is_refused_with_the_right_one(make, name, hint):
+    given = {} if make is BatchTransport else {"base_url": URL}
+    if hint.endswith("api_key=…") and make is BatchTransport:
+        hint = "there is no argument"  # each request brings its own key
+    if name in ("temperature", "limits", "retries", "key", "token") and "OpenAI" in make.__name__:
+        # Openai's own word for it.
+        with pytest.raises(TypeError, match=name):
+            make(api_key="k", **given, **{name: 1})
+        return
+    given |= {"api_key": "k"} if "OpenAI" in make.__name__ else {}
+    with pytest.raises(ConfigError, match=re.escape(hint)) as caught:
+        make(**given, **{name: 1})
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [({"batching": {"max_size": 3}}, "Batching"), ({"http": 5}, "Http"), ({"schedule": "fcfs"}, "Schedule")],
+)
+def test_a_group_of_another_type_is_refused(arguments, kind):
+    with pytest.raises(ConfigError, match=rf"a {kind}\(…\), not a") as caught:
+        BatchClient(URL, **arguments)
+    assert caught.value.field in arguments
 
 
 async def test_a_closed_http_client_is_refused():
@@ -372,8 +426,8 @@ def test_the_extra_that_is_missing_is_named(monkeypatch, backend, package):
 
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"batchclient\[{backend}\]") as caught:
-        BatchClient(URL, model="m", http_backend=backend)
-    assert caught.value.field == "http_backend"
+        BatchClient(URL, model="m", http=Http(backend=backend))
+    assert caught.value.field == "http.backend"
 
 
 @pytest.mark.parametrize(
@@ -405,11 +459,41 @@ def test_a_right_url_is_taken(url):
 async def test_aiohttp_is_refused_on_trio():
     import sniffio
 
-    client = BatchClient(URL, model="m", http_backend="aiohttp")
+    client = BatchClient(URL, model="m", http=Http(backend="aiohttp"))
     if sniffio.current_async_library() == "asyncio":
         async with client:
             return
     with pytest.raises(ConfigError) as caught:
         async with client:
             pass
-    assert caught.value.field == "http_backend"
+    assert caught.value.field == "http.backend"
+
+
+PAGE = b"<!DOCTYPE html><html>Unsupported method"
+QUESTION = r" \(is base_url right, and an LLM server's\?\)"
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 500, 501])
+async def test_a_page_for_people_names_the_url_and_asks_about_it(status):
+    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        url = client.statistics().endpoints[0].base_url
+        with pytest.raises(RemoteError, match=f"{status}: an HTML page from {re.escape(url)}{QUESTION}$") as caught:
+            await client.complete("p")
+    assert isinstance(caught.value, ServerFault if status == 500 else BadRequest)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_page_of_a_gateway_names_the_url_alone(status):
+    server = ScriptedTransport(Reply(status, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(ServerFault, match=f"{status}: an HTML page from http://[^ ]*$"):
+            await client.complete("p")
+
+
+@pytest.mark.parametrize("max_tokens", [1, 100])
+async def test_a_page_for_people_instead_of_an_answer_names_the_url(max_tokens):
+    server = ScriptedTransport(Reply(200, {"content-type": "text/html"}, [PAGE]))
+    async with make_client(server, retry=Backoff(max_attempts=1)) as client:
+        with pytest.raises(DialectError, match=f"it came from http://[^ ]*{QUESTION}$"):
+            await client.complete("p", max_tokens=max_tokens)

@@ -12,7 +12,7 @@ from tests.shell.clocks import VirtualLoop, run
 from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, plain
 from tests.shell.test_sync import make_sync
 
-from batchclient import BatchClient, BatchClientError, ClientClosed, ConnectFailed, ServerFault
+from batchclient import BatchClient, BatchClientError, Batching, ClientClosed, ConnectFailed, ServerFault
 
 
 class Own(BaseException):
@@ -34,7 +34,7 @@ class Raising:
 
 
 ENDS = [KeyboardInterrupt(), SystemExit(3)]
-IN_A_STEP = ["retry", "on_adjustment", "batch_size"]
+IN_A_STEP = ["retry", "on_adjustment", "size_for"]
 IN_A_CALL = ["count_tokens", "render_chat"]
 
 
@@ -56,7 +56,8 @@ def calls(client, name):
 
 def make(name, raising):
     server = ScriptedTransport(*[busy()] * 3 if name == "retry" else ())
-    return make_client(server, max_list=2, max_model_len=4, **{name: raising})
+    own = {"batching": Batching(max_size=2, size_for=raising)} if name == "size_for" else {name: raising}
+    return make_client(server, **{"batching": Batching(max_size=2), "max_model_len": 4, **own})
 
 
 def ends_of(name, raising):
@@ -150,7 +151,9 @@ def leaves(error):
 @pytest.mark.parametrize("name", IN_A_STEP)
 @pytest.mark.parametrize("raised", ENDS, ids=repr)
 def test_it_reaches_the_thread_that_waits(name, raised):
-    with make_sync(ScriptedTransport(busy()), **{name: Raising(raised)}) as client:
+    raising = Raising(raised)
+    own = {"batching": Batching(size_for=raising)} if name == "size_for" else {name: raising}
+    with make_sync(ScriptedTransport(busy()), **own) as client:
         with pytest.raises(type(raised)) as caught:
             client.complete("p", max_tokens=1)
             # The function was called after the answer: the next call hears of it.
@@ -193,7 +196,7 @@ def test_a_validator_that_exits_within_a_map():
         server = ScriptedTransport(
             *[lambda sent: Reply(chunks=[plain(sent).replace(b"<", b'{\\"text\\": \\"').replace(b">", b'\\"}')])] * 2
         )
-        async with make_client(server, max_list=1) as client:
+        async with make_client(server, batching=Batching(max_size=1)) as client:
             await client.batch_map(["a", "b"], lambda document: document, response_model=Answer, max_tokens=1)
 
     with pytest.raises(SystemExit):

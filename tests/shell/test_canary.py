@@ -10,7 +10,7 @@ from tests.shell.scripted import Reply, ScriptedTransport, error, make_client, s
 
 from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectionLost
 from batchclient._core.messages import SendBatch
-from batchclient.config import make_settings
+from batchclient._client.settings import make_settings
 from batchclient.dialects import make_dialect
 from batchclient.dialects.vllm import VllmDialect
 

@@ -18,7 +18,7 @@ from tests.shell.scripted import (
     stream_end,
 )
 
-from batchclient import AuthenticationFailed, CallAborted, Completion
+from batchclient import AuthenticationFailed, Batching, CallAborted, Completion
 from batchclient._core.messages import Answered, SendBatch
 
 
@@ -245,7 +245,7 @@ async def test_all_cancelled_in_backoff_nothing_is_sent_again():
 
 async def test_a_thousand_cancelled_calls_leave_no_permit_behind():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=8, max_list=3) as client:
+    async with make_client(server, limit=8, batching=Batching(max_size=3)) as client:
         async with anyio.create_task_group() as group:
             calls = start(group, client, [f"{number}" for number in range(1000)])
             await server.arrived(2)

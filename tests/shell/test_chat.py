@@ -8,7 +8,17 @@ import anyio
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
-from batchclient import AnswerInvalid, Backoff, BadRequest, BatchClient, ConfigError, NotFound, Usage
+from batchclient import (
+    AnswerInvalid,
+    Backoff,
+    BadRequest,
+    BatchClient,
+    Batching,
+    ConfigError,
+    NotFound,
+    Schedule,
+    Usage,
+)
 from batchclient.simulator import SimulatedServer, SimulatorTransport, expected_text
 from batchclient.simulator.chat import render_messages
 from batchclient.simulator.guises import CHAT, VLLM
@@ -97,7 +107,7 @@ async def test_chats_of_long_answers_go_by_themselves():
         assert client.statistics().alone == {"long output expected, and the list cannot stream": 6}
         # They were seen to end together.
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
-        client.retune(singles_above_tokens=64)
+        client.retune(batching=Batching(alone_above_tokens=64))
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=33) for i in range(6)])
     assert log.paths == ["/chat/completions"] * 6 + ["/chat/completions/batch"] + ["/chat/completions"] * 6
 
@@ -160,7 +170,7 @@ async def test_chats_and_completions_never_share():
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_a_priority_is_passed_on_where_that_is_asked_for(size):
-    client, log = make(send_priority=True)
+    client, log = make(schedule=Schedule(send_priority=True))
     async with client:
         await gather(*[client.chat(user(f"hi {i}"), max_tokens=2, priority=7) for i in range(size)])
     assert [body["priority"] for _, body in log.sent] == [-7]

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from batchclient import Backoff, ConnectionLost, ServerFault
+from batchclient import AdaptiveLimit, Backoff, Batching, ConnectionLost, ServerFault
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, stream
 from tests.shell.test_complete import call_all
 from tests.shell.test_stream import piece
@@ -58,7 +58,9 @@ async def test_what_fails_sooner_or_otherwise_is_not_late(headers_after_s, reply
 async def fail_all(headers_after_s, reply, kind):
     """Nine calls that all fail so, with a limit of nine; return why the limit changed, and what is said of the server's health."""
     server = ScriptedTransport(*[reply] * 9, held=True)
-    async with make_client(server, max_list=1, limit="auto", initial_limit=9, retry=Backoff(max_attempts=1)) as client:
+    async with make_client(
+        server, batching=Batching(max_size=1), limit=AdaptiveLimit(start=9), retry=Backoff(max_attempts=1)
+    ) as client:
         async with anyio.create_task_group() as group:
             outcomes = {}
 

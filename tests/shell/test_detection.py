@@ -10,7 +10,7 @@ from tests.seams import connected
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import Reply, ScriptedTransport, echo, settle
 
-from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
+from batchclient import BatchClient, Batching, ConfigError, ConnectFailed, ConnectionLost, ResponseTooLarge
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
 
@@ -183,7 +183,7 @@ async def test_it_is_asked_early_only_where_calls_are_queued_and_nothing_is_answ
     calls, answered_after_s, asked_after_s, single_flight
 ):
     server, pages = ScriptedTransport(held=True), Pages(VLLM)
-    async with make(server, pages, limit=4, max_list=1, single_flight=single_flight) as client:
+    async with make(server, pages, limit=4, batching=Batching(max_size=1), single_flight=single_flight) as client:
         async with anyio.create_task_group() as group:
             started = anyio.current_time()
             group.start_soon(partial(under_way, client, server, 5.0, calls=calls))
@@ -197,7 +197,7 @@ async def test_it_is_asked_early_only_where_calls_are_queued_and_nothing_is_answ
 async def test_a_server_that_answers_calls_by_the_hundred_within_a_tenth_of_a_second_sees_no_other_request():
     server, pages = ScriptedTransport(), Pages(VLLM)
     server.script = [lambda sent: Reply(chunks=[0.05, *echo(sent).chunks])] * 4
-    async with make(server, pages, limit=8, max_list=1) as client:
+    async with make(server, pages, limit=8, batching=Batching(max_size=1)) as client:
         async with anyio.create_task_group() as group:
             for number in range(32):
                 group.start_soon(client.complete, f"p{number}")
@@ -323,7 +323,7 @@ async def test_the_servers_own_cap_shortens_lists():
             for number in range(10):
                 group.start_soon(client.complete, f"{number}")
         assert [len(prompts) for prompts in server.prompts[1:]] == [4, 4, 2]
-        assert client.statistics().endpoints[0].list_cap == 4
+        assert client.statistics().endpoints[0].batch_size_cap == 4
 
 
 async def test_a_batch_under_way_goes_on_as_it_was_encoded():

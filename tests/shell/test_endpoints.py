@@ -5,7 +5,7 @@ import anyio.lowlevel
 import pytest
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
-from batchclient import Backoff, BatchClient, ClientClosed, ConfigError, ConnectFailed
+from batchclient import Backoff, BatchClient, Batching, ClientClosed, ConfigError, ConnectFailed, Http
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.simulator.profiles import Profile
 
@@ -153,7 +153,7 @@ async def test_no_call_fails_when_a_replica_is_killed_and_started_anew(preset):
 
 async def test_a_replica_that_accepts_and_never_answers_is_left_alone():
     silent = SimulatedServer(COSTS, faults=["stall"])
-    client, (first, second) = make_killable(silent, server(), read_timeout_s=2.0)
+    client, (first, second) = make_killable(silent, server(), http=Http(read_timeout_s=2.0))
     async with client:
         answers = await client.batch_map([f"document {number}" for number in range(3000)], "{}", max_tokens=32)
     assert len(answers) == 3000
@@ -176,7 +176,9 @@ def make_scripted(**servers):
     """A client with one endpoint per name; further servers can be added under other names."""
     first = list(servers)[:2]
     urls = [f"http://{name}/v1" for name in first]
-    return BatchClient(urls, transport=lambda url, headers: servers[url.split("/")[2]], model="m", max_list=1)
+    return BatchClient(
+        urls, transport=lambda url, headers: servers[url.split("/")[2]], model="m", batching=Batching(max_size=1)
+    )
 
 
 async def test_a_server_that_is_added_takes_its_share():
@@ -341,7 +343,10 @@ async def test_a_gateway_with_nothing_left_is_left_alone_until_its_reset():
 async def test_a_429_that_names_its_reset_holds_the_others_back_too():
     headers = {"ratelimit": '"default";r=0;t=7', "ratelimit-policy": '"default";q=10;w=60'}
     server = ScriptedTransport(error(429, headers=headers))
-    async with make_client(server, max_list=1, retry=Backoff(base_s=0)) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, batching=Batching(max_size=1), retry=Backoff(base_s=0)) as client,
+        anyio.create_task_group() as group,
+    ):
         start = anyio.current_time()
         group.start_soon(client.complete, "first")
         await server.arrived(1)

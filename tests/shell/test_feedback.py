@@ -10,7 +10,15 @@ from tests.seams import connected
 from tests.shell.clocks import count_alive
 from tests.shell.scripted import Reply, ScriptedTransport, settle
 
-from batchclient import BatchClient, ConfigError, ConnectFailed, ConnectionLost, ReadTimedOut, ResponseTooLarge
+from batchclient import (
+    AdaptiveLimit,
+    BatchClient,
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    ReadTimedOut,
+    ResponseTooLarge,
+)
 from batchclient.simulator.profiles import profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
@@ -294,7 +302,7 @@ async def measured(page_s=0.0, **arguments):
     server = SimulatedServer(dataclasses.replace(profile("gpu").at_speed(0.3), max_num_seqs=64, noise_ratio=0.0))
     transport = SimulatorTransport(server, prefix="")
     seams = {"calls": lambda url: _Below(transport, "/v1"), "metrics": lambda url: _Below(transport, seconds=page_s)}
-    client = connected(**seams, model=server.model, initial_limit=160, detect=False, **arguments)
+    client = connected(**seams, model=server.model, limit=AdaptiveLimit(start=160), detect=False, **arguments)
     async with client:
         with anyio.move_on_after(SECONDS):
             async with anyio.create_task_group() as group:

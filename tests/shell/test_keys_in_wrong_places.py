@@ -7,8 +7,17 @@ import traceback
 import pytest
 from typer.testing import CliRunner
 
-from batchclient import BatchClient, BatchClientError, ConfigError, SyncBatchClient
-from batchclient.cli.app import app
+from batchclient import (
+    AdaptiveLimit,
+    BatchClient,
+    BatchClientError,
+    Batching,
+    ConfigError,
+    Http,
+    Schedule,
+    SyncBatchClient,
+)
+from batchclient.cli.app import make_app
 from batchclient.integrations.httpx import BatchTransport, SyncBatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 
@@ -136,10 +145,19 @@ def test_the_plain_name_of_a_header_is_shown():
         BatchClient(URL, model="m", headers={"X-Api-Key": "a\nb"})
 
 
-@pytest.mark.parametrize("setting", ["limit", "http_client", "transport", "http_backend", "order", "retry"])
+@pytest.mark.parametrize("setting", ["limit", "http_client", "transport", "http", "schedule", "batching", "retry"])
 def test_a_key_in_the_place_of_a_setting_is_not_shown(setting, log):
     with pytest.raises((ConfigError, TypeError)) as caught:
         BatchClient(URL, model="m", **{setting: KEY})
+    assert "canary" not in words_of(caught.value) + log.text
+
+
+@pytest.mark.parametrize(
+    ("group", "field"), [(Http, "backend"), (Schedule, "order"), (Batching, "max_size"), (AdaptiveLimit, "start")]
+)
+def test_a_key_in_the_place_of_a_groups_field_is_not_shown(group, field, log):
+    with pytest.raises(ConfigError) as caught:
+        group(**{field: KEY})
     assert "canary" not in words_of(caught.value) + log.text
 
 
@@ -178,7 +196,7 @@ def test_the_command_line_shows_no_refused_url(tmp_path):
     rows.write_text('{"id": "1", "text": "x"}\n')
     for url in REFUSED_URLS[::5]:
         given = ["map", str(rows), "-o", str(tmp_path / "out.jsonl"), "--base-url", url, "--prompt", "{text}"]
-        result = CliRunner().invoke(app, given)
+        result = CliRunner().invoke(make_app(), given)
         assert result.exit_code == 2
         assert "--base-url" in result.output
         assert "canary" not in result.output, url

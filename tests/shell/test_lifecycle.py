@@ -8,7 +8,7 @@ import sniffio
 from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import Reply, ScriptedTransport, answer_to, error, make_client, settle, stream
 
-from batchclient import CallAborted, ClientClosed, Completion, DeadlineExceeded
+from batchclient import Batching, CallAborted, ClientClosed, Completion, DeadlineExceeded
 
 
 class Outcomes:
@@ -232,7 +232,10 @@ async def test_aclose_ends_every_call_and_closes_connections():
         lambda sent: Reply(chunks=[*stream(sent, last=False), anyio.Event()]), error(503, headers={"retry-after": "9"})
     )
     before = count_alive()
-    async with make_client(server, limit=2, max_list=1, max_queued=1) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, limit=2, batching=Batching(max_size=1), max_queued=1) as client,
+        anyio.create_task_group() as group,
+    ):
         outcomes = Outcomes(client, group)
         for prompt in ("streaming", "backing off", "queued", "waiting"):
             outcomes.call(prompt)
@@ -262,7 +265,10 @@ async def test_connections_that_take_their_time_to_close_are_waited_for(end):
         closed.append("transport")
 
     server.send, server.aclose = send_slowly_closed, aclose
-    async with make_client(server, limit=2, max_list=1) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, limit=2, batching=Batching(max_size=1)) as client,
+        anyio.create_task_group() as group,
+    ):
         outcomes = Outcomes(client, group)
         outcomes.call("a", "b")
         await server.arrived(2)

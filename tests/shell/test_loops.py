@@ -258,7 +258,7 @@ def test_an_eager_first_step_of_a_batch_is_taken(monkeypatch):
 
 MAIN = """
     import asyncio
-    from batchclient import BatchClient
+    from batchclient import BatchClient, Http
     from tests.transport.rawserver import answers_in_a_thread
 
     async def main(client):
@@ -273,7 +273,7 @@ def test_without_async_with_asyncio_run_ends_without_a_word(backend):
         MAIN
         + f"""
     with answers_in_a_thread() as url:
-        asyncio.run(main(BatchClient(url, model="m", detect=False, http_backend={backend!r})))
+        asyncio.run(main(BatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))))
     """
     )
     assert (status, out, err) == (0, "<p7>\n", "")
@@ -315,7 +315,7 @@ def test_asyncio_run_that_ends_over_pending_calls_ends_without_a_word():
     status, out, err = in_python(
         """
     import asyncio
-    from batchclient import BatchClient
+    from batchclient import BatchClient, Http
     from tests.transport.rawserver import answers_in_a_thread
 
     async def main(client, arrived):
@@ -339,7 +339,7 @@ def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
 """
         + """
     import asyncio, gc, os, sys
-    from batchclient import BatchClient
+    from batchclient import BatchClient, Http
     from tests.transport.rawserver import answers_in_a_process
 
     async def parent(client):
@@ -365,7 +365,7 @@ def test_after_a_fork_the_child_has_fresh_pools_and_the_parents_go_on(backend):
         await client.aclose()
 
     with answers_in_a_process() as (url, connections):
-        client = BatchClient(url, model="m", detect=False, http_backend=BACKEND, read_timeout_s=5)
+        client = BatchClient(url, model="m", detect=False, http=Http(backend=BACKEND, read_timeout_s=5))
         asyncio.run(parent(client))
         print("the server's connections", connections())
     """,

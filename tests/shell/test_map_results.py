@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from batchclient import (
+    Batching,
     BadRequest,
     BatchMapFailed,
     CallAborted,
@@ -26,12 +27,12 @@ LIBRARIES = ("asyncio",)
 
 
 async def awaiting(server, documents, prompt="{}", **arguments):
-    async with make_client(server, limit=8, max_list=4, retry=Backoff(max_attempts=1)) as client:
+    async with make_client(server, limit=8, batching=Batching(max_size=4), retry=Backoff(max_attempts=1)) as client:
         return await client.batch_map(documents, prompt, **arguments)
 
 
 async def blocking(server, documents, prompt="{}", **arguments):
-    with make_sync(server, limit=8, max_list=4, retry=Backoff(max_attempts=1)) as client:
+    with make_sync(server, limit=8, batching=Batching(max_size=4), retry=Backoff(max_attempts=1)) as client:
         return client.batch_map(documents, prompt, **arguments)
 
 
@@ -164,6 +165,23 @@ async def test_so_it_is_where_the_prompt_is_a_function_which_is_called_once_for_
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("txt"), "KeyError: 'txt'"), (KeyError("a document's own text"), "KeyError"), (KeyError("x" * 41), "KeyError"),
+        (KeyError(7), "KeyError"), (KeyError(), "KeyError"), (ValueError("a document's own text"), "ValueError"),
+    ],
+)  # fmt: skip
+async def test_a_function_that_fails_is_told_by_the_missing_key_or_else_by_its_class(batch_map, error, said):
+    def prompt(document):
+        raise error
+
+    with pytest.raises(BatchMapFailed) as caught:
+        await batch_map(ScriptedTransport(), ["a"], prompt)
+    assert str(caught.value).startswith(f"1 of 1 documents failed: document 0: {said}. All answers")
+
+
+@BOTH
 async def test_a_document_whose_own_code_fails_is_a_failure_of_its_own(batch_map):
     class Broken(dict):
         def __getitem__(self, name):
@@ -233,7 +251,10 @@ async def test_a_source_that_fails_costs_no_document_its_answer(batch_map, sourc
 async def test_a_client_closed_meanwhile_costs_no_document_its_answer():
     server = ScriptedTransport(echo)
     outcomes = []
-    async with make_client(server, limit=2, max_list=2) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, limit=2, batching=Batching(max_size=2)) as client,
+        anyio.create_task_group() as group,
+    ):
 
         async def map_all():
             try:
@@ -253,7 +274,10 @@ async def test_a_client_closed_meanwhile_costs_no_document_its_answer():
 async def test_aborted_documents_stand_beside_those_that_were_answered():
     server = ScriptedTransport(held=True)
     outcomes = []
-    async with make_client(server, limit=2, max_list=1) as client, anyio.create_task_group() as group:
+    async with (
+        make_client(server, limit=2, batching=Batching(max_size=1)) as client,
+        anyio.create_task_group() as group,
+    ):
 
         async def map_all():
             try:

@@ -11,7 +11,16 @@ import pytest
 from tests.shell.clocks import count_alive, run
 from tests.shell.scripted import ScriptedTransport, answer_to, echo, error, make_client, settle
 
-from batchclient import BadRequest, BatchClient, ClientClosed, Completion, ConfigError, DeadlineExceeded, QueueFull
+from batchclient import (
+    BadRequest,
+    BatchClient,
+    Batching,
+    ClientClosed,
+    Completion,
+    ConfigError,
+    DeadlineExceeded,
+    QueueFull,
+)
 from batchclient.retry import Backoff
 
 
@@ -73,14 +82,14 @@ async def test_a_batch_map_answers_in_input_order(kind):
 
 async def test_the_documents_of_a_map_share_lists():
     server = ScriptedTransport()
-    async with make_client(server, limit=64, max_list=32) as client:
+    async with make_client(server, limit=64, batching=Batching(max_size=32)) as client:
         await client.batch_map(texts(64), "{}")
     assert [len(prompts) for prompts in server.prompts] == [32, 32]
 
 
 async def test_a_stream_map_yields_as_answers_come():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4, max_list=1) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
         rows = client.stream_map(texts(4), "{}")
         async with anyio.create_task_group() as group:
             got = []
@@ -103,7 +112,7 @@ async def test_a_stream_map_yields_as_answers_come():
 
 async def test_an_ordered_stream_map_holds_back_what_comes_early():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=3, max_list=1) as client:
+    async with make_client(server, limit=3, batching=Batching(max_size=1)) as client:
         rows = client.stream_map(texts(3), "{}", ordered=True)
         got = []
         async with anyio.create_task_group() as group:
@@ -136,7 +145,7 @@ async def test_never_more_than_look_ahead_documents_are_open(kind, look_ahead):
         most = max(most, read - yielded)
 
     source = kind(texts(50), on_read)
-    async with make_client(server, limit=4, max_list=2) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=2)) as client:
         async for _ in client.stream_map(source, "{}", look_ahead=look_ahead):
             yielded += 1
             await settle(3)
@@ -263,7 +272,7 @@ def test_others_have_turns_while_many_rows_that_are_ready_are_taken():
                 turns.append(taken)
                 await asyncio.sleep(0)
 
-        async with make_client(server, limit=64, max_list=1) as client:
+        async with make_client(server, limit=64, batching=Batching(max_size=1)) as client:
             rows = client.stream_map(texts(64), "{}", ordered=True)
             first = asyncio.ensure_future(anext(rows))
             await server.arrived(64)
@@ -371,7 +380,7 @@ async def test_a_callable_may_raise_what_it_likes():
 async def test_aclose_cancels_what_is_left(kind):
     server = ScriptedTransport(held=True)
     source = kind(texts(1000))
-    async with make_client(server, limit=4, max_list=1) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
         rows = client.stream_map(source, "{}")
         async with anyio.create_task_group() as group:
             group.start_soon(anext, rows)
@@ -393,7 +402,7 @@ async def test_aclose_cancels_what_is_left(kind):
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_cancelled_unsent_is_not_counted_as_a_request(kind):
     server = ScriptedTransport()
-    async with make_client(server, limit=1, max_list=1) as client:
+    async with make_client(server, limit=1, batching=Batching(max_size=1)) as client:
         rows = client.stream_map(kind(texts(100)), "{}")
         for _ in range(3):
             await anext(rows)
@@ -408,7 +417,7 @@ async def test_what_is_cancelled_unsent_is_not_counted_as_a_request(kind):
 async def test_a_break_out_of_the_loop_cancels_what_is_left(kind):
     server, before = ScriptedTransport(), count_alive()
     source = kind(texts(1000))
-    async with make_client(server, limit=4, max_list=1) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=1)) as client:
         async for row in client.stream_map(source, "{}"):
             assert row.completion
             break
@@ -478,7 +487,7 @@ async def test_a_client_closed_in_the_turn_a_map_begins_ends_the_map():
 
 async def test_a_cancelled_map_cancels_what_is_left():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=4, max_list=2) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=2)) as client:
         with anyio.move_on_after(3) as scope:
             await client.batch_map(texts(100), "{}")
         assert scope.cancelled_caught
@@ -507,7 +516,7 @@ async def test_aclose_from_elsewhere_wakes_the_one_who_waits():
 def test_aclose_from_elsewhere_ends_one_that_lets_others_have_their_turn():
     async def main():
         loop, server = asyncio.get_running_loop(), ScriptedTransport(echo, held=True)
-        async with make_client(server, limit=2, max_list=1) as client:
+        async with make_client(server, limit=2, batching=Batching(max_size=1)) as client:
             rows = client.stream_map(texts(10), "{}", look_ahead=2)
             first = asyncio.ensure_future(anext(rows))
             await server.arrived(2)
@@ -688,7 +697,7 @@ def test_the_memory_of_a_map_is_flat():
 
     async def main():
         blocks = []
-        async with make_client(server, limit=256, max_list=256, refill_s=0) as client:
+        async with make_client(server, limit=256, batching=Batching(max_size=256, refill_s=0)) as client:
             taken = 0
             documents = (f"document number {number}" for number in range(50_000))
             async for _ in client.stream_map(documents, "{}", max_tokens=1):

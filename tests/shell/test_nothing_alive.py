@@ -9,7 +9,7 @@ from tests.shell.scripted import ScriptedTransport, error, make_client
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page
 
-from batchclient import Backoff, BatchClientError, ClientClosed, Completion, DeadlineExceeded, ServerFault
+from batchclient import Backoff, BatchClientError, Batching, ClientClosed, Completion, DeadlineExceeded, ServerFault
 
 LONG_S = 30.0
 
@@ -86,7 +86,7 @@ def test_nothing_is_alive_once_the_last_call_has_ended(end, pages):
         server, load, pages_of = ScriptedTransport(held=True), Page(), Pages(pages)
         retry = Backoff(max_attempts=1 if end is failed else 2, base_s=1.0)
         seams = {"calls": lambda url: server, "metrics": lambda url: load, "detection": lambda url: pages_of}
-        client = connected(**seams, model="m", limit="auto", max_list=1, retry=retry)
+        client = connected(**seams, model="m", limit="auto", batching=Batching(max_size=1), retry=retry)
         loop = asyncio.get_running_loop()
         try:
             ends = await end(client, server)

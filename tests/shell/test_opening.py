@@ -4,6 +4,7 @@ import anyio
 import pytest
 
 from tests.shell.scripted import Reply, ScriptedTransport, echo, make_client, stream, stream_end
+from batchclient import AdaptiveLimit, Batching
 
 CALLS = 150
 
@@ -42,7 +43,7 @@ async def asked(client, group, **arguments):
 
 
 def client_of(server, **arguments):
-    return make_client(server, **{"limit": "auto", "max_list": 8, **arguments})
+    return make_client(server, **{"limit": "auto", "batching": Batching(max_size=8), **arguments})
 
 
 def in_flight(server):
@@ -86,7 +87,11 @@ async def test_plain_replies_open_it_when_a_limits_worth_is_answered():
 
 @pytest.mark.parametrize(
     ("arguments", "sent"),
-    [({"preset": "latency"}, 64), ({"time_to_first_token_s": 1.0}, 64), ({"initial_limit": 10}, 10)],
+    [
+        ({"preset": "latency"}, 64),
+        ({"limit": AdaptiveLimit(time_to_first_token_s=1.0)}, 64),
+        ({"limit": AdaptiveLimit(start=10)}, 10),
+    ],
 )
 async def test_where_latency_is_wanted_or_a_start_was_given_a_burst_waits(arguments, sent):
     server = Holding(first_tokens, ends)

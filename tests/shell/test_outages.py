@@ -3,7 +3,16 @@
 import anyio
 import pytest
 
-from batchclient import AuthenticationFailed, Backoff, ConnectFailed, DeadlineExceeded, NotFound, ReadTimedOut
+from batchclient import (
+    AuthenticationFailed,
+    Backoff,
+    Batching,
+    ConnectFailed,
+    DeadlineExceeded,
+    Http,
+    NotFound,
+    ReadTimedOut,
+)
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
@@ -17,7 +26,7 @@ from tests.shell.test_feedback import Page, make
 )
 async def test_a_refused_key_or_model_costs_one_request_more_and_fails_all_that_is_queued(status, kind):
     server = ScriptedTransport(*[error(status)] * 50)
-    async with make_client(server, limit=4, max_list=4) as client:
+    async with make_client(server, limit=4, batching=Batching(max_size=4)) as client:
         outcomes = await call_all(client, [f"p{i}" for i in range(200)])
         assert {type(each) for each in outcomes.values()} == {kind}
         assert {each.status for each in outcomes.values()} == {status}
@@ -79,7 +88,7 @@ async def test_an_engine_that_stands_still_behind_a_living_server_is_given_up_lo
 async def test_a_long_answer_is_not_cut_by_the_bound_on_silence():
     slow = SimulatedServer(Profile("slow", "", step_s=0.5), model="m")
     transport = SimulatorTransport(slow)
-    async with make_client(transport, read_timeout_s=150.0, retry=Backoff(max_attempts=1)) as client:
+    async with make_client(transport, http=Http(read_timeout_s=150.0), retry=Backoff(max_attempts=1)) as client:
         answer = await client.complete("A novel:", max_tokens=1500, temperature=0)
         # It took 750 s, and said something every 128 s.
         assert answer.usage.completion_tokens == 1500
@@ -94,7 +103,7 @@ async def test_events_of_long_answers_are_no_sign_of_an_old_server(caplog):
 
 async def test_patience_lasts_while_the_server_answers_again_however_long_that_takes():
     server = ScriptedTransport()
-    async with make_client(server, max_list=1, limit=1, outage_patience_s=10.0) as client:
+    async with make_client(server, batching=Batching(max_size=1), limit=1, outage_patience_s=10.0) as client:
         await client.complete("it has answered")
         slowly = lambda sent: Reply(chunks=[*stream(sent, last=False), 60.0, *stream(sent, first=False), *stream_end()])  # noqa: E731
         server.script = [ConnectFailed("refused"), slowly]

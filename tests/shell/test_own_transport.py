@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from batchclient import Backoff, BatchClient, ConfigError, ConnectionLost
+from batchclient import Backoff, BatchClient, ConfigError, ConnectionLost, Server
 from tests.shell.scripted import ScriptedTransport, settle
 
 
@@ -11,7 +11,7 @@ async def test_each_server_gets_one_with_the_headers_to_send():
     asked, made = [], []
 
     def make(base_url, headers):
-        asked.append((base_url, headers["authorization"], headers["x-own"]))
+        asked.append((base_url, headers.get("authorization"), headers["x-own"]))
         made.append(ScriptedTransport())
         return made[-1]
 
@@ -19,9 +19,9 @@ async def test_each_server_gets_one_with_the_headers_to_send():
         ["http://a/v1", "http://b/v1"], model="m", transport=make, api_key="k", headers={"x-own": "1"}, limit=1
     ) as client:
         answer = await client.complete("p", max_tokens=1)
-        client.add_endpoint("http://c/v1")
+        client.add_endpoint(Server("http://c/v1", api_key="c"))
     assert answer.text == "<p|0>"
-    assert asked == [(f"http://{host}/v1", "Bearer k", "1") for host in "abc"]
+    assert asked == [(f"http://{host}/v1", f"Bearer {key}", "1") for host, key in zip("abc", "kkc", strict=True)]
     assert [each.closed for each in made] == [1, 1, 1], "they are closed with the client"
 
 

@@ -9,7 +9,7 @@ from tests.shell.scripted import Reply, ScriptedTransport, make_client
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page, make, under_way
 
-from batchclient import BatchClientError, ResponseTooLarge
+from batchclient import BatchClientError, Batching, ResponseTooLarge
 
 
 class SlowToCancel(ScriptedTransport):
@@ -140,7 +140,9 @@ def test_callers_tidy_up_when_a_program_ends_though_calls_come_in_from_outside_t
             tidied.append(number)
 
     async def main():
-        client = make_client(ScriptedTransport(held=True), limit=1, max_queued=2, when_full="wait", batch_size=ends)
+        client = make_client(
+            ScriptedTransport(held=True), limit=1, max_queued=2, when_full="wait", batching=Batching(size_for=ends)
+        )
         await asyncio.gather(*[caller(client, number) for number in range(9)])
 
     with pytest.raises(SystemExit):

@@ -5,7 +5,7 @@ import logging
 import anyio
 import pytest
 
-from batchclient import BatchClient, ConfigError
+from batchclient import AdaptiveLimit, BatchClient, Batching, ConfigError, Schedule
 from tests.shell.scripted import ScriptedTransport, make_client, settle
 
 
@@ -22,16 +22,16 @@ async def busy(client, calls):
 
 async def test_a_limit_is_changed_while_running():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=2, max_list=1) as client:
+    async with make_client(server, limit=2, batching=Batching(max_size=1)) as client:
         assert await busy(client, 9) == 2
-        client.retune(limit=5, max_list=3)
+        client.retune(limit=5, batching=Batching(max_size=3))
         assert await busy(client, 9) == 5
-        assert client.statistics().endpoints[0].list_cap == 3
+        assert client.statistics().endpoints[0].batch_size_cap == 3
 
 
 async def test_a_pin_holds_until_it_is_taken_out():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=6, max_list=1) as client:
+    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
         client.pin(2)
         assert await busy(client, 9) == 2
         assert client.statistics().endpoints[0].limit_reason == "pinned"
@@ -41,7 +41,7 @@ async def test_a_pin_holds_until_it_is_taken_out():
 
 async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
     server = ScriptedTransport(held=True)
-    client = make_client(server, max_list=1)
+    client = make_client(server, batching=Batching(max_size=1))
     client.retune(limit=5)
     client.pin(3)
     async with client:
@@ -52,7 +52,7 @@ async def test_a_pin_and_new_settings_are_there_for_the_first_call_too():
 
 async def test_a_pin_holds_a_server_that_joins_later_too():
     server = ScriptedTransport(held=True)
-    async with make_client(server, limit=6, max_list=1) as client:
+    async with make_client(server, limit=6, batching=Batching(max_size=1)) as client:
         client.pin(2)
         await client.batch_map([], "{}")
         client.add_endpoint("http://another/v1")
@@ -69,8 +69,8 @@ async def test_a_closed_client_may_be_retuned_whatever_became_of_its_servers():
         await client.complete("p")
     await client.remove_endpoint("http://second/v1")
     client.retune(limit=3)
-    with pytest.raises(ConfigError, match="initial_limit"):
-        client.retune(initial_limit=5)
+    with pytest.raises(ConfigError, match="max_queued"):
+        client.retune(max_queued=0)
 
 
 async def test_every_change_is_told_with_its_reason(caplog):
@@ -128,7 +128,7 @@ async def test_a_limit_that_is_found_grows_while_that_pays():
             await anyio.sleep(1.0)
             return await super().send(request, timeouts)
 
-    async with make_client(Slow(), initial_limit=4, max_limit=64, max_list=1) as client:
+    async with make_client(Slow(), limit=AdaptiveLimit(start=4, max=64), batching=Batching(max_size=1)) as client:
         await client.batch_map(range(2000), lambda number: f"document {number}", max_tokens=1)
         assert client.statistics().endpoints[0].limit >= 48
         reasons = {(change.old, change.new): change.reason for change in client.statistics().adjustments}
@@ -142,14 +142,16 @@ async def test_a_limit_that_is_found_grows_while_that_pays():
         ({"limit": "gradient"}, "limit"),
         ({"model": "other"}, "model"),
         ({"nonsense": 1}, "nonsense"),
-        ({"max_list": 0}, "max_list"),
+        ({"batching": {"max_size": 3}}, "batching"),
+        ({"max_list": 3}, "max_list"),
+        ({"schedule": Schedule(order="deadline")}, "schedule"),
     ],
 )
 async def test_what_cannot_be_changed_is_refused_and_nothing_is_changed(wrong, field):
     server = ScriptedTransport()
     async with make_client(server, limit=7) as client:
         with pytest.raises(ConfigError) as caught:
-            client.retune(batch_size=lambda queue_depth: 1, **wrong)
+            client.retune(**{"batching": Batching(size_for=lambda queue_depth: 1), **wrong})
         assert caught.value.field == field
         assert client.statistics().endpoints[0].limit == 7
         await client.batch_map(["a", "b", "c"], "{}", max_tokens=1)
@@ -166,33 +168,39 @@ def test_a_pin_is_a_number(limit):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"limit": "vegas"}, "limit"),
-        ({"limit": "auto", "initial_limit": 9, "max_limit": 8}, "max_limit"),
-        ({"initial_limit": 1025}, "initial_limit"),
-        ({"limit": 500, "max_limit": 100}, "max_limit"),
-        ({"limit": 10, "initial_limit": 5}, "initial_limit"),
-        ({"order": "shortest_first", "group_prefixes": True}, "group_prefixes"),
-        ({"order": "deadline", "group_prefixes": True}, "group_prefixes"),
-        ({"length_reach": 0, "group_prefixes": True}, "group_prefixes"),
-        ({"p95_latency_s": 0}, "p95_latency_s"),
-        ({"time_to_first_token_s": float("nan")}, "time_to_first_token_s"),
+        (lambda: {"limit": "vegas"}, "limit"),
+        (lambda: {"limit": AdaptiveLimit(start=9, max=8)}, "limit"),
+        (lambda: {"limit": AdaptiveLimit(start=1025)}, "limit"),
+        (lambda: {"schedule": Schedule(order="shortest_first", group_prefixes=True)}, "schedule.group_prefixes"),
+        (lambda: {"schedule": Schedule(order="deadline", group_prefixes=True)}, "schedule.group_prefixes"),
+        (
+            lambda: {"batching": Batching(length_reach=0), "schedule": Schedule(group_prefixes=True)},
+            "schedule.group_prefixes",
+        ),
+        (lambda: {"limit": AdaptiveLimit(p95_latency_s=0)}, "limit.p95_latency_s"),
+        (lambda: {"limit": AdaptiveLimit(time_to_first_token_s=float("nan"))}, "limit.time_to_first_token_s"),
     ],
 )
 def test_bounds_and_objectives_are_checked_where_they_are_given(arguments, field):
     with pytest.raises(ConfigError) as caught:
-        BatchClient("http://h/v1", model="m", **arguments)
+        BatchClient("http://h/v1", model="m", **arguments())
     assert caught.value.field == field
 
 
-def test_a_lower_bound_alone_lowers_the_start_too_unless_that_was_given():
+def test_a_lower_bound_alone_lowers_the_start_too():
     client = BatchClient("http://h/v1", model="m")
-    client.retune(max_limit=32)
+    client.retune(limit=AdaptiveLimit(max=32))
     assert client.statistics().endpoints[0].limit == 32
-    with pytest.raises(ConfigError, match="initial_limit: at most max_limit, which is 32"):
-        client.retune(initial_limit=40)
-    client.retune(initial_limit=20)
-    with pytest.raises(ConfigError, match="max_limit: at least initial_limit, which is 20"):
-        client.retune(max_limit=10)
+
+
+async def test_a_batching_given_anew_replaces_the_old_one_as_a_whole():
+    server = ScriptedTransport()
+    async with make_client(server, batching=Batching(max_size=3, alone_above_tokens=7)) as client:
+        await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
+        assert {len(sent.prompts) for sent in server.sent} == {1}
+        client.retune(batching=Batching(max_size=4))
+        await client.batch_map(range(4), lambda number: f"{number}", max_tokens=20)
+        assert len(server.sent[-1].prompts) == 4
 
 
 def test_a_hook_that_nobody_would_await_is_refused():

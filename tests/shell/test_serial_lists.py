@@ -67,7 +67,7 @@ async def test_a_server_that_serves_lists_one_prompt_after_another_gets_singles(
     async with make_client(server, limit=limit, on_adjustment=changes.append) as client:
         rates = await work(client, 2 * limit, 120.0, max_tokens=max_tokens)
         statistics = client.statistics()
-    assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
+    assert [(change.setting, change.new) for change in changes] == [("batch_size_cap", 1)]
     assert "one prompt after another" in changes[0].reason
     assert statistics.alone[GIVEN_UP] > 100
     assert statistics.alone[COMPARED] == 52
@@ -115,7 +115,7 @@ async def test_answers_of_all_lengths_do_not_hide_that_lists_are_served_one_prom
     changes, began = [], anyio.current_time()
     async with make_client(SimulatorTransport(server), limit=64, on_adjustment=changes.append) as client:
         await work(client, 128, 60.0, max_tokens=128, temperature=0)
-    assert [(change.setting, change.new) for change in changes] == [("max_list", 1)]
+    assert [(change.setting, change.new) for change in changes] == [("batch_size_cap", 1)]
     assert changes[0].at < began + 30.0
 
 
@@ -137,7 +137,7 @@ async def test_servers_that_batch_keep_their_lists_whatever_lists_cost(costs, ma
     async with make_client(SimulatorTransport(server), limit=32, on_adjustment=changes.append) as client:
         await work(client, 48, 5.0, prompt, max_tokens=max_tokens)
         alone = client.statistics().alone
-    assert [change for change in changes if change.setting == "max_list"] == []
+    assert [change for change in changes if change.setting == "batch_size_cap"] == []
     assert GIVEN_UP not in alone
 
 

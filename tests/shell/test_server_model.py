@@ -239,8 +239,26 @@ async def test_a_key_that_is_refused_is_not_tried_again():
     async with make(server, api_key="sk-secret") as client:
         with pytest.raises(AuthenticationFailed) as caught:
             await client.complete("p")
-    assert "sk-secret" not in str(caught.value)
+    assert str(caught.value) == "401: Invalid key [key]; the api_key that was given was refused (asked for its model)"
     assert server.about.asked == ["/models"]
+
+
+async def test_a_page_for_people_is_named_with_its_place():
+    server = Server({"/models": Reply(401, {}, [b"<html>Sign in"])})
+    async with make(server, api_key=None) as client:
+        with pytest.raises(AuthenticationFailed) as caught:
+            await client.complete("p")
+    assert "401: an HTML page from http://" in str(caught.value)
+    assert "(is base_url right, and an LLM server's?)" in str(caught.value)
+
+
+async def test_a_server_of_pages_for_people_that_names_no_model_is_named():
+    server = Server({"/models": Reply(404, {"content-type": "text/html;charset=utf-8"}, [b"<html>Not here"])})
+    async with make(server) as client:
+        with pytest.raises(
+            ConfigError, match="no model, and http://[^ ]*, which sends HTML pages, does not say .*404; does"
+        ):
+            await client.complete("p")
 
 
 async def test_a_deadline_counts_from_the_call():

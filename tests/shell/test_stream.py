@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from batchclient import (
+    Http,
     BatchClient,
     AnswerInvalid,
     Backoff,
@@ -303,7 +304,7 @@ async def test_an_aborted_generation_is_no_end():
 
 async def test_silence_raises():
     transport = ScriptedTransport(reply(piece("a"), 1.0, b": ping\n\n", 30.0, b": ping\n\n", 1e5, DONE))
-    async with make_client(transport, read_timeout_s=20.0) as client:
+    async with make_client(transport, http=Http(read_timeout_s=20.0)) as client:
         stream = client.stream("a", max_tokens=9)
         await stream.__anext__()
         with pytest.raises(ReadTimedOut):
@@ -392,7 +393,7 @@ async def test_a_caller_who_takes_nothing_stops_the_reading_and_nobody_else():
 async def test_waiting_for_a_slow_caller_is_no_silence_of_the_server():
     chunks = [piece(f"{i} ", tokens=i + 1) for i in range(600)] + [piece("end", "stop", 601), DONE]
     transport = ScriptedTransport(reply(*chunks))
-    async with make_client(transport, read_timeout_s=5.0) as client:
+    async with make_client(transport, http=Http(read_timeout_s=5.0)) as client:
         stream = client.stream("slow", max_tokens=3000)
         count = 0
         async for _ in stream:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 import batchclient
 from batchclient import (
+    Batching,
     BadRequest,
     BatchClient,
     CallAborted,
@@ -155,11 +156,6 @@ def test_wrong_arguments_are_refused_by_name(arguments, field):
     assert caught.value.field == field
 
 
-def test_an_unknown_argument_is_refused():
-    with pytest.raises(TypeError, match="limits"):
-        SyncBatchClient("http://localhost:8000/v1", limits=3)
-
-
 @pytest.mark.parametrize("send", [pickle.dumps, copy.copy, copy.deepcopy, lambda client: pickle.dumps(client.complete)])
 def test_it_says_why_it_cannot_be_sent_to_another_process(send):
     with make_sync(ScriptedTransport()) as client, pytest.raises(TypeError, match="another process"):
@@ -261,7 +257,7 @@ def test_timeout_s_ends_the_call_everywhere():
 def test_ctrl_c_ends_the_call_and_leaves_the_others():
     server = ScriptedTransport(held=True)
     arrived = threading.Event()
-    with make_sync(server, max_list=1) as client:
+    with make_sync(server, batching=Batching(max_size=1)) as client:
         calls = Calls()
         calls.start("other", client.complete, "other")
         wait_until(lambda: len(server.sent) == 1)
@@ -459,11 +455,11 @@ def test_a_program_ends_without_a_word_however_it_leaves_the_client(backend, end
     status, out, err = in_python(
         f"""
     from concurrent.futures import ThreadPoolExecutor
-    from batchclient import SyncBatchClient
+    from batchclient import Http, SyncBatchClient
     from tests.transport.rawserver import answers_in_a_process
 
     with answers_in_a_process() as (url, connections):
-        client = SyncBatchClient(url, model="m", detect=False, http_backend={backend!r})
+        client = SyncBatchClient(url, model="m", detect=False, http=Http(backend={backend!r}))
         with ThreadPoolExecutor(20) as pool:
             answers = list(pool.map(client.complete, [f"p{{number}}" for number in range(20)]))
         print(answers[7].text)

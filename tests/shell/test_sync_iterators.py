@@ -11,7 +11,7 @@ from functools import partial
 import anyio
 import pytest
 
-from batchclient import ClientClosed, ConfigError, ConnectionLost
+from batchclient import Batching, ClientClosed, ConfigError, ConnectionLost
 from batchclient import sync as sync_module
 from batchclient._threads.iterators import SyncMap
 from tests.seams import bridge_of
@@ -252,7 +252,7 @@ def test_wrong_arguments_of_a_map_are_refused_at_once(params, field):
 @pytest.mark.parametrize("how", ["close", "break", "interrupt"])
 def test_a_map_that_is_left_cancels_what_is_open(how):
     server = ScriptedTransport(echo, held=True)
-    with make_sync(server, limit=2, max_list=1) as client:
+    with make_sync(server, limit=2, batching=Batching(max_size=1)) as client:
         if how == "interrupt":
             interrupted = threading.Event()
             threading.Thread(

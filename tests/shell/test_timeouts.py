@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchclient import DeadlineExceeded
+from batchclient import DeadlineExceeded, Http
 from batchclient.simulator.profiles import Profile
 from batchclient.simulator.server import SimulatedServer
 from batchclient.simulator.transport import SimulatorTransport
@@ -26,9 +26,9 @@ async def test_a_calls_timeout_counts_the_queue_and_the_error_says_so_and_what_h
     assert {type(one) for one in late} == {DeadlineExceeded}
     for error in late:
         assert " s in the queue" in str(error)
-        assert "give more time, or none, and bound the server's silence with read_timeout_s" in str(error)
+        assert "give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)" in str(error)
 
 
-@pytest.mark.parametrize("settings", [{}, {"read_timeout_s": 5.0}])
+@pytest.mark.parametrize("settings", [{}, {"http": Http(read_timeout_s=5.0)}])
 async def test_without_it_or_with_a_bound_on_silence_nothing_fails(settings):
     assert not [one for one in await outcomes_with(**settings) if isinstance(one, Exception)]

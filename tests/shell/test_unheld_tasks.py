@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from batchclient import Backoff
+from batchclient import Backoff, Batching
 from tests.shell.scripted import Reply, echo, error, make_client, settle
 from tests.shell.test_detection import models
 from tests.shell.test_maps import AsyncSource, texts
@@ -104,7 +104,7 @@ async def test_a_task_that_nobody_holds_ends_as_any_other(work, how):
     """Nor does anybody hold the client. The first reply is an error, so that a retry is waited for, too."""
     server = Server({"/models": models("m")}, error(500), *[answer] * 30, held=True)
     settings = {"model": None} if how == "no model" else {"single_flight": how == "single flight"}
-    client = make_client(server, limit=4, max_list=2, retry=Backoff(base_s=1), **settings)
+    client = make_client(server, limit=4, batching=Batching(max_size=2), retry=Backoff(base_s=1), **settings)
     outcomes = start_unheld(work(client))
     del client
     await settle()

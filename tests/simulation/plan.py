@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from batchclient import AdaptiveLimit, Batching, Http, Schedule
 from tests.simulation.pairs import SERVER_FAULTS, Fault
 
 __all__ = ["READ_TIMEOUT_S", "CallPlan", "Outage", "Plan", "ServerPlan", "make_plan", "make_server_plan"]
@@ -112,26 +113,28 @@ def make_server_plan(rng: Random, heal_at_s: float) -> ServerPlan:
 
 
 def _settings(rng: Random) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        "preset": rng.choice(["latency", "balanced", "throughput"]),
-        "limit": rng.choice([1, 3, 8, 16, 16, 32, "auto", "auto"]),
-        "initial_limit": 8,
-        "max_limit": 32,
-        "max_list": rng.choice([1, 3, 8, 32, 32]),
-        "linger_s": rng.choice([0.0, 0.005, 0.2]),
-        "refill_s": rng.choice([0.0, 0.1, 0.5]),
-        "starvation_s": rng.choice([0.2, 5.0]),
+    preset = rng.choice(["latency", "balanced", "throughput"])
+    limit = rng.choice([1, 3, 8, 16, 16, 32, "auto", "auto"])
+    batching = Batching(
+        max_size=rng.choice([1, 3, 8, 32, 32]),
+        linger_s=rng.choice([0.0, 0.005, 0.2]),
+        refill_s=rng.choice([0.0, 0.1, 0.5]),
+    )
+    starvation_s = rng.choice([0.2, 5.0])
+    return {
+        "preset": preset,
+        "limit": AdaptiveLimit(start=8, max=32) if limit == "auto" else limit,
+        "batching": batching,
         "max_queued": rng.choice([1, 3, 10, 1000, 1000]),
         "when_full": rng.choice(["wait", "wait", "wait", "raise"]),
-        "order": rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
+        "schedule": Schedule(
+            starvation_s=starvation_s,
+            order=rng.choice(["fcfs", "fcfs", "fcfs", "shortest_first", "deadline"]),
+        ),
         "requests_per_minute": rng.choice([None, None, None, None, 600.0]),
-        "read_timeout_s": READ_TIMEOUT_S,
+        "http": Http(read_timeout_s=READ_TIMEOUT_S),
         "server_metrics": False,
     }
-    # What would do nothing beside others is refused.
-    if settings["limit"] != "auto":
-        del settings["initial_limit"], settings["max_limit"]
-    return settings
 
 
 def _actions(rng: Random) -> list[str]:

@@ -9,7 +9,7 @@ import json
 import logging
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from traceback import extract_tb
 
@@ -85,6 +85,7 @@ class World:
     def __init__(self, seed):
         self.plan = make_plan(seed)
         self.rng = self.plan.rng
+        self.batching = self.plan.settings["batching"]
         self.wrong = []
         self.met = Counter()
         self.calls = [Call(each) for each in self.plan.calls]
@@ -304,8 +305,10 @@ class World:
                 self.aborts += 1
                 client.abort()
             case "retune":
-                change = rng.choice([{"limit": rng.choice([1, 4, 32])}, {"max_list": rng.choice([1, 4, 32])}])
-                client.retune(**change, linger_s=rng.choice([0.0, 0.1]), max_queued=rng.choice([1, 5, 1000]))
+                change = rng.choice([{"limit": rng.choice([1, 4, 32])}, {"max_size": rng.choice([1, 4, 32])}])
+                limit = change.pop("limit", None)
+                self.batching = replace(self.batching, linger_s=rng.choice([0.0, 0.1]), **change)
+                client.retune(limit=limit, batching=self.batching, max_queued=rng.choice([1, 5, 1000]))
             case "pin":
                 if self.pinned:
                     client.unpin()

@@ -18,6 +18,7 @@ import re
 import types
 import typing
 from functools import cached_property
+from textwrap import wrap
 
 from tests.snapshots.text import text_of
 
@@ -30,7 +31,9 @@ _MODULES = (
     "batchclient.errors",
     "batchclient.integrations.httpx",
     "batchclient.integrations.httpx2",
+    "batchclient.jobs",
     "batchclient.openai",
+    "batchclient.params",
     "batchclient.retry",
     "batchclient.simulator",
     "batchclient.templates",
@@ -71,6 +74,9 @@ def _has_name(value):
 
 
 def _described(name, value):
+    if typing.is_typeddict(value):
+        # Their types are what tests/typing is about.
+        return [f"TypedDict {name}", *(f"  {line}" for line in wrap(", ".join(sorted(value.__annotations__)), 90))]
     if inspect.isclass(value):
         return _class(name, value)
     if inspect.isfunction(value):
@@ -213,13 +219,17 @@ def _fixtures():
 def _commands():
     import typer
 
-    from batchclient.cli.app import app
+    from batchclient.cli.app import make_app
 
+    app = make_app()
     lines = []
     for info in sorted(app.registered_commands, key=lambda info: info.name):
         lines.append(f"  {info.name}")
         types_of = typing.get_type_hints(info.callback)
         for one in typer.main.get_command(app).commands[info.name].params:
+            if getattr(one, "hidden", False):
+                # Refused, with the option to give instead.
+                continue
             names = " ".join([*one.opts, *one.secondary_opts])
             default = "required" if one.required else text_of(one.default)
             lines.append(f"    {one.param_type_name} {names}: {_annotation(types_of.get(one.name))} = {default}")

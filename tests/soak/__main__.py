@@ -23,7 +23,7 @@ from tests.soak.cancellations import cancel_many
 from tests.soak.samples import descriptors, resident_bytes, sockets, tasks
 from tests.soak.slope import LEAK_BYTES_PER_CALL, LEAK_CONNECTIONS, LEAST_BYTES, judge
 
-from batchclient import BatchClient, BatchClientError
+from batchclient import BatchClient, BatchClientError, Batching, Http, Schedule
 from batchclient.simulator import EmbeddedServer, expected_text
 
 FAULTS = (
@@ -67,12 +67,11 @@ class Soak:
         return BatchClient(
             self.server.base_url,
             model=self.server.model,
-            http_backend=backend,
+            http=Http(backend=backend, read_timeout_s=1.0),
             limit=32,
-            max_list=16,
-            read_timeout_s=1.0,
+            batching=Batching(max_size=16),
             single_flight=True,
-            tenant_weights={"t0": 2.0},
+            schedule=Schedule(tenant_weights={"t0": 2.0}),
         )
 
     @property

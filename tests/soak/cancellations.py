@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.seams import connected
 
-from batchclient import Backoff
+from batchclient import Backoff, Batching, Http
 
 __all__ = ["Left", "cancel_many"]
 
@@ -50,8 +50,8 @@ async def cancel_many(base_url: str, model: str, count: int, http_backend: str) 
         made=made.append,
         model=model,
         limit=CALLS_AT_ONCE,
-        max_list=1,
-        http_backend=http_backend,
+        batching=Batching(max_size=1),
+        http=Http(backend=http_backend),
         retry=Backoff(max_attempts=1),
         server_metrics=False,
     ) as client:

@@ -15,6 +15,7 @@ import gc
 import logging
 import sys
 import warnings
+from dataclasses import replace
 from random import Random
 from traceback import extract_tb
 
@@ -24,7 +25,7 @@ from tests.shell.scripted import Reply, ScriptedTransport, echo, error, stream
 from tests.shell.test_detection import VLLM, Pages
 from tests.shell.test_feedback import Page
 
-from batchclient import Backoff, ConnectFailed, ConnectionLost, ReadTimedOut
+from batchclient import Backoff, Batching, ConnectFailed, ConnectionLost, Http, ReadTimedOut
 
 __all__ = ["run_seed", "run_seeds"]
 
@@ -91,7 +92,7 @@ class World:
         backoff = Backoff(max_attempts=rng.choice([1, 3]), base_s=rng.choice([0.0, 1.0]))
         answers = {
             "on_adjustment": lambda adjustment: None,
-            "batch_size": lambda depth: rng.choice([1, 4, None]),
+            "size_for": lambda depth: rng.choice([1, 4, None]),
             "count_tokens": len,
             "render_chat": lambda messages: messages[0]["content"],
         }
@@ -108,24 +109,30 @@ class World:
 
     def make_client(self):
         rng = self.rng
+        urls = [f"http://server-{n}/v1" for n in range(rng.choice([1, 1, 2]))]
+        model, limit, max_size = rng.choice(["m", "m", None]), rng.choice(["auto", 1, 3, 30]), rng.choice([1, 4, 32])
+        arguments = {
+            "max_queued": rng.choice([2, 1000]),
+            "when_full": rng.choice(["wait", "raise"]),
+            "timeout_s": rng.choice([None, 5.0]),
+            "outage_patience_s": rng.choice([1.0, 30.0]),
+            "single_flight": rng.random() < 0.3,
+            "max_model_len": rng.choice([None, 12]),
+            **self.functions(),
+        }
+        self.batching = Batching(max_size=max_size, size_for=arguments.pop("size_for", None))
         return connected(
-            [f"http://server-{n}/v1" for n in range(rng.choice([1, 1, 2]))],
+            urls,
             calls=lambda url: self.add(Server(self)),
             detection=lambda url: self.add(Pages(rng.choice([VLLM, dict.fromkeys(VLLM, "hangs")]))),
             metrics=lambda url: self.add(Page(reply=rng.choice([None, "hangs", Reply(500)]))),
-            model=rng.choice(["m", "m", None]),
+            model=model,
             detect=True,
             server_metrics=True,
-            limit=rng.choice(["auto", 1, 3, 30]),
-            max_list=rng.choice([1, 4, 32]),
-            max_queued=rng.choice([2, 1000]),
-            when_full=rng.choice(["wait", "raise"]),
-            timeout_s=rng.choice([None, 5.0]),
-            outage_patience_s=rng.choice([1.0, 30.0]),
-            read_timeout_s=5.0,
-            single_flight=rng.random() < 0.3,
-            max_model_len=rng.choice([None, 12]),
-            **self.functions(),
+            limit=limit,
+            batching=self.batching,
+            http=Http(read_timeout_s=5.0),
+            **arguments,
         )
 
     def add(self, server):
@@ -228,7 +235,8 @@ class World:
                         self.calls[task] = True
                         task.cancel()
                 case "retune":
-                    client.retune(limit=rng.choice(["auto", 2, 20]), batch_size=self.function(lambda depth: 3))
+                    limit, size_for = rng.choice(["auto", 2, 20]), self.function(lambda depth: 3)
+                    client.retune(limit=limit, batching=replace(self.batching, size_for=size_for))
                 case "pin":
                     client.pin(rng.choice([1, 9]))
                 case action:

@@ -1,4 +1,4 @@
-"""Every test on the page about testing runs, as its reader would run it."""
+"""Every test on the pages about testing runs, as its reader would run it."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,20 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/testing.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "how-to/testing.md"
+PAGES = [PAGE, DOCS / "how-to/mocks.md", DOCS / "reference/testing.md"]
+BLOCKS = [
+    block
+    for page in PAGES
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.mark.skipif(
-    openai.__version__ < "3", reason="the page's tests with openai are for its version 3, which sends by httpx2"
+    openai.__version__ < "3", reason="the pages' tests with openai are for its version 3, which sends by httpx2"
 )
-def test_the_tests_of_the_page_pass(pytester):
+def test_the_tests_of_the_pages_pass(pytester):
     (conftest,) = [each for each in BLOCKS if "strict = True" in each]
     source = "\n".join(each for each in BLOCKS if each is not conftest)
     pytester.makepyfile(source)
@@ -24,7 +30,7 @@ def test_the_tests_of_the_page_pass(pytester):
     pytester.runpytest_inprocess(*options).assert_outcomes(passed=expected)
 
 
-def test_what_it_says_of_a_strict_project_holds(pytester):
+def test_what_they_say_of_a_strict_project_holds(pytester):
     (conftest,) = [each for each in BLOCKS if "strict = True" in each]
     pytester.makeconftest(conftest)
     pytester.makepyfile(
@@ -53,3 +59,16 @@ def test_the_failure_that_it_shows_is_one(pytester):
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").assert_outcomes(passed=1)
+
+
+def test_a_failing_assertion_shows_the_test_and_the_message_and_not_its_own_source(pytester):
+    pytester.makepyfile(
+        """
+        def test_it(mock_llm):
+            mock_llm.assert_called_with("missing")
+        """
+    )
+    printed = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").stdout.str()
+    assert "mock_llm.assert_called_with" in printed
+    assert "expected a call" in printed
+    assert "_differences" not in printed

@@ -12,7 +12,7 @@ import httpcore2
 import pytest
 import trio
 
-from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, ServerFault
+from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, Http, ServerFault
 from batchclient.transport import Timeouts, WireRequest
 from batchclient.transport._httpx import HttpxTransport
 from batchclient.transport._sockets import Sockets
@@ -91,13 +91,15 @@ async def refusing(how, reply=REFUSAL):
 
 
 HOW = pytest.mark.parametrize("how", ["close", "end", "nothing"])
-ARGUMENTS = {"model": "m", "detect": False, "max_list": 8, "server_metrics": False}
+ARGUMENTS = {"model": "m", "detect": False, "batching": Batching(max_size=8), "server_metrics": False}
 
 
 @HOW
 async def test_a_413_before_the_body_was_read_halves_the_list(backend, how):
     async with refusing(how) as server:
-        async with BatchClient(server.url, http_backend=backend, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+        async with BatchClient(
+            server.url, http=Http(backend=backend), retry=Backoff(max_attempts=1), **ARGUMENTS
+        ) as client:
             answers = await asyncio.gather(*(client.complete(prompt, max_tokens=1) for prompt in PROMPTS))
     assert [each.text for each in answers] == [f"<{prompt}>" for prompt in PROMPTS]
     # Eight, two fours, four twos.
@@ -154,7 +156,7 @@ async def test_an_interim_reply_does_not_end_the_writing(backend):
 
     async with await asyncio.start_server(serve, sock=narrow()) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        async with BatchClient(url, http_backend=backend, retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
+        async with BatchClient(url, http=Http(backend=backend), retry=Backoff(max_attempts=1), **ARGUMENTS) as client:
             assert (await client.complete("p" * 500_000, max_tokens=1)).text == f"<{'p' * 500_000}>"
 
 
@@ -231,7 +233,9 @@ async def test_what_the_kernel_holds_is_read_though_the_write_failed():
 def test_a_413_to_a_lone_long_prompt_is_its_callers(backend):
     async def main():
         async with refusing("close") as server:
-            async with BatchClient(server.url, http_backend=backend, retry=Backoff(base_s=0), **ARGUMENTS) as client:
+            async with BatchClient(
+                server.url, http=Http(backend=backend), retry=Backoff(base_s=0), **ARGUMENTS
+            ) as client:
                 with pytest.raises(BadRequest, match="413"):
                     await client.complete("x" * 500_000, max_tokens=1)
             assert len(server.lengths) == 1

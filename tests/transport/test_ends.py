@@ -10,7 +10,7 @@ from tests.transport.rawserver import RawServer, answers_in_a_thread, body_of, e
 from tests.transport.test_one_reply_per_request import NEVER, make
 from tests.transport.test_sockets import chunked
 
-from batchclient import BatchClient, DialectError
+from batchclient import BatchClient, Batching, DialectError, Http
 from batchclient._shell.exchange import BodyTimeouts
 from batchclient.types import Usage
 
@@ -45,7 +45,10 @@ async def test_a_body_that_does_not_end_keeps_its_connection_for_half_a_second(b
 
 async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend, monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=60.0))
-    async with RawServer(endless()) as server, make(server, backend, limit=4, max_list=1, **QUIET) as client:
+    async with (
+        RawServer(endless()) as server,
+        make(server, backend, limit=4, batching=Batching(max_size=1), **QUIET) as client,
+    ):
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=16) for n in range(24)))
         assert [each.text for each in answers] == [f"<{n}>" for n in range(24)]
         assert server.most_open <= 8 + 1
@@ -55,7 +58,7 @@ async def test_bodies_that_do_not_end_are_no_more_than_requests_at_once(backend,
 async def test_closing_waits_for_no_body(backend, how, monkeypatch):
     with_runners(monkeypatch, body_timeouts=BodyTimeouts(end_s=3600.0))
     async with RawServer(endless()) as server:
-        client = BatchClient(server.url, model="m", http_backend=backend, retry=NEVER, detect=False, **QUIET)
+        client = BatchClient(server.url, model="m", http=Http(backend=backend), retry=NEVER, detect=False, **QUIET)
         if how == "map":
             answers = await client.batch_map(["p"], "{}", max_tokens=16)
             assert [each.text for each in answers] == ["<p>"]

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import respx
 
-from batchclient import Backoff, BadRequest, BatchClient, ConnectionLost, DialectError, ResponseTooLarge
+from batchclient import Backoff, BadRequest, BatchClient, Batching, ConnectionLost, DialectError, Http, ResponseTooLarge
 from batchclient._client import map_methods
 from batchclient.maps import Map
 
@@ -63,7 +63,7 @@ async def test_a_map_is_lists_and_nothing_else(server, monkeypatch):
     # A machine that stands still for a moment would end the reader's slice of time in the midst of them.
     monkeypatch.setattr(map_methods, "Map", partial(Map, slice_s=3600.0))
     server.post(f"{URL}/completions").mock(side_effect=answer)
-    async with BatchClient(URL, model="m", limit=64, max_list=32) as client:
+    async with BatchClient(URL, model="m", limit=64, batching=Batching(max_size=32)) as client:
         answers = await client.batch_map([f"{number}" for number in range(64)], "{}")
     assert [each.text for each in answers] == [f"<{number}>" for number in range(64)]
     assert [len(json.loads(call.request.content)["prompt"]) for call in server.calls] == [32, 32]
@@ -178,7 +178,7 @@ async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypat
     for not_through, expected in (("", "http://127.0.0.1:9"), ("server.test", "None")):
         monkeypatch.setenv("NO_PROXY", not_through)
         asked = ask_of_transports(monkeypatch, lib)
-        async with BatchClient(URL, model="m", trust_env=True, http_backend=backend) as client:
+        async with BatchClient(URL, model="m", http=Http(trust_env=True, backend=backend)) as client:
             await client.complete("p")
         assert [str(each["proxy"] and getattr(each["proxy"], "url", each["proxy"])) for each in asked] == [expected]
 
@@ -189,7 +189,7 @@ async def test_the_environments_proxy_is_used_where_that_was_asked_for(monkeypat
 @pytest.mark.parametrize("max_tokens", [1, 16], ids=["plain", "streamed"])
 async def test_a_body_over_the_cap_is_refused_and_not_asked_for_again(server, max_tokens):
     server.post(f"{URL}/completions").respond(200, content=b"x" * 2000)
-    async with BatchClient(URL, model="m", max_response_bytes=1000) as client:
+    async with BatchClient(URL, model="m", http=Http(max_response_bytes=1000)) as client:
         with pytest.raises(ResponseTooLarge, match="max_response_bytes=1000") as caught:
             await client.complete("p", max_tokens=max_tokens)
     assert not caught.value.retryable
@@ -199,7 +199,7 @@ async def test_a_body_over_the_cap_is_refused_and_not_asked_for_again(server, ma
 async def test_a_body_of_exactly_the_cap_is_taken(server):
     body = answer(httpx.Request("POST", URL, json={"prompt": "p"})).content
     server.post(f"{URL}/completions").respond(200, content=body)
-    async with BatchClient(URL, model="m", max_response_bytes=len(body)) as client:
+    async with BatchClient(URL, model="m", http=Http(max_response_bytes=len(body))) as client:
         assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
 
@@ -226,7 +226,7 @@ async def test_a_bomb_counts_by_what_it_becomes(server, encoding, compress):
     bomb = compress(b"\0" * 50_000_000)
     assert len(bomb) < 100_000
     server.post(f"{URL}/completions").mock(return_value=as_sent(bomb, encoding))
-    async with BatchClient(URL, model="m", max_response_bytes=1_000_000, retry=NEVER) as client:
+    async with BatchClient(URL, model="m", http=Http(max_response_bytes=1_000_000), retry=NEVER) as client:
         with pytest.raises(ResponseTooLarge):
             await client.complete("p")
 
@@ -252,7 +252,7 @@ async def test_a_list_whose_answer_is_too_large_is_halved(server):
         return httpx.Response(200, content=reply.content + b" " * (100 * reply.text.count("index")))
 
     server.post(f"{URL}/completions").mock(side_effect=answer_long)
-    async with BatchClient(URL, model="m", max_response_bytes=1000) as client:
+    async with BatchClient(URL, model="m", http=Http(max_response_bytes=1000)) as client:
         answers = await client.batch_map([f"{number}" for number in range(16)], "{}", max_tokens=1)
     assert [each.text for each in answers] == [f"<{number}>" for number in range(16)]
 

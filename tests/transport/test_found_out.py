@@ -32,7 +32,7 @@ async def test_a_url_is_enough(guise):
             assert endpoint.server.startswith(f"{guise} ")
             answers = await client.batch_map([f"Question {number}" for number in range(16)], "{}", max_tokens=2)
             assert len(answers) == 16
-            assert endpoint.list_cap == (4 if guise == "tgi" else 32)
+            assert endpoint.batch_size_cap == (4 if guise == "tgi" else 32)
 
 
 async def test_a_mocked_server_that_knows_no_such_page_loses_nothing(caplog):

@@ -11,7 +11,7 @@ from tests.seams import watch_cores, with_cores, with_runners
 from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, reset, response
 
-from batchclient import BatchClient
+from batchclient import BatchClient, Batching, Http
 from batchclient._core.messages import LoadReported
 from batchclient._core.asking import LoadTimes
 
@@ -111,7 +111,7 @@ async def test_no_call_notices_what_becomes_of_a_question(on_page, backend):
     pages = Server(on_page)
     async with RawServer(pages) as server:
         async with BatchClient(
-            server.url, model="m", detect=False, max_list=4, http_backend=backend, limit=16
+            server.url, model="m", detect=False, batching=Batching(max_size=4), http=Http(backend=backend), limit=16
         ) as client:
             answers = await complete(client)
             statistics = client.statistics()
@@ -134,7 +134,7 @@ async def test_no_more_of_a_page_is_read_than_a_page_may_have(on_page, backend, 
         return await answer(heard, reader, writer, server)
 
     async with RawServer(hold) as server:
-        async with BatchClient(server.url, model="m", detect=False, http_backend=backend) as client:
+        async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
             await complete(client)
     assert [record.getMessage().partition("(")[2].partition(")")[0] for record in caplog.records] == [
         "it is over 2097152 bytes"
@@ -151,7 +151,7 @@ async def test_a_page_is_understood(on_page, backend, monkeypatch):
 
     watch_cores(monkeypatch, told=look)
     async with RawServer(Server(on_page, asked=3)) as server:
-        async with BatchClient(server.url, model="m", detect=False, http_backend=backend) as client:
+        async with BatchClient(server.url, model="m", detect=False, http=Http(backend=backend)) as client:
             await complete(client)
     assert reports[:2] == [(0, 3, 0), (0, 3, 0)]
 
@@ -163,7 +163,7 @@ async def test_the_questions_use_one_connection_of_their_own_and_the_same_header
             f"{server.url}?team=a",
             model="m",
             api_key="secret",
-            http_backend=backend,
+            http=Http(backend=backend),
             headers={"x-tenant": "t"},
             detect=False,
         )

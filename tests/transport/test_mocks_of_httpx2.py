@@ -8,7 +8,7 @@ import httpx
 import httpx2
 import pytest
 
-from batchclient import Backoff, BatchClient, ConnectionLost
+from batchclient import Backoff, BatchClient, ConnectionLost, Http
 from batchclient.integrations.httpx2 import BatchTransport, SyncBatchTransport
 from batchclient.openai import AsyncOpenAI, OpenAI
 from batchclient.testing import MockLLM, VirtualClock, respx_vllm
@@ -51,7 +51,7 @@ async def by_blocking_transport(url, prompts):
 
 
 async def by_client(url, prompts):
-    async with BatchClient(url, model="m", http_backend="httpx2") as client:
+    async with BatchClient(url, model="m", http=Http(backend="httpx2")) as client:
         return [each.text for each in await client.batch_map(prompts, "{}", max_tokens=1)]
 
 
@@ -116,7 +116,7 @@ async def test_what_is_asked_beside_the_calls_is_mocked_too(way, url, httpx2_moc
 )
 async def test_a_mocked_break_of_a_connection_ends_the_call(backend, mock, raised, url, request):
     route = request.getfixturevalue(mock).post(f"{url}/completions").mock(side_effect=raised)
-    async with BatchClient(url, model="m", http_backend=backend, retry=Backoff(max_attempts=1)) as client:
+    async with BatchClient(url, model="m", http=Http(backend=backend), retry=Backoff(max_attempts=1)) as client:
         with pytest.raises(ConnectionLost):
             await client.complete("p", max_tokens=1)
     # A mock tells of no connecting: this one might have been closed while it was idle.
@@ -125,9 +125,9 @@ async def test_a_mocked_break_of_a_connection_ends_the_call(backend, mock, raise
 
 async def test_another_backend_that_was_asked_for_is_used(url, httpx2_mock, respx_mock):
     route = respx_mock.post(f"{url}/completions").mock(side_effect=respx_vllm(" fine"))
-    async with AsyncOpenAI(base_url=url, api_key="k", http_backend="httpx") as client:
+    async with AsyncOpenAI(base_url=url, api_key="k", http=Http(backend="httpx")) as client:
         assert (await client.completions.create(prompt="p", **ASKED)).choices[0].text == " fine"
-    async with httpx2.AsyncClient(transport=BatchTransport(http_backend="httpx")) as http:
+    async with httpx2.AsyncClient(transport=BatchTransport(http=Http(backend="httpx"))) as http:
         answer = await http.post(f"{url}/completions", json={"prompt": "p", **ASKED})
     assert answer.json()["choices"][0]["text"] == " fine"
     assert route.call_count == 2
@@ -135,8 +135,8 @@ async def test_another_backend_that_was_asked_for_is_used(url, httpx2_mock, resp
 
 async def test_a_backend_of_none_is_the_default(url, httpx2_mock):
     route = httpx2_mock.post(f"{url}/completions").mock(side_effect=respx_vllm(" fine"))
-    async with AsyncOpenAI(base_url=url, api_key="k", http_backend=None) as client:
+    async with AsyncOpenAI(base_url=url, api_key="k", http=Http(backend=None)) as client:
         await client.completions.create(prompt="p", **ASKED)
-    async with httpx2.AsyncClient(transport=BatchTransport(http_backend=None)) as http:
+    async with httpx2.AsyncClient(transport=BatchTransport(http=Http(backend=None))) as http:
         await http.post(f"{url}/completions", json={"prompt": "p", **ASKED})
     assert route.call_count == 2

@@ -7,7 +7,8 @@ import httpx
 import pytest
 import trio
 
-from batchclient import Backoff, BatchClient, ConnectionLost
+from batchclient import Backoff, BatchClient, ConnectionLost, Http
+from tests.seams import connected
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
 
 NEVER = Backoff(max_attempts=1)
@@ -24,7 +25,7 @@ async def make(server, backend, **arguments):
         ):
             yield client
     else:
-        async with BatchClient(server.url, http_backend=backend, **arguments) as client:
+        async with connected(server.url, backend=backend, **arguments) as client:
             yield client
 
 

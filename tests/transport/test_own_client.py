@@ -7,7 +7,17 @@ import httpx2
 import pytest
 from tests.transport.test_expected_requests import answer
 
-from batchclient import Backoff, BatchClient, ClientClosed, ConnectFailed, ConnectionLost, DialectError, ReadTimedOut
+from batchclient import (
+    Backoff,
+    BatchClient,
+    Batching,
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    DialectError,
+    Http,
+    ReadTimedOut,
+)
 
 URL = "http://server.test/v1"
 NEVER = Backoff(max_attempts=1)
@@ -57,7 +67,7 @@ async def test_many_calls_go_through_the_one_client(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport) as own,
-        BatchClient(URL, model="m", http_client=own, max_list=1, limit=64) as client,
+        BatchClient(URL, model="m", http_client=own, batching=Batching(max_size=1), limit=64) as client,
     ):
         answers = await client.batch_map([f"{number}" for number in range(200)], "{}")
     assert [each.text for each in answers] == [f"<{number}>" for number in range(200)]
@@ -68,7 +78,7 @@ async def test_explicit_timeouts_are_given(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport, timeout=0.001) as own,
-        BatchClient(URL, model="m", http_client=own, connect_timeout_s=3, read_timeout_s=77) as client,
+        BatchClient(URL, model="m", http_client=own, http=Http(connect_timeout_s=3, read_timeout_s=77)) as client,
     ):
         await client.complete("p")
     assert transport.requests[0].extensions["timeout"] == {"connect": 3, "read": 77, "write": 30, "pool": 3}
@@ -167,7 +177,7 @@ async def test_its_pool_may_be_smaller_than_the_limit(lib):
     transport = make_recorder(lib)
     async with (
         lib.AsyncClient(transport=transport, limits=lib.Limits(max_connections=1)) as own,
-        BatchClient(URL, model="m", http_client=own, max_list=1) as client,
+        BatchClient(URL, model="m", http_client=own, batching=Batching(max_size=1)) as client,
     ):
         answers = await client.batch_map(["a", "b", "c"], "{}")
     assert [json.loads(request.content)["prompt"] for request in transport.requests] == ["a", "b", "c"]

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError
+from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, Http
 from batchclient.transport._proxies import proxy_for
 from tests.transport.rawserver import RawServer, body_of, response
 
@@ -105,7 +105,7 @@ async def test_every_backend_obeys(no_proxy, proxied, backend, environment):
     async with RawServer(as_proxy) as proxy, RawServer() as server:
         environment(http_proxy=f"127.0.0.1:{proxy.port}", no_proxy=no_proxy.format(port=server.port))
         async with BatchClient(
-            server.url, model="m", http_backend=backend, trust_env=True, server_metrics=False
+            server.url, model="m", http=Http(backend=backend, trust_env=True), server_metrics=False
         ) as client:
             await client.complete("p")
         assert (len(proxy.heard), len(server.heard)) == ((1, 0) if proxied else (0, 1))
@@ -123,7 +123,7 @@ async def test_the_proxys_password_is_sent_to_the_proxy_and_nobody_is_shown_it(b
         environment(all_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}")
         for url in ("http://server.test/v1?k=canary-query", "https://server.test/v1?k=canary-query"):
             async with BatchClient(
-                url, model="m", http_backend=backend, trust_env=True, detect=False, server_metrics=False,
+                url, model="m", http=Http(backend=backend, trust_env=True), detect=False, server_metrics=False,
                 retry=Backoff(max_attempts=1),
             ) as client:  # fmt: skip
                 with pytest.raises(BatchClientError) as caught:
@@ -148,7 +148,7 @@ async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment)
     async with RawServer(say_it_back) as proxy:
         environment(http_proxy=f"http://user:{SECRET}@127.0.0.1:{proxy.port}", no_proxy="direct.test")
         async with BatchClient(
-            "http://direct.test/v1", model="m", trust_env=True, detect=False, server_metrics=False
+            "http://direct.test/v1", model="m", http=Http(trust_env=True), detect=False, server_metrics=False
         ) as client:
             client.add_endpoint("http://server.test/v1")
             await client.remove_endpoint("http://direct.test/v1")
@@ -158,7 +158,7 @@ async def test_the_password_of_a_later_servers_proxy_is_cut_out_too(environment)
 
 
 def test_a_server_whose_proxy_cannot_be_used_is_not_added(environment):
-    client = BatchClient("https://direct.test/v1", model="m", trust_env=True)
+    client = BatchClient("https://direct.test/v1", model="m", http=Http(trust_env=True))
     environment(http_proxy=f"ftp://{SECRET}/")
     with pytest.raises(ConfigError, match="HTTP_PROXY"):
         client.add_endpoint("http://server.test/v1")
@@ -172,16 +172,16 @@ def test_a_server_whose_proxy_cannot_be_used_is_not_added(environment):
 def test_a_proxy_that_cannot_be_used_is_refused_with_the_client_and_not_shown(given, backend, environment):
     environment(http_proxy=given)
     with pytest.raises(ConfigError, match="HTTP_PROXY") as caught:
-        BatchClient("http://server.test/v1", http_backend=backend, trust_env=True)
+        BatchClient("http://server.test/v1", http=Http(backend=backend, trust_env=True))
     assert caught.value.field == "trust_env"
     assert SECRET not in str(caught.value)
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
     # Nobody else is concerned.
-    BatchClient("http://server.test/v1", http_backend=backend)
-    BatchClient("https://server.test/v1", http_backend=backend, trust_env=True)
+    BatchClient("http://server.test/v1", http=Http(backend=backend))
+    BatchClient("https://server.test/v1", http=Http(backend=backend, trust_env=True))
 
 
 def test_aiohttp_has_no_socks_proxies(environment):
     environment(all_proxy="socks5://127.0.0.1:1080")
     with pytest.raises(ConfigError, match="SOCKS"):
-        BatchClient("http://server.test/v1", http_backend="aiohttp", trust_env=True)
+        BatchClient("http://server.test/v1", http=Http(backend="aiohttp", trust_env=True))

@@ -17,8 +17,8 @@ from tests.seams import connected
 from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, body_of, response
 
-from batchclient import Backoff, BatchClient, BatchClientError, ConfigError, ConnectFailed, DialectError
-from batchclient.config import make_settings
+from batchclient import Backoff, BatchClient, BatchClientError, Batching, ConfigError, ConnectFailed, DialectError, Http
+from batchclient._client.settings import make_settings
 
 KEY = "canary-key-51c0"
 HEADER_KEY = "canary-header-9ad2"
@@ -29,7 +29,7 @@ NEVER = Backoff(max_attempts=1)
 
 def make(server, backend, **arguments):
     given = {"api_key": KEY, "headers": {"x-api-key": HEADER_KEY}, "retry": NEVER, "server_metrics": False, **arguments}
-    return connected(f"{server.url}?k={QUERY_KEY}", model="m", http_backend=backend, **given)
+    return connected(f"{server.url}?k={QUERY_KEY}", model="m", backend=backend, **given)
 
 
 def words_of(error):
@@ -173,7 +173,7 @@ def test_the_search_itself_finds_what_is_there():
     [
         {"headers": {"x-api-key": HEADER_KEY + "\n"}},
         {"limit": -1},
-        {"headers": {"x-api-key": HEADER_KEY}, "linger_s": "x"},
+        {"headers": {"x-api-key": HEADER_KEY}, "timeout_s": "x"},
     ],
 )
 def test_a_refused_setting_brings_no_key_along_in_its_context(arguments):
@@ -232,7 +232,7 @@ async def test_proxies_of_the_environment_are_used_only_where_asked_for(backend,
         async with make(server, backend) as client:
             await client.complete("p")
         assert (proxy.connections, len(server.heard)) == (0, 1)
-        async with make(server, backend, trust_env=True) as client:
+        async with make(server, backend, http=Http(trust_env=True)) as client:
             await client.complete("p")
         assert (len(proxy.heard), len(server.heard)) == (1, 1)
 
@@ -249,6 +249,22 @@ def certificate(tmp_path_factory):
     except FileNotFoundError:
         pytest.skip("needs the openssl command to make a certificate")
     return files
+
+
+async def test_a_server_without_tls_is_asked_about(backend):
+    async def refuse(reader, writer):
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with BatchClient(url, model="m", retry=NEVER, http=Http(backend=backend)) as client:
+        with pytest.raises(ConnectFailed, match=r"; does the server speak http://\?$"):
+            await client.complete("p")
+    server.close()
+    await server.wait_closed()
 
 
 async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch):
@@ -271,9 +287,9 @@ async def test_a_certificate_is_always_checked(backend, certificate, monkeypatch
     # Neither does the environment decide whom to trust, unless it is asked.
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
 
-    async def ask(host, **arguments):
-        given = {"model": "m", "api_key": KEY, "retry": NEVER, "http_backend": backend, **arguments}
-        async with BatchClient(f"https://{host}:{port}/v1", **given) as client:
+    async def ask(host, *, trust_env=False):
+        http = Http(backend=backend, trust_env=trust_env)
+        async with BatchClient(f"https://{host}:{port}/v1", model="m", api_key=KEY, retry=NEVER, http=http) as client:
             await client.complete("p")
 
     with pytest.raises(ConnectFailed):
@@ -316,7 +332,10 @@ def test_a_bomb_does_not_go_off_in_memory(backend, encoding):
         return True
 
     async def story():
-        async with RawServer(send_it) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+        async with (
+            RawServer(send_it) as server,
+            make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
+        ):
             with pytest.raises(BatchClientError, match="max_response_bytes"):
                 await client.complete("p")
 

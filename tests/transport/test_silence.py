@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from batchclient import Backoff, BatchClient, ConnectFailed, ReadTimedOut
+from batchclient import Backoff, BatchClient, ConnectFailed, Http, ReadTimedOut
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, response
 from tests.transport.test_one_reply_per_request import NEVER, anyones, make
 from tests.transport.test_sockets import chunked
@@ -87,7 +87,7 @@ async def test_what_comes_byte_by_byte_is_silence(anyones, step):
     with clock() as forward:
         async with (
             RawServer(trickle(forward, pieces, first=first, written=written)) as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             with pytest.raises(ReadTimedOut):
                 await client.complete("p", max_tokens=1)
@@ -107,7 +107,7 @@ async def test_a_body_that_comes_piece_by_piece_is_not_silent(anyones):
     with clock() as forward:
         async with (
             RawServer(trickle(forward, pieces, first=head, gap_s=4.0)) as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             assert (await client.complete("p", max_tokens=1)).text == "<p>"
 
@@ -116,7 +116,7 @@ async def test_a_caller_who_takes_his_time_is_not_the_servers_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, backend, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, backend, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             texts = []
             async for delta in client.stream("p", max_tokens=16):
@@ -130,7 +130,7 @@ async def test_the_time_between_two_calls_is_nobodys_silence(backend):
     with clock() as forward:
         async with (
             RawServer() as server,
-            make(server, backend, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, backend, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
@@ -150,7 +150,11 @@ async def test_a_page_of_models_that_trickles_holds_no_call_for_long(backend, wh
         async with (
             RawServer(slow) as server,
             make(
-                server, backend, model=None, read_timeout_s=None if where == "body" else 5.0, server_metrics=False
+                server,
+                backend,
+                model=None,
+                http=Http(read_timeout_s=None if where == "body" else 5.0),
+                server_metrics=False,
             ) as client,  # fmt: skip
         ):
             with pytest.raises(ReadTimedOut, match="which model it serves"):
@@ -182,7 +186,7 @@ def test_on_trio_what_comes_byte_by_byte_is_silence(step):
             writer.write(piece)
 
     async def main(url):
-        async with BatchClient(url, model="m", retry=NEVER, detect=False, read_timeout_s=0.1) as client:
+        async with BatchClient(url, model="m", retry=NEVER, detect=False, http=Http(read_timeout_s=0.1)) as client:
             with pytest.raises(ReadTimedOut):
                 await client.complete("p", max_tokens=1)
 
@@ -203,7 +207,7 @@ async def test_an_answer_that_takes_its_time_is_waited_for_from_when_the_request
 
         async with (
             RawServer(later) as server,
-            make(server, anyones, read_timeout_s=5.0, server_metrics=False) as client,
+            make(server, anyones, http=Http(read_timeout_s=5.0), server_metrics=False) as client,
         ):
             for number in range(3):
                 assert (await client.complete(f"{number}")).text == f"<{number}>"
@@ -220,8 +224,7 @@ async def test_a_proxy_that_opens_no_tunnel_is_not_waited_for_longer_than_a_conn
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")
         client = BatchClient(
-            "https://server.test/v1", model="m", http_backend=backend, retry=NEVER, trust_env=True, detect=False,
-            connect_timeout_s=0.1,
+            "https://server.test/v1", model="m", http=Http(backend=backend, trust_env=True, connect_timeout_s=0.1), retry=NEVER, detect=False,
         )  # fmt: skip
         async with client:
             with pytest.raises(ConnectFailed, match="connect timeout"):

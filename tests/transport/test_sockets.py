@@ -16,6 +16,8 @@ from tests.transport.conftest import two_backends
 from tests.transport.rawserver import RawServer, answer, answers_in_a_thread, body_of, events_of, reset, response
 
 from batchclient import (
+    Batching,
+    Http,
     Backoff,
     BatchClient,
     Completion,
@@ -34,8 +36,8 @@ AT_ONCE = Backoff(base_s=0)
 
 
 def make(server, backend, **arguments):
-    defaults = {"model": "m", "http_backend": backend, "retry": NEVER, "detect": False}
-    return connected(server.url, **{**defaults, **arguments})
+    defaults = {"model": "m", "retry": NEVER, "detect": False}
+    return connected(server.url, backend=backend, **{**defaults, **arguments})
 
 
 def chunked(chunks, *, end=True):
@@ -70,7 +72,7 @@ async def test_sockets_are_used_again(backend):
 
 async def test_sockets_are_closed_with_the_client(backend):
     async with RawServer() as server:
-        async with make(server, backend, max_list=1) as client:
+        async with make(server, backend, batching=Batching(max_size=1)) as client:
             await client.batch_map(["a", "b", "c"], "{}")
             assert server.open >= 1
         await asyncio.wait_for(server.closed_by_client.wait(), 5)
@@ -117,7 +119,7 @@ async def test_never_more_connections_than_the_limit(backend, max_tokens):
         await answer(heard, reader, writer, server)
 
     # On a slow machine this takes so long that the server would be asked for its load.
-    quiet = {"limit": 16, "max_list": 1, "server_metrics": False}
+    quiet = {"limit": 16, "batching": Batching(max_size=1), "server_metrics": False}
     made = []
     async with RawServer(slowly) as server, make(server, backend, made=made.append, **quiet) as client:
         answers = await asyncio.gather(*(client.complete(f"{n}", max_tokens=max_tokens) for n in range(500)))
@@ -140,7 +142,10 @@ async def test_pools_hold_eight_connections_each():
         await answer(heard, reader, writer, server)
 
     made = []
-    async with RawServer(hold) as server, make(server, "httpx", limit=20, max_list=1, made=made.append) as client:
+    async with (
+        RawServer(hold) as server,
+        make(server, "httpx", limit=20, batching=Batching(max_size=1), made=made.append) as client,
+    ):
         calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(20)]
         await server.arrived(20)
         (transport,) = made
@@ -161,7 +166,10 @@ async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
         return True
 
     made = []
-    async with RawServer(say_nothing) as server, make(server, backend, limit=4, max_list=1, made=made.append) as client:
+    async with (
+        RawServer(say_nothing) as server,
+        make(server, backend, limit=4, batching=Batching(max_size=1), made=made.append) as client,
+    ):
         for _ in range(12):
             server.closed_by_client.clear()
             before = len(server.heard)
@@ -178,7 +186,10 @@ async def test_a_cancelled_call_closes_its_socket_and_frees_its_place(backend):
 
 async def test_calls_cancelled_while_they_connect_leave_no_place_taken(backend):
     made = []
-    async with RawServer() as server, make(server, backend, limit=16, max_list=1, made=made.append) as client:
+    async with (
+        RawServer() as server,
+        make(server, backend, limit=16, batching=Batching(max_size=1), made=made.append) as client,
+    ):
         for turns in range(40):
             calls = [asyncio.ensure_future(client.complete(f"{number}")) for number in range(16)]
             for _ in range(turns):
@@ -204,14 +215,16 @@ async def nobody_listens():
 
 async def test_a_refused_connection(backend):
     url = await nobody_listens()
-    async with BatchClient(url, model="m", detect=False, http_backend=backend, retry=NEVER) as client:
+    async with BatchClient(url, model="m", detect=False, http=Http(backend=backend), retry=NEVER) as client:
         with pytest.raises(ConnectFailed) as caught:
             await client.complete("p")
     assert caught.value.retryable
 
 
 async def test_a_name_that_does_not_resolve(backend):
-    async with BatchClient("http://no-such-host.invalid/v1", model="m", http_backend=backend, retry=NEVER) as client:
+    async with BatchClient(
+        "http://no-such-host.invalid/v1", model="m", http=Http(backend=backend), retry=NEVER
+    ) as client:
         with pytest.raises(ConnectFailed):
             await client.complete("p")
 
@@ -290,7 +303,7 @@ async def test_a_server_that_never_answers_is_given_up(backend):
         await reader.read()
         return True
 
-    async with RawServer(say_nothing) as server, make(server, backend, read_timeout_s=0.05) as client:
+    async with RawServer(say_nothing) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
         with pytest.raises(ReadTimedOut, match="read_timeout_s"):
             await client.complete("p")
         assert client.statistics().in_flight == 0
@@ -303,7 +316,7 @@ async def test_a_server_that_falls_silent_mid_stream_is_given_up(backend):
         await reader.read()
         return True
 
-    async with RawServer(fall_silent) as server, make(server, backend, read_timeout_s=0.05) as client:
+    async with RawServer(fall_silent) as server, make(server, backend, http=Http(read_timeout_s=0.05)) as client:
         with pytest.raises(ReadTimedOut):
             await client.complete("p")
 
@@ -364,7 +377,7 @@ async def test_a_bomb_is_defused(backend):
         writer.write(response(bomb, headers=[("content-encoding", "gzip")]))
         return True
 
-    async with RawServer(send_it) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+    async with RawServer(send_it) as server, make(server, backend, http=Http(max_response_bytes=1_000_000)) as client:
         with pytest.raises(ResponseTooLarge):
             await client.complete("p")
 
@@ -376,7 +389,10 @@ async def test_an_endless_body_is_cut_off(backend):
             writer.write(b"%x\r\n%s\r\n" % (10_000, b"x" * 10_000))
             await writer.drain()
 
-    async with RawServer(never_stop) as server, make(server, backend, max_response_bytes=1_000_000) as client:
+    async with (
+        RawServer(never_stop) as server,
+        make(server, backend, http=Http(max_response_bytes=1_000_000)) as client,
+    ):
         with pytest.raises(ResponseTooLarge):
             await client.complete("p")
 
@@ -546,7 +562,13 @@ def test_the_same_on_trio(backend, max_tokens):
     texts, closed, made = [], [], []
 
     async def main(url):
-        arguments = {"model": "m", "detect": False, "limit": 16, "max_list": 4, "http_backend": backend}
+        arguments = {
+            "model": "m",
+            "detect": False,
+            "limit": 16,
+            "batching": Batching(max_size=4),
+            "http": Http(backend=backend),
+        }
         async with connected(url, made=made.append, **arguments) as client:
 
             async def call(prompt):

@@ -1,4 +1,4 @@
-"""Code that uses the public API as users do. It is never run; ``mypy --strict`` must accept every line of it."""
+"""Code that uses the public API as users do. It is never run; ``mypy --strict`` and pyright must accept every line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import tenacity
 from pydantic import BaseModel
 
 from batchclient import (
+    Batching,
     AnswerInvalid,
     Backoff,
     BatchClient,
@@ -41,7 +42,7 @@ from batchclient import (
     __version__,
 )
 
-assert_type(__version__, str)
+version: str = __version__
 
 
 def clients() -> list[BatchClient]:
@@ -53,9 +54,13 @@ def clients() -> list[BatchClient]:
         BatchClient(
             "http://a/v1", retry=TenacityRetry(stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_fixed(1))
         ),
-        BatchClient("http://a/v1", limit=64, max_list=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125),
         BatchClient(
-            "http://a/v1", server_metrics=False, length_reach=0, batch_size=lambda queue_depth: queue_depth // 2
+            "http://a/v1", limit=64, batching=Batching(max_size=32, linger_s=0.001, refill_s=0.02, refill_ratio=0.125)
+        ),
+        BatchClient(
+            "http://a/v1",
+            server_metrics=False,
+            batching=Batching(length_reach=0, size_for=lambda queue_depth: queue_depth // 2),
         ),
         BatchClient("http://a/v1", when_full="raise", max_queued=10, count_tokens=len, max_model_len=2048),
     ]
@@ -171,7 +176,7 @@ def blocking() -> None:
         assert_type(client.statistics(), Statistics)
         assert_type(client.batch_map(["a"], "{}"), list[Completion])
         assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
-        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Any])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
         for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
             assert_type(row, MapResult)
         with client.stream("a prompt", max_tokens=5) as pieces:
@@ -186,10 +191,10 @@ def blocking() -> None:
         client.remove_endpoint("http://other:8000/v1", drain=False)
         client.drain()
         client.close()
-    client.complete(3)  # type: ignore[arg-type]
-    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
-    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[call-arg]
-    SyncBatchClient(3)  # type: ignore[arg-type]
+    client.complete(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def failing(client: BatchClient) -> float | None:

@@ -23,14 +23,14 @@ def decide(
     now=0.0,
     queued_at=0.0,
     shape=PLAIN,
-    max_list=64,
+    max_size=64,
     cap=None,
     group=None,
     **settings,
 ):
     lengths = OutputLengths()
     rule = BatchingRule(SchedulerSettings(**settings), lengths)
-    endpoint = Endpoint(0, FixedLimit(limit), max_list)
+    endpoint = Endpoint(0, FixedLimit(limit), max_size)
     endpoint.take(held, 0.0)
     if cap:
         endpoint.can().shorten_lists(cap + 1, cap, now)
@@ -43,7 +43,7 @@ def decide(
 
 
 @pytest.mark.parametrize(
-    ("size", "limit", "held", "max_list", "cap", "count"),
+    ("size", "limit", "held", "max_size", "cap", "count"),
     [
         (3, 16, 0, 64, None, 3),
         (99, 16, 0, 64, None, 16),
@@ -53,8 +53,8 @@ def decide(
         (99, 16, 16, 64, None, 0),
     ],
 )
-def test_a_list_is_as_long_as_queue_permits_and_cap_allow(size, limit, held, max_list, cap, count):
-    assert decide(size, limit=limit, held=held, max_list=max_list, cap=cap)[0] == count
+def test_a_list_is_as_long_as_queue_permits_and_cap_allow(size, limit, held, max_size, cap, count):
+    assert decide(size, limit=limit, held=held, max_size=max_size, cap=cap)[0] == count
 
 
 def test_an_idle_endpoint_neither_lingers_nor_holds():
@@ -84,8 +84,8 @@ def test_a_group_lingers_from_its_oldest_call_on_and_lets_others_pass():
 
 def test_what_fills_the_permits_or_a_list_does_not_linger():
     assert decide(15, linger_s=9.0)[0] == 15
-    assert decide(8, linger_s=9.0, max_list=8)[0] == 8
-    assert decide(7, linger_s=9.0, max_list=8)[0] == 0
+    assert decide(8, linger_s=9.0, max_size=8)[0] == 8
+    assert decide(7, linger_s=9.0, max_size=8)[0] == 0
 
 
 def test_sealed_calls_wait_for_no_company():
@@ -108,7 +108,7 @@ def test_a_quantum_is_at_least_one():
 
 
 def test_a_quantum_is_no_longer_than_a_list():
-    assert decide(16, held=12, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=1.0, max_list=4)[0] == 4
+    assert decide(16, held=12, held_since=1.0, now=1.0, refill_s=9.0, refill_ratio=1.0, max_size=4)[0] == 4
 
 
 def test_a_whole_half_is_not_cut():
@@ -117,7 +117,7 @@ def test_a_whole_half_is_not_cut():
     assert decide(4, held=13, group=whole) == (0, None, False)
     assert decide(4, held=13, group=whole, now=9.0, starvation_s=5.0) == (0, None, True)
     assert decide(40, held=0, group=whole)[0] == 16
-    assert decide(4, held=12, group=whole, max_list=2)[0] == 2
+    assert decide(4, held=12, group=whole, max_size=2)[0] == 2
 
 
 def rule_and_endpoint(lengths=None):
@@ -188,29 +188,29 @@ def test_a_list_is_as_long_as_queue_and_cap_allow():
 
 
 def test_what_is_left_of_a_list_is_not_cut_again():
-    assert longest(SHORT, depth=40, sealed=True, batch_size=lambda depth: 3) == 40
+    assert longest(SHORT, depth=40, sealed=True, size_for=lambda depth: 3) == 40
 
 
 def test_a_table_of_the_users_replaces_the_bound():
     asked = []
-    assert longest(SHORT, depth=200, batch_size=lambda depth: asked.append(depth) or 150) == 150
-    assert longest(PLAIN, depth=200, batch_size=lambda depth: 3) == 3
+    assert longest(SHORT, depth=200, size_for=lambda depth: asked.append(depth) or 150) == 150
+    assert longest(PLAIN, depth=200, size_for=lambda depth: 3) == 3
     assert asked == [200]
 
 
 def test_a_table_is_clamped_to_what_a_server_takes():
     known = Endpoint(0, FixedLimit(1024), 64, known_caps={Kind.COMPLETION: 100})
-    assert longest(SHORT, known, depth=200, batch_size=lambda depth: 150) == 100
-    assert longest(SHORT, depth=200, batch_size=lambda depth: -5) == 1
+    assert longest(SHORT, known, depth=200, size_for=lambda depth: 150) == 100
+    assert longest(SHORT, depth=200, size_for=lambda depth: -5) == 1
     endpoint = Endpoint(0, FixedLimit(1000), 64)
     endpoint.can().shorten_lists(41, 40, 0.0)
-    assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 40
+    assert longest(SHORT, endpoint, depth=200, size_for=lambda depth: 150) == 40
     endpoint.can().lists.refuse(0.0)
-    assert longest(SHORT, endpoint, depth=200, batch_size=lambda depth: 150) == 1
+    assert longest(SHORT, endpoint, depth=200, size_for=lambda depth: 150) == 1
 
 
 def test_a_table_that_has_no_answer_leaves_the_rule_as_it_is():
-    assert longest(SHORT, batch_size=lambda depth: None) == 64
+    assert longest(SHORT, size_for=lambda depth: None) == 64
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_answers_that_end_together_may_be_longer_in_such_a_list(seen, most, list
 def test_the_bounds_of_such_lists_follow_that_of_all(tokens, first, together):
     """An eighth of it, or half where answers were seen to end together."""
     lengths = OutputLengths()
-    rule = BatchingRule(SchedulerSettings(singles_above_tokens=512), lengths)
+    rule = BatchingRule(SchedulerSettings(alone_above_tokens=512), lengths)
     shape, endpoint = Shape(b"k", b"{}", max_output_tokens=tokens, lists_plain=True), Endpoint(0, FixedLimit(8), 64)
     # What nobody has seen is expected to have 256 tokens at most.
     assert (rule.alone(shape, endpoint, 0.0) is None) is first

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from batchclient import ConfigError
+from batchclient import ConfigError, Schedule
 from batchclient._calls.make import CallMaker
 from batchclient._core.requests import Shape
-from batchclient.config import make_settings
+from batchclient._client.settings import make_settings
 from tests.inspection import held
 
 
@@ -36,7 +36,7 @@ def test_a_tenant_is_never_taken_for_another_ones_parameters():
 
 
 def test_the_server_is_told_of_a_priority_only_where_that_was_asked_for():
-    made = maker(send_priority=True)
+    made = maker(schedule=Schedule(send_priority=True))
     assert not shape(maker(), 3).tells_priority
     assert [shape(made, priority, "a").tells_priority for priority in (3, -2, 0)] == [True, True, False]
     assert shape(made, 3, seed=1).body == shape(made, seed=1).body

@@ -3,11 +3,15 @@
 import pytest
 
 from batchclient._core.kinds import Kind
-from batchclient.config import PRESETS, Settings, make_settings
+from batchclient import AdaptiveLimit, Batching, Http, Schedule
+from batchclient._client.settings import make_settings
+from batchclient.config import PRESETS, Settings
 from batchclient.dialects.vllm import VllmDialect
 from batchclient.errors import ConfigError
+from batchclient import Batching
 
 URL = "http://localhost:8000/v1"
+GROUPS = {AdaptiveLimit: "limit", Batching: "batching", Schedule: "schedule", Http: "http"}
 
 
 def make(preset="balanced", **arguments):
@@ -23,16 +27,17 @@ def refused(**arguments):
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_a_preset_gives_its_numbers(preset):
     settings = make(preset)
-    assert {name: getattr(settings, name) for name in PRESETS[preset]} == PRESETS[preset]
+    for group, numbers in PRESETS[preset].items():
+        assert {name: getattr(getattr(settings, group), name) for name in numbers} == numbers
 
 
 def test_the_presets_are_those_that_are_promised():
     assert sorted(PRESETS) == ["balanced", "latency", "throughput"]
-    assert len({tuple(sorted(preset)) for preset in PRESETS.values()}) == 1
+    assert len({str({group: sorted(numbers) for group, numbers in preset.items()}) for preset in PRESETS.values()}) == 1
 
 
 def test_latency_waits_for_nothing():
-    settings = make("latency")
+    settings = make("latency").batching
     assert (settings.linger_s, settings.refill_s, settings.refill_ratio) == (0.0, 0.0, 0.0)
 
 
@@ -43,42 +48,50 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
 
 
 def test_an_argument_wins_over_the_preset():
-    settings = make("throughput", limit=7, linger_s=0.0)
-    assert (settings.limit, settings.linger_s) == (7, 0.0)
-    assert settings.max_list == PRESETS["throughput"]["max_list"]
+    settings = make("throughput", limit=7, batching=Batching(linger_s=0.0))
+    assert (settings.limit, settings.batching.linger_s) == (7, 0.0)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_group_changes_the_fields_that_it_gives_and_no_other(preset):
+    settings = make(preset, batching=Batching(max_size=8))
+    assert settings.batching.max_size == 8
+    expected = make(preset).batching.model_dump() | {"max_size": 8}
+    assert settings.batching.model_dump() == expected
+    assert settings.schedule == make(preset).schedule
 
 
 def test_none_means_not_given():
-    assert make("latency", limit=None).limit == PRESETS["latency"]["limit"]
+    assert make("latency", limit=None, batching=None).model_dump() == make("latency").model_dump()
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
         ("limit", [0, -1, 1.5, "64", True, "knee"]),
-        ("initial_limit", [0, 1.5, True]),
-        ("max_list", [0, 2.0, False]),
-        ("linger_s", [-0.1, float("nan"), float("inf"), "soon", "0.1", True]),
-        ("refill_s", [-1, float("inf"), True]),
-        ("refill_ratio", [-0.1, 1.1, float("nan"), True]),
-        ("starvation_s", [-1, float("nan"), "5"]),
-        ("p95_latency_s", [True, "2"]),
-        ("time_to_first_token_s", [True, "2"]),
+        ((AdaptiveLimit, "start"), [0, 1.5, True]),
+        ((Batching, "max_size"), [0, 2.0, False]),
+        ((Batching, "linger_s"), [-0.1, float("nan"), float("inf"), "soon", "0.1", True]),
+        ((Batching, "refill_s"), [-1, float("inf"), True]),
+        ((Batching, "refill_ratio"), [-0.1, 1.1, float("nan"), True]),
+        ((Schedule, "starvation_s"), [-1, float("nan"), "5"]),
+        ((AdaptiveLimit, "p95_latency_s"), [True, "2"]),
+        ((AdaptiveLimit, "time_to_first_token_s"), [True, "2"]),
         ("requests_per_minute", [0, True, "600"]),
         ("tokens_per_minute", [0, True, "600"]),
-        ("aging_s", [True, "300"]),
-        ("tenant_weights", [{"a": True}, {"a": "2"}]),
-        ("trust_env", [1, "yes"]),
+        ((Schedule, "aging_s"), [True, "300"]),
+        ((Schedule, "tenant_weights"), [{"a": True}, {"a": "2"}]),
+        ((Http, "trust_env"), [1, "yes"]),
         ("max_queued", [0, -5]),
         ("when_full", ["drop", 1]),
-        ("singles_above_tokens", [0]),
+        ((Batching, "alone_above_tokens"), [0]),
         ("timeout_s", [0, -1, float("inf"), float("nan"), True, "8"]),
-        ("connect_timeout_s", [0]),
-        ("read_timeout_s", [0, -3]),
-        ("max_response_bytes", [0]),
+        ((Http, "connect_timeout_s"), [0]),
+        ((Http, "read_timeout_s"), [0, -3]),
+        ((Http, "max_response_bytes"), [0]),
         ("max_model_len", [0, 2048.0]),
         ("count_tokens", ["len", 5]),
-        ("http_backend", ["requests"]),
+        ((Http, "backend"), ["requests"]),
         ("model", ["", 5]),
         ("headers", [5, {"a": 1}, {"a": "x\ny"}, {"a\r": "x"}, {"a": "x\0"}]),
         ("base_url", [5, [], [5], ["http://a", 5]]),
@@ -86,15 +99,15 @@ def test_none_means_not_given():
 )
 def test_a_wrong_value_is_refused_by_name(name, values):
     for value in values:
-        error = refused(**{name: value})
-        assert error.field == name, value
-        assert str(error).startswith(f"{name}: ")
-
-
-def test_an_argument_that_does_not_exist_is_refused_with_those_there_are():
-    error = refused(limits=5)
-    assert error.field == "limits"
-    assert "starvation_s" in str(error)
+        if isinstance(name, str):
+            error, field = refused(**{name: value}), name
+        else:
+            group, field = name
+            with pytest.raises(ConfigError) as caught:
+                group(**{field: value})
+            error, field = caught.value, f"{GROUPS[group]}.{field}"
+        assert error.field == field, value
+        assert str(error).startswith(f"{field}: ")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +123,7 @@ def test_an_argument_that_does_not_exist_is_refused_with_those_there_are():
     ],
 )
 def test_urls_are_kept_without_their_last_slash(given, kept):
-    assert make(base_url=given).base_url == kept
+    assert tuple(server.url for server in make(base_url=given).base_url) == kept
 
 
 @pytest.mark.parametrize(
@@ -160,13 +173,13 @@ class Padding(VllmDialect):
 
 
 def test_the_core_gets_its_numbers():
-    given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "starvation_s": 9.0, "singles_above_tokens": 77}
-    numbers = make(**given, max_queued=9, when_full="raise", max_list=500).scheduler(Padding())
+    given = {"linger_s": 0.5, "refill_s": 0.25, "refill_ratio": 0.75, "alone_above_tokens": 77}
+    numbers = make(max_queued=9, when_full="raise", batching=Batching(max_size=500, **given)).scheduler(Padding())
     assert {name: getattr(numbers, name) for name in given} == given
     assert (numbers.max_queued, numbers.raise_when_full, numbers.length_reach) == (9, True, 2)
-    assert (numbers.max_list, numbers.known_caps) == (500, {Kind.COMPLETION: 100})
+    assert (numbers.max_size, numbers.known_caps) == (500, {Kind.COMPLETION: 100})
     assert make().scheduler(VllmDialect()).raise_when_full is False
-    assert make(length_reach=1).scheduler(Padding()).length_reach == 1
+    assert make(batching=Batching(length_reach=1)).scheduler(Padding()).length_reach == 1
 
 
 def test_every_setting_is_an_argument_of_the_client():

@@ -7,8 +7,8 @@ from batchclient._core.servers.health import Sign
 from batchclient._core.limits import FixedLimit, LimitChange, Outcome, Sample
 
 
-def endpoint(limit=4, max_list=64):
-    return Endpoint(0, FixedLimit(limit), max_list)
+def endpoint(limit=4, max_size=64):
+    return Endpoint(0, FixedLimit(limit), max_size)
 
 
 def test_permits_are_a_counter():
@@ -35,7 +35,7 @@ def test_permits_that_were_not_taken_cannot_be_returned():
 
 
 def test_lists_are_as_long_as_max_list_until_the_server_says_otherwise():
-    assert endpoint(max_list=17).list_cap(0.0) == 17
+    assert endpoint(max_size=17).list_cap(0.0) == 17
 
 
 def test_refused_lists_are_tried_again_after_300_s():
@@ -82,7 +82,7 @@ def test_a_cap_never_rises_by_a_failure():
     ("seconds", "cap"), [(59.9, 4), (60.0, 8), (119.9, 8), (120.0, 16), (180.0, 20), (10_000.0, 20), (1e12, 20)]
 )
 def test_a_learnt_cap_doubles_every_minute_up_to_max_list(seconds, cap):
-    one = endpoint(max_list=20)
+    one = endpoint(max_size=20)
     one.can().shorten_lists(8, None, 100.0)
     assert one.list_cap(100.0 + seconds) == cap
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchclient import BatchClient
+from batchclient import AdaptiveLimit, BatchClient
 from batchclient._client.make_limit import make_limit
-from batchclient.config import make_settings
+from batchclient._client.settings import make_settings
 
 URL = "http://localhost:8000/v1"
 
@@ -24,12 +24,12 @@ def made(preset="balanced", *, engine=False, **arguments):
         ({}, (64, 256)),
         ({"preset": "throughput"}, (64, 256)),
         ({"preset": "latency"}, (32, 64)),
-        ({"p95_latency_s": 5.0}, (32, 64)),
-        ({"time_to_first_token_s": 0.5}, (32, 64)),
-        ({"max_limit": 100}, (64, 100)),
-        ({"max_limit": 10}, (10, 10)),
-        ({"initial_limit": 10}, (10, 10)),
-        ({"preset": "latency", "initial_limit": 400}, (400, 400)),
+        ({"limit": AdaptiveLimit(p95_latency_s=5.0)}, (32, 64)),
+        ({"limit": AdaptiveLimit(time_to_first_token_s=0.5)}, (32, 64)),
+        ({"limit": AdaptiveLimit(max=100)}, (64, 100)),
+        ({"limit": AdaptiveLimit(max=10)}, (10, 10)),
+        ({"limit": AdaptiveLimit(start=10)}, (10, 10)),
+        ({"preset": "latency", "limit": AdaptiveLimit(start=400)}, (400, 400)),
         ({"limit": 7}, (7, 7)),
     ],
 )
@@ -42,9 +42,9 @@ def test_where_a_limit_begins_and_how_far_it_opens(arguments, expected):
     [
         ({}, 256),
         ({"preset": "latency"}, 64),
-        ({"time_to_first_token_s": 0.5}, 64),
-        ({"max_limit": 100}, 100),
-        ({"initial_limit": 10}, 10),
+        ({"limit": AdaptiveLimit(time_to_first_token_s=0.5)}, 64),
+        ({"limit": AdaptiveLimit(max=100)}, 100),
+        ({"limit": AdaptiveLimit(start=10)}, 10),
         ({"limit": 7}, 7),
     ],
 )

@@ -41,7 +41,7 @@ class Talk:
     """A scheduler with conversations: each asks its next turn ``gap_s`` after an answer."""
 
     def __init__(self, conversations, limit, gap_s=0.001, service_s=0.1, turns=100):
-        settings = SchedulerSettings(linger_s=0.0, refill_s=0.0, refill_ratio=0.0, max_list=1)
+        settings = SchedulerSettings(linger_s=0.0, refill_s=0.0, refill_ratio=0.0, max_size=1)
         self.core = Scheduler(settings, [FixedLimit(limit)])
         self.gap_s, self.service_s, self.turns = gap_s, service_s, turns
         self.agenda, self.order, self.now, self.busy_s = [], [], 0.0, 0.0

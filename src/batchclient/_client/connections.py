@@ -1,20 +1,23 @@
-"""How a client reaches its servers: what goes with every request, over whose connections, and what may be asked beside the calls.
+"""How a client reaches its servers: headers, connections, and the questions beside the calls.
 
 Rules:
-- A user's own ``http_client`` or ``transport`` carries the calls and nothing else: what is asked beside them (``/metrics``, which server it is) needs
-  connections of our own, and is not asked where there are none.
-- What is asked beside the calls has transports of its own, so that it neither waits for the calls nor takes their connections.
-- A key is never shown: not in a URL, and ``secrets`` are cut out of what servers say.
-- It does not know its client, and asks nobody: the transports it makes are the runner's.
+- A user's own ``http_client`` or ``transport`` carries the calls and nothing else. Questions beside
+  the calls (``/metrics``, which server answers) need own connections, and without own connections
+  no question is asked.
+- Questions beside the calls have transports of their own, and neither wait for the calls nor take
+  the calls' connections.
+- A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
+- The module knows no client, and sends nothing: the transports belong to the runner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote
 
 from batchclient._core.messages import Page
+from batchclient._shell.addresses import host_of
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.pages import LARGEST_PAGE_BYTES
 from batchclient.errors import ConfigError
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     import httpx
     import httpx2
 
-    from batchclient.config import Settings
+    from batchclient.config import CheckedServer, Settings
 
 __all__ = ["Connections", "shown"]
 
@@ -32,101 +35,136 @@ _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
 class Connections:
-    """Of one client.
+    """The connections of one client.
 
     Args:
-        settings: the client's; those of connections cannot change while it runs.
-        api_key, http_client, transport: the client's.
-        dialect: its name, if it was given.
+        settings: the client's; settings of connections cannot change while the client runs.
+        http_client, transport: the client's.
+        dialect: the name, if a dialect was given.
 
     Raises:
-        ConfigError: an argument is wrong, or two contradict each other.
+        ConfigError: an argument is wrong, or two arguments contradict each other.
     """
 
     def __init__(
         self,
         settings: Settings,
-        api_key: str | None,
         http_client: httpx.AsyncClient | httpx2.AsyncClient | None,
         transport: Callable[[str, Mapping[str, str]], Transport] | None,
         dialect: str | None,
     ) -> None:
         self._settings = settings
-        self._headers = _with_key(settings.headers, api_key)
+        self._own = {(scheme, host_of(server.url)) for server in settings.base_url for scheme in _at_least(server.url)}
+        """The schemes and hosts which the client's key may go to."""
+        self._headers: dict[str, dict[str, str]] = {}
+        """Of every request to a base URL."""
         self._http_client = http_client
         self._own_transport = _check_transport(transport, http_client)
         given = "transport" if transport is not None else "http_client" if http_client is not None else None
         self.pages: dict[Page, Callable[[str], Transport]] = {}
-        """What servers may be asked beside the calls, and what makes the transport to a base URL for it."""
+        """The pages for questions beside the calls, each with the maker of a transport.
+
+        A maker gets a base URL.
+        """
         if _may_ask_for_load(settings, given, dialect):
             self.pages[Page.LOAD] = self.for_metrics
         if _may_detect(settings, given, dialect):
             self.pages[Page.SERVER] = self.for_detection
         if transport is None:
-            _check_http_library(http_client, settings.http_backend)
-        self._heeds_proxies = settings.trust_env and given is None
-        self.secrets = _secrets_of(self._headers) + self.secrets_for(settings.base_url)
+            _check_http_library(http_client, settings.http.backend)
+        self._heeds_proxies = settings.http.trust_env and given is None
+        self.secrets = _secrets_of(_with_key(settings.headers, settings.api_key)) + tuple(
+            secret for server in settings.base_url for secret in self.know(server)
+        )
 
-    def secrets_for(self, base_urls: Sequence[str]) -> tuple[str, ...]:
-        """What is secret on the way to some servers: what their URLs have after the ``?``, and the passwords of their proxies.
+    @property
+    def has_key(self) -> bool:
+        """Whether a server is sent a key."""
+        return self._http_client is not None or any(_secrets_of(headers) for headers in self._headers.values())
+
+    @property
+    def has_key_everywhere(self) -> bool:
+        """Whether each server is surely sent a key: an ``http_client`` may bring any or none."""
+        return self._http_client is None and all(_secrets_of(headers) for headers in self._headers.values())
+
+    def know(self, server: CheckedServer) -> tuple[str, ...]:
+        """Take note of a server, and return the secrets on the way to that server.
+
+        Secrets are the server's own headers, the part of its URL after the ``?``, and the passwords
+        of its proxy. The client's key goes to the hosts of the client's own ``base_url`` alone.
 
         Raises:
             ConfigError: the environment names a proxy that cannot be used.
         """
-        secrets = _secrets_in(base_urls)
+        headers = _with_key(self._settings.headers, self._settings.api_key)
+        if (_scheme(server.url), host_of(server.url)) not in self._own:
+            headers = {name: value for name, value in headers.items() if not _is_secret(name)}
+        self._headers[server.url] = _with_key({**headers, **server.headers}, server.api_key)
+        secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
         if self._heeds_proxies:
             from batchclient.transport._proxies import proxy_secrets
 
-            secrets += proxy_secrets(base_urls, self._settings.http_backend)
+            secrets += proxy_secrets([server.url], self._settings.http.backend)
         return secrets
 
     def for_calls(self, base_url: str) -> Transport:
-        """Return what a server's calls go over."""
+        """Return the transport of a server's calls."""
         if self._own_transport is not None:
             from batchclient.transport._given import GivenTransport
 
-            own: Transport = call_back("transport", self._own_transport, base_url, self._headers)
+            own: Transport = call_back("transport", self._own_transport, base_url, self._headers[base_url])
             return GivenTransport(own)
-        return self._httpx(base_url, self._settings.max_response_bytes, self._http_client)
+        return self._httpx(base_url, self._headers[base_url], self._settings.http.max_response_bytes, self._http_client)
 
     def for_metrics(self, base_url: str) -> Transport:
-        """Return what a server is asked for its load over: to its root, where the page is."""
-        return self._httpx(root_of(base_url), LARGEST_PAGE_BYTES)
+        """Return the transport of the question for a server's load: to the root, where the page is."""
+        return self._httpx(root_of(base_url), self._headers[base_url], LARGEST_PAGE_BYTES)
 
     def for_detection(self, base_url: str) -> Transport:
-        """Return what a server is asked over which it is."""
-        return self._httpx(base_url, LARGEST_PAGE_BYTES)
+        """Return the transport of the question which server answers."""
+        return self._httpx(base_url, self._headers[base_url], LARGEST_PAGE_BYTES)
 
-    def _httpx(self, url: str, most_bytes: int, client: Any = None) -> Transport:
+    def _httpx(self, url: str, headers: Mapping[str, str], most_bytes: int, client: Any = None) -> Transport:
         from batchclient.transport._httpx import HttpxTransport
 
         return HttpxTransport(
             url,
-            self._headers,
+            headers,
             max_response_bytes=most_bytes,
             client=client,
-            backend=self._settings.http_backend,
-            trust_env=self._settings.trust_env,
+            backend=self._settings.http.backend,
+            trust_env=self._settings.http.trust_env,
         )
 
 
 def shown(base_url: str) -> str:
-    """A URL as it may be shown."""
+    """Return a URL in the form that may be shown."""
     # A query may hold a key.
     return base_url.partition("?")[0]
 
 
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _at_least(url: str) -> tuple[str, ...]:
+    """Return the schemes that protect a key as well as a URL's own."""
+    return ("http", "https") if _scheme(url) == "http" else ("https",)
+
+
 def _secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys among the headers: what a server may say back to us and nobody may see."""
-    return _with_last_words(value for name, value in headers.items() if any(word in name for word in _SECRET_HEADERS))
+    """Return the keys among the headers: a server may repeat a key, and nobody may see the key."""
+    return _with_last_words(value for name, value in headers.items() if _is_secret(name))
 
 
-def _secrets_in(base_urls: Sequence[str]) -> tuple[str, ...]:
-    """What URLs have after their ``?``, likewise."""
-    queries = [url.partition("?")[2] for url in base_urls]
-    return _with_last_words(
-        form for query in queries for _, value in parse_qsl(query) for form in (value, quote(value, safe=""))
-    )
+def _is_secret(header: str) -> bool:
+    return any(word in header for word in _SECRET_HEADERS)
+
+
+def _secrets_in(base_url: str) -> tuple[str, ...]:
+    """Return the values that a URL has after its ``?``, likewise."""
+    values = [value for _, value in parse_qsl(base_url.partition("?")[2])]
+    return _with_last_words(form for value in values for form in (value, quote(value, safe="")))
 
 
 def _with_last_words(values: Iterable[str]) -> tuple[str, ...]:
@@ -153,11 +191,7 @@ def _may_detect(settings: Settings, given: str | None, dialect: str | None) -> b
 
 
 def _with_key(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
-    if api_key is None:
-        return dict(headers)
-    if not isinstance(api_key, str) or not api_key or any(not 32 < ord(character) < 127 for character in api_key):
-        raise ConfigError("api_key is a string of printable ASCII characters", field="api_key")
-    return {**headers, "authorization": f"Bearer {api_key}"}
+    return dict(headers) if api_key is None else {**headers, "authorization": f"Bearer {api_key}"}
 
 
 def _check_transport(transport: Any, http_client: object) -> Any:
@@ -169,9 +203,9 @@ def _check_transport(transport: Any, http_client: object) -> Any:
     return transport
 
 
-def _check_http_library(http_client: object, http_backend: str) -> None:
+def _check_http_library(http_client: object, backend: str) -> None:
     # httpx takes 0.1 s to import: not with batchclient, and not within the first call either.
     import batchclient._shell.model_question  # noqa: F401  # the runner's, for the same reason
     from batchclient.transport._httpx import check_arguments
 
-    check_arguments(http_client, http_backend)
+    check_arguments(http_client, backend)

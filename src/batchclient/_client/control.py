@@ -1,43 +1,56 @@
-"""What can be changed about a client while it runs: its settings, its limits, whether it sends, and to which servers.
+"""Changes to a running client: settings, limits, pause and resume, servers.
 
 Rules:
-- Each works before the first call, too, and after the event loop has gone: what it says holds for the runner that there is, and for those to come.
-- Nothing here touches a call under way, but ``abort``, and ``remove_endpoint`` where it is told not to drain.
+- Each method works before the first call, too, and after the event loop has ended: the change holds
+  for the present runner and for every later runner.
+- No method touches a call under way, but ``abort``, and ``remove_endpoint`` with ``drain=False``.
 - Bad input is refused before anything is changed, with an error that names the argument.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Literal, Never
 
 from batchclient._client.connections import shown
 from batchclient._client.starting import Starting
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
 
-__all__ = ["ControlMethods"]
+if TYPE_CHECKING:
+    from batchclient.options import AdaptiveLimit, Batching, Server
 
-_LIMIT_SETTINGS = frozenset(("limit", "initial_limit", "max_limit", "p95_latency_s", "time_to_first_token_s"))
+__all__ = ["ControlMethods"]
 
 
 class ControlMethods(Starting):
-    """How ``BatchClient`` is changed while it runs."""
+    """The methods that change a ``BatchClient`` while it runs."""
 
-    def retune(self, **settings: Any) -> None:
-        """Change settings while running: ``limit`` (a number or ``"auto"``), ``initial_limit``, ``max_limit``,
-        ``p95_latency_s``, ``time_to_first_token_s``, ``max_list``, ``linger_s``, ``refill_s``, ``refill_ratio``, ``starvation_s``,
-        ``max_queued``, ``singles_above_tokens``, ``batch_size``, ``length_reach``.
+    def retune(
+        self,
+        *,
+        limit: int | Literal["auto"] | AdaptiveLimit | None = None,
+        batching: Batching | None = None,
+        max_queued: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        """Change settings while the client runs. Calls under way go on.
 
-        Calls under way go on. A limit given anew starts its search anew.
+        Args:
+            limit: as for the client; a limit that is given anew starts its search anew.
+            batching: replaces the present ``Batching`` as a whole: fields that are not given have
+                the preset's values.
+            max_queued: as for the client.
 
         Raises:
-            ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
+            ConfigError: a setting is wrong, or cannot be changed while running; nothing was
+                changed.
         """
-        from batchclient.config import changed
+        from batchclient._client.settings import changed
 
-        self._settings = changed(self._settings, settings)
+        changes = {"limit": limit, "batching": batching, "max_queued": max_queued, **unknown}
+        self._settings = changed(self._settings, changes)
         if self._runner is not None and not self._runner.ended:
-            limits = [self._make_limit() for _ in self._endpoints] if _LIMIT_SETTINGS & settings.keys() else None
+            limits = None if limit is None else [self._make_limit() for _ in self._endpoints]
             core = self._settings.scheduler(self._dialects.at_first, self._callbacks)
             self._runner.tell(Retuned(core, limits, self._pinned))
 
@@ -45,7 +58,7 @@ class ControlMethods(Starting):
         """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
 
         Raises:
-            ConfigError: it is no whole number of at least 1.
+            ConfigError: the limit is no whole number of at least 1.
         """
         if type(limit) is not int or limit < 1:
             raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
@@ -54,13 +67,16 @@ class ControlMethods(Starting):
             self._runner.tell(Retuned(pin=limit))
 
     def unpin(self) -> None:
-        """Let the limit be found again; what was learnt meanwhile counts."""
+        """Let the limit be found again; answers to pinned calls count."""
         self._pinned = None
         if self._runner is not None:
             self._runner.tell(Retuned(pin=UNPIN))
 
     def pause(self) -> None:
-        """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
+        """Send nothing more until ``resume()``.
+
+        Requests in flight go on, and calls may still be made.
+        """
         self._paused = True
         if self._runner is not None:
             self._runner.tell(Paused())
@@ -71,51 +87,57 @@ class ControlMethods(Starting):
         if self._runner is not None:
             self._runner.tell(Resumed())
 
-    def add_endpoint(self, base_url: str) -> None:
-        """Send calls to another server, too. It has a limit of its own, like the others.
+    def add_endpoint(self, base_url: str | Server) -> None:
+        """Send calls to another server, too. The server has a limit of its own, like the others.
 
         Args:
-            base_url: as for the client.
+            base_url: a URL, or a ``Server``. The client's key is sent where the host is among the
+                hosts of the client's own ``base_url``; a server of another host needs its own.
 
         Raises:
-            ConfigError: the URL is wrong, or one of the client's already; the environment's proxy for it cannot be used; or
-                another running event loop uses the client.
+            ConfigError: the URL is wrong, or belongs to the client already; the environment's proxy
+                for the URL cannot be used; or another running event loop uses the client.
             ClientClosed: the client is closed.
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
-        from batchclient.config import check_base_url
+        from batchclient._client.settings import check_server
 
-        url = check_base_url(base_url)
+        server = check_server(base_url)
+        url = server.url
         if any(url == served for served, _ in self._endpoints):
             raise ConfigError(f"{shown(url)} is one of the client's servers already", field="base_url")
         runner = self._present_runner()
-        secrets = self._secrets_for([url])
+        secrets = self._connections.know(server)
         self._dialects.secrets += secrets
+        if self._connections.has_key and not self._connections.has_key_everywhere:
+            self._dialects.key_hint = ""
         number = 0
         if runner is not None:
             runner.hide(secrets)
-            pages = {page: make(url) for page, make in self._page_transports.items()}
-            number = runner.add_endpoint(self._make_transport(url), pages, self._make_limit(), shown(url))
+            pages = {page: make(url) for page, make in self._connections.pages.items()}
+            number = runner.add_endpoint(self._connections.for_calls(url), pages, self._make_limit(), shown(url))
             self._calls.lengths.endpoints.add(number)
         self._endpoints.append((url, number))
 
-    async def remove_endpoint(self, base_url: str, *, drain: bool = True) -> None:
-        """Send nothing more to a server, and wait until nothing is left there.
+    async def remove_endpoint(self, base_url: str | Server, *, drain: bool = True) -> None:
+        """Send nothing more to a server, and wait until no call is left there.
 
         Args:
-            base_url: as it was given.
-            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
-                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
+            base_url: as the URL was given.
+            drain: let the server finish its calls; else its connections are closed now and the
+                calls go to the other servers, which costs the calls no retry. With ``drain=False``,
+                the calls left at a server that is leaving already may be ended, too.
 
         Raises:
-            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
+            ConfigError: the client has no such server, or no other; or another running event loop
+                uses the client.
 
         Cancellation: the server leaves all the same.
         """
-        from batchclient.config import check_base_url
+        from batchclient._client.settings import check_server
 
-        url = check_base_url(base_url)
+        url = check_server(base_url).url
         if not isinstance(drain, bool):
             raise ConfigError(f"drain is True or False, not a {type(drain).__name__}", field="drain")
         runner = self._present_runner()
@@ -136,12 +158,16 @@ class ControlMethods(Starting):
             try:
                 await runner.remove_endpoint(entry[1], drain=drain)
             finally:
-                # One whose connections failed to close has left, too; where this was cancelled, calls may be left there.
+                # A server whose connections failed to close has left, too; after a cancellation,
+                # calls may be left there.
                 if entry in self._leaving and not runner.has_endpoint(entry[1]):
                     self._leaving.remove(entry)
 
     def abort(self) -> None:
-        """End every call now with ``CallAborted`` and close their connections; the client stays open."""
+        """End every call now with ``CallAborted`` and close the connections.
+
+        The client stays open.
+        """
         if self._runner is not None:
             self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
             self._runner.tell(AbortRequested())

@@ -1,8 +1,9 @@
-"""From settings to the limit of one endpoint: which algorithm, within which bounds, under which caps.
+"""From settings to the limit of one endpoint: which algorithm, which bounds, which caps.
 
 Rules:
-- ``limit`` is a number, or ``"auto"``: it is found.
-- Neither is ever more than the process may open sockets for (``descriptors``): where outputs are long, every sequence has its own.
+- ``limit`` is a number, or ``"auto"`` for a search.
+- No limit is ever more than the process may open sockets for (``descriptors``): where outputs are
+  long, every sequence has a socket of its own.
 """
 
 from __future__ import annotations
@@ -14,47 +15,48 @@ from batchclient._core.limits.search import OPENS_TO, START
 from batchclient._shell.descriptors import within_descriptors
 
 if TYPE_CHECKING:
-    from batchclient.config import Settings
+    from batchclient.config import CheckedLimit, Settings
 
 __all__ = ["make_limit"]
 
 _URGENT = 32, 64
-"""Where it begins, and where it opens to, where a burst had better wait here than be served slowly."""
+"""The start, and the opening, where a burst had better wait here than be served slowly."""
 
 
 def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = False) -> LimitControl:
-    """Return a fresh limit for one endpoint.
+    """Return a fresh limit for an endpoint.
 
     Args:
         settings: the client's.
-        turn: shared by the limits of one client.
-        engine: whether its server is known to be an engine that batches hundreds of sequences.
+        turn: shared by the limits of a client.
+        engine: whether the server is known to be an engine that batches hundreds of sequences.
     """
-    objectives = []
-    if settings.p95_latency_s is not None:
-        objectives.append(Objective(settings.p95_latency_s))
-    if settings.time_to_first_token_s is not None:
-        objectives.append(Objective(settings.time_to_first_token_s, first_token=True))
-    limit = LimitControl(_number(settings, turn), objectives)
+    limit = LimitControl(_number(settings, turn), _objectives(settings.limit))
     if engine:
         limit.on_known(None, 0.0, engine=True)
     return limit
 
 
 def _number(settings: Settings, turn: Turn | None) -> Limit:
-    highest = settings.highest_limit
+    limit, servers = settings.limit, len(settings.base_url)
+    if isinstance(limit, int):
+        return FixedLimit(within_descriptors(limit, servers, warn_below=limit))
     # A limit that is found seldom goes as far as it may.
-    warn_below = OPENS_TO if settings.limit == "auto" else highest
-    ceiling = within_descriptors(highest, len(settings.base_url), warn_below=warn_below)
-    if isinstance(settings.limit, int):
-        return FixedLimit(ceiling)
-    urgent = (
-        settings.preset == "latency" or settings.p95_latency_s is not None or settings.time_to_first_token_s is not None
-    )
-    if settings.initial_limit is not None:
-        start = opens_to = settings.initial_limit
-    elif urgent:
+    ceiling = within_descriptors(limit.max, servers, warn_below=OPENS_TO)
+    if limit.start is not None:
+        start = opens_to = limit.start
+    elif settings.preset == "latency" or _objectives(limit):
         start, opens_to = _URGENT
     else:
         start, opens_to = START, OPENS_TO
     return Search(min(start, ceiling), opens_to, ceiling, turn)
+
+
+def _objectives(limit: int | CheckedLimit) -> list[Objective]:
+    objectives = []
+    if not isinstance(limit, int):
+        if limit.p95_latency_s is not None:
+            objectives.append(Objective(limit.p95_latency_s))
+        if limit.time_to_first_token_s is not None:
+            objectives.append(Objective(limit.time_to_first_token_s, first_token=True))
+    return objectives

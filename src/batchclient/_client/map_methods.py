@@ -1,15 +1,16 @@
-"""The calls for many documents: one call per document, read lazily, results as they come or all at once.
+"""The calls for many documents: one call per document, results as they come or all at once.
 
 Rules:
-- Everything that is wrong with the arguments is refused here, once, and not once per document.
-- A document goes the way of every call (``calling``), and has its answer as that call would; which call it is, ``call`` says.
+- A wrong argument is refused here, once, and not once per document. Documents are read lazily.
+- A document goes the way of every call (``calling``), and gets the answer that its call gets;
+  ``call`` says which call.
 - The maps hand requests to the core without a task per document (``maps``).
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
 
@@ -25,10 +26,12 @@ from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Completion
+from batchclient.types import Classification, Completion, Embedding
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
 
@@ -43,11 +46,14 @@ _MAPPED = {
 
 _LEAST_LOOK_AHEAD = 1024
 _LIMITS_AHEAD = 4
-"""Open rows per row in flight: some wait for company, and some, in a map in order, for one before them."""
+"""Open rows per row in flight.
+
+Some rows wait for company, and some, in a map in order, for an earlier row.
+"""
 
 
 class MapMethods(Calling):
-    """What ``BatchClient`` can be asked for many documents at once."""
+    """The methods of ``BatchClient`` that take many documents."""
 
     @overload
     async def batch_map(
@@ -57,13 +63,7 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion]: ...
 
     @overload
@@ -74,38 +74,81 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion | Exception]: ...
 
     @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
+        call: Literal["chat"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        return_exceptions: bool,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: bool,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: bool,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification | Exception]: ...
 
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -119,41 +162,47 @@ class MapMethods(Calling):
 
         Args:
             docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
-                ids, or a conversation to be answered as ``chat`` does.
-            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
-                user's.
-            return_exceptions: return the list with errors in their documents' places, instead of raising.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable
+                of one document, which returns a text, token ids, or a conversation to be answered
+                as ``chat`` does.
+            call: the call that is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
+                For ``"chat"`` a text is one message of the user's.
+            return_exceptions: return the list with errors in their documents' places, instead of
+                raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
-                together, at least 1,024, and at least 4 × ``max_limit`` where the limit is found.
-            response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
-            params: as for ``complete``.
+            timeout_s: each document's time, seconds, from when the document is read.
+            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
+                all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
+                the limit is found.
+            response_model: as for ``complete``; a row whose answer does not fit fails with
+                ``AnswerInvalid``.
+            params: as for the call.
 
         Returns:
-            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
+            One answer (or exception) per document: a ``Completion``, an ``Embedding`` for
+                ``"embed"``, a ``Classification`` for ``"classify"``.
 
         Raises:
-            BatchMapFailed: a document failed, or reading them did. All others were run; answers and errors are in
-                ``results``.
-            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled with a document of
-                a list or tuple is such an argument, unless ``return_exceptions`` is given. Elsewhere it is the
-                document's own failure.
+            BatchMapFailed: a document failed, or reading the documents did. All others were run;
+                answers and errors are in ``results``.
+            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled
+                with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
+                is given. Elsewhere such a template is the document's own failure.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
-        rows = self.stream_map(
+        rows = self._make_map(
             docs,
             prompt,
-            call=call,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            **params,
+            call,
+            True,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "batch_map",
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
@@ -169,12 +218,56 @@ class MapMethods(Calling):
             await rows.aclose()
         return results.all(rows.source_error)
 
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["complete"] = "complete",
+        ordered: bool = False,
+        **params: Unpack[CompletionMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        ordered: bool = False,
+        **params: Unpack[ChatMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        ordered: bool = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> Map[Embedding]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        ordered: bool = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> Map[Classification]: ...
+
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -183,19 +276,51 @@ class MapMethods(Calling):
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
         **params: Any,
-    ) -> Map:
+    ) -> Map[Any]:
         """Make one call per document and yield the results as they come.
 
-        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
-        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
+        Memory stays flat: at most ``look_ahead`` documents are read ahead of the rows yielded, and
+        reading stops while results are not taken. A document that cannot be used yields a row with
+        an error; the map goes on.
 
         Args:
-            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
+                params: as for ``batch_map``.
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
+            An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
         """
+        return self._make_map(
+            docs,
+            prompt,
+            call,
+            ordered,
+            model,
+            timeout_s,
+            priority,
+            tenant,
+            look_ahead,
+            response_model,
+            params,
+            "stream_map",
+        )
+
+    def _make_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        call: str,
+        ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
+        model: str | None,
+        timeout_s: float | None,
+        priority: int,
+        tenant: str | None,
+        look_ahead: int | None,
+        response_model: type[BaseModel] | None,
+        params: Mapping[str, Any],
+        method: str,
+    ) -> Map[Any]:
         refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
@@ -216,7 +341,8 @@ class MapMethods(Calling):
                 f"response_model is for texts that are generated, not for call={call!r}", field="response_model"
             )
         # Wrong parameters are refused here, not once per document.
-        self._calls.check(model, timeout_s, params, priority, tenant, kind)
+        called = f"{method}()" if kind is Kind.COMPLETION else f'{method}(call="{call}")'
+        self._calls.check(model, timeout_s, params, priority, tenant, kind, called)
 
         def make_request(document: Any, row: Row, runner: Runner) -> Request:
             item: Any = call_back("prompt", make, document)
@@ -241,7 +367,10 @@ class MapMethods(Calling):
         )
 
     def _look_ahead(self) -> int:
-        """How many rows of a map may be open, unless the caller says: enough to keep every server busy."""
+        """Return how many rows of a map may be open, unless the caller says a number.
+
+        The rows are enough to keep every server busy.
+        """
         runner = self._runner
         together = 0 if runner is None else runner.core.total_limit
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))

@@ -1,7 +1,8 @@
-"""A client's runners: one per event loop, made when the first call needs it.
+"""A client's runners: one per event loop, made when the first call needs a runner.
 
 Rules:
-- A client serves one event loop at a time. If that loop has gone it starts afresh. If the loop is alive, a call from another is refused.
+- A client serves one event loop at a time. After the loop has ended, the client starts afresh.
+  While the loop is alive, a call from another loop is refused.
 - After a fork the child starts afresh. The parent's sockets are left alone.
 """
 
@@ -11,16 +12,16 @@ import asyncio
 import os
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextvars import Context
 from types import TracebackType
 from typing import Any, Self
 
 from batchclient._client.calling import Calling
-from batchclient._client.connections import shown
+from batchclient._client.connections import Connections, shown
 from batchclient._client.make_limit import make_limit
 from batchclient._core.limits import LimitControl, Turn
-from batchclient._core.messages import Page, Paused
+from batchclient._core.messages import Paused
 from batchclient._core.scheduler import Scheduler
 from batchclient._core.single_flight import SingleFlight
 from batchclient._shell.backend import AsyncioBackend, Backend, TrioBackend
@@ -29,7 +30,7 @@ from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.retry import RetryPolicy
-from batchclient.transport import Timeouts, Transport
+from batchclient.transport import Timeouts
 
 __all__ = ["Starting"]
 
@@ -38,16 +39,14 @@ _of_the_parent: list[object] = []
 
 
 class Starting(Calling):
-    """A client's runner and what it is made from."""
+    """A client's runner and its makings."""
 
     _dialects: DialectChoice
     _retry: RetryPolicy
     _endpoints: list[tuple[str, int]]
-    """(base URL, id in the present runner) of what is served."""
+    """(base URL, id in the present runner) of every server in use."""
     _leaving: list[tuple[str, int]]
-    _make_transport: Callable[[str], Transport]
-    _page_transports: Mapping[Page, Callable[[str], Transport]]
-    _secrets_for: Callable[[Sequence[str]], tuple[str, ...]]
+    _connections: Connections
     _context: Context
     _keeper: AsyncGenerator[None] | None
     _nursery: Any
@@ -108,7 +107,8 @@ class Starting(Calling):
 
         Raises:
             ClientClosed: the client is closed.
-            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is missing.
+            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is
+                missing.
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
@@ -124,10 +124,9 @@ class Starting(Calling):
             backend = AsyncioBackend(self._context)
         elif self._nursery is None:
             raise ConfigError("without asyncio a client needs `async with BatchClient(…) as client:`")
-        elif self._settings.http_backend == "aiohttp":
-            raise ConfigError(
-                "http_backend='aiohttp' needs asyncio; on trio it is 'httpx' or 'httpx2'", field="http_backend"
-            )
+        elif self._settings.http.backend == "aiohttp":
+            message = "http.backend: 'aiohttp' needs asyncio; on trio it is 'httpx' or 'httpx2'"
+            raise ConfigError(message, field="http.backend")
         else:
             backend = TrioBackend(self._context, self._trio_nursery)
         self._loop = loop
@@ -140,12 +139,12 @@ class Starting(Calling):
             backend,
             self._make_core(),
             self._dialects,
-            [self._make_transport(url) for url, _ in self._endpoints],
+            [self._connections.for_calls(url) for url, _ in self._endpoints],
             self._retry,
-            Timeouts(connect_s=self._settings.connect_timeout_s, read_s=self._settings.read_timeout_s),
+            Timeouts(connect_s=self._settings.http.connect_timeout_s, read_s=self._settings.http.read_timeout_s),
             self._calls.learn,
             None if on_adjustment is None else self._callbacks.guard("on_adjustment", on_adjustment),
-            pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._page_transports.items()},
+            pages={page: [make(url) for url, _ in self._endpoints] for page, make in self._connections.pages.items()},
             model=self._settings.model,
             on_server=self._calls.lengths.know,
             on_model=self._calls.found_model,
@@ -160,7 +159,7 @@ class Starting(Calling):
     def _make_core(self) -> Scheduler | SingleFlight:
         settings = self._settings.scheduler(self._dialects.at_first, self._callbacks)
         names = [shown(url) for url, _ in self._endpoints]
-        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._page_transports)
+        core = Scheduler(settings, [self._make_limit() for _ in names], names, self._connections.pages)
         return SingleFlight(core) if self._settings.single_flight else core
 
     async def _let_go(self, runner: Runner) -> None:
@@ -179,7 +178,7 @@ class Starting(Calling):
         self._nursery = None
 
     def _present_runner(self) -> Runner | None:
-        """The runner of the running event loop, if it is at work.
+        """Return the runner of the running event loop, if the runner is at work.
 
         Raises:
             ConfigError: another live event loop uses the client.

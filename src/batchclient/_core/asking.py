@@ -1,32 +1,37 @@
-"""When servers are asked for their pages: beside the calls, never before one, never instead of one.
+"""When servers are asked for their pages: beside the calls, never before or instead of a call.
 
-There are two sorts of questions (``Page``): how busy a server is, and which server it is. ``Ask`` and ``DropAsk`` are the commands;
-the shell fetches and reads the page. What it says comes as ``LoadReported`` or ``ServerKnown``. How the question went comes as
-``Asked``, and here it is decided when the next one is due.
+Two sorts of question exist (``Page``): how busy a server is, and which server it is. ``Ask`` and
+``DropAsk`` are the commands; the shell fetches and reads the page. ``LoadReported`` or
+``ServerKnown`` brings the page's content. ``Asked`` brings the outcome, from which this module
+decides when the next question is due.
 
-Rules of both:
-- A question is asked only while calls are under way. With no call under way there is no timer.
-- One question of a sort at a time per endpoint.
-- A question that fails never fails a call. What was known of the server stays.
+Rules of both sorts:
+- Questions are asked only while calls are under way. With no call under way no timer runs.
+- Each endpoint has at most one open question of a sort.
+- A failed question fails no call. Earlier knowledge of the server stays.
 
 Rules of the load:
-- An endpoint is asked while at least two sequences are in flight there: a limit of one cannot be lowered. An ailing endpoint is asked beside a
-  single one, too: its engine may stand still.
-- The first question comes when calls have been under way for a second. A question that is open when the last call ends is dropped.
-- No page (404, 401, a redirect, nothing known on it): no question for a minute. Each silence or 5xx doubles the time to the next question:
-  2 s, 4 s, up to 60 s, from one question to the next.
-- A page that takes long is asked for less often: half of the time no question is open.
+- An endpoint is asked while at least two sequences are in flight there: a limit of 1 cannot be
+  lowered. An ailing endpoint is asked beside a single sequence, too: its engine may stand still.
+- The first question comes when calls have been under way for 1 s. An open question is dropped when
+  the last call ends.
+- After no page (404, 401, a redirect, nothing known on the page) no question follows for 60 s. Each
+  silence or 5xx doubles the time from question to question: 2 s, 4 s, up to 60 s.
+- A slow page is asked for less often: half of the time no question is open.
 
 Rules of the server:
-- The first question comes a quarter of a second after the first batch; if no call is under way then, with the next batch. It comes after a tenth
-  of a second if calls are queued then and nothing has been answered: to know the server may raise the limit.
-- What was found holds until the endpoint comes back from an outage: it may be another server then.
-- After silence it is asked again after 5 s, then after 60 s, if there are calls then. A question that is open when the last call ends goes on.
+- The first question comes 0.25 s after the first batch; if no call is under way then, with the next
+  batch. The question comes after 0.1 s if calls are queued then and nothing has been answered: a
+  known server may raise the limit.
+- An answer holds until the endpoint comes back from an outage, perhaps as another server.
+- After silence the question is repeated after 5 s, then every 60 s, while calls are under way. An
+  open question outlives the last call.
 
-Why so late: a test with a mocked transport expects its own requests and no other. Such a test is over within a quarter of a second, and its mock
-answers within a tenth, so that it never sees these questions. (respx raises for a route it does not know, which changes nothing; a catch-all route would be called,
-and pytest-httpx fails the test. ``server_metrics=False`` is for tests that take over a second.) Nothing is lost by asking for the load
-later still: reports change no limit before there are 3 s of them.
+Why so late: a test with a mocked transport expects no requests but its own. Such a test ends within
+0.25 s and its mock answers within 0.1 s, so no question is asked. (In a longer test respx raises
+for an unknown route, which changes nothing. A catch-all route would be called, and pytest-httpx
+fails the test: ``server_metrics=False`` is for such tests.) A late question about load loses
+nothing: reports change no limit before they cover 3 s.
 """
 
 from __future__ import annotations
@@ -43,20 +48,21 @@ _SERVER_AFTER_S = 0.25
 _SERVER_EARLY_AFTER_S = 0.1
 _SERVER_PAUSES_S = (5.0, 60.0)
 _EARLY_S = 0.001
-"""A timer may fire so much too soon."""
+"""A timer may fire this much too soon, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """When servers are asked for their load.
+    """When servers are asked for their load; times in seconds.
 
-    Attributes:
-        first_after_s: from when calls are under way to the first question, seconds.
-        every_s: from one question to the next at least, seconds. A page costs vLLM 8 to 10 ms of its API process's time
-            (measured, 0.32): 2 % at two a second.
-        pause_ratio: the same, in times of the last answer's. What takes long is a busy server's turn to answer, not its work:
-            a real vLLM short of CPU took 0.01 to 1 s for the same page. With pauses of ten times that, reports were stale just
-            where it was overloaded.
+    When servers are asked for their load. Times are in seconds.
+        first_after_s: from the start of calls to the first question.
+        every_s: from question to question, at least. A page costs vLLM 8 to 10 ms of its API
+            process's time (measured, 0.32): 2 % at two a second.
+        pause_ratio: the least time from question to question, in multiples of the last answer's
+            time. A slow page means a long wait at a busy server, not much work: a real vLLM short
+            of CPU took 0.01 to 1 s for the same page. With a ratio of 10 reports were stale just
+            where the server was overloaded.
     """
 
     first_after_s: float = 1.0
@@ -68,12 +74,10 @@ class Asking:
     """The questions of one scheduler.
 
     Args:
-        pages: what the shell can ask.
-        endpoints: the ids of those that there are.
-        asks_for_load: whether an endpoint's load could change anything now; takes its id.
-        awaits_first_answer: whether calls are queued, and nothing has ever been answered.
-        command: takes a command.
-        load_times: when servers are asked for their load.
+        pages: the sorts of question which the shell can ask.
+        endpoints: the ids of the first endpoints.
+        asks_for_load: whether the load of an endpoint, given by id, could change anything now.
+        awaits_first_answer: whether calls are queued while no server has ever answered.
     """
 
     __slots__ = ("_load", "_server")
@@ -95,7 +99,7 @@ class Asking:
             self.add(number)
 
     def next(self) -> float | None:
-        """When to look whether a question is due; ``None``: not before a batch is sent."""
+        """When a question may be due; ``None``: not before a batch is sent."""
         load = None if self._load is None else self._load.look_at
         server = None if self._server is None else self._server.look_at
         if load is None or server is None:
@@ -110,7 +114,7 @@ class Asking:
             self._server.wake(now)
 
     def look(self, now: float) -> None:
-        """Ask what is due."""
+        """Ask the questions due now."""
         for questions in (self._load, self._server):
             if questions is not None and questions.look_at is not None and questions.look_at <= now + _EARLY_S:
                 questions.look(now)
@@ -123,7 +127,7 @@ class Asking:
             self._server.look_at = None
 
     def close(self) -> None:
-        """The client closes: drop what is open, and ask nothing more."""
+        """The client closes: drop open questions, and ask nothing more."""
         if self._load is not None:
             self._load.sleep()
         if self._server is not None:
@@ -138,19 +142,19 @@ class Asking:
             self._server.asked(event, now, busy=busy)
 
     def ask_again(self, endpoint: int, now: float) -> None:
-        """An endpoint has come back: it may be another server."""
+        """An endpoint has come back, perhaps as another server."""
         if self._server is not None:
             self._server.ask_again(endpoint, now)
 
     def add(self, endpoint: int) -> None:
-        """Another endpoint is there; it is asked when its turn comes."""
+        """An endpoint was added; its questions come when due."""
         if self._load is not None:
             self._load.endpoints[endpoint] = _Load()
         if self._server is not None:
             self._server.add(endpoint)
 
     def remove(self, endpoint: int) -> None:
-        """An endpoint has gone: it is asked no more."""
+        """An endpoint has gone: drop its questions."""
         if self._load is not None:
             self._load.drop(endpoint, self._load.endpoints.pop(endpoint))
         if self._server is not None:
@@ -182,13 +186,13 @@ class _LoadQuestions:
         self.look_at: float | None = None
 
     def wake(self, now: float) -> None:
-        """Calls are under way: ask in a while, if some still are."""
+        """Calls are under way: ask after ``first_after_s``, if calls still are then."""
         self.look_at = now + self._times.first_after_s
         for endpoint in self.endpoints.values():
             endpoint.ask_at = max(endpoint.ask_at, self.look_at)
 
     def sleep(self) -> None:
-        """None is under way."""
+        """No call is under way."""
         self.look_at = None
         for number, endpoint in self.endpoints.items():
             self.drop(number, endpoint)
@@ -202,9 +206,9 @@ class _LoadQuestions:
             if not endpoint.asking and endpoint.ask_at <= now + _EARLY_S:
                 endpoint.asking, endpoint.asked_at = True, now
                 self._command(Ask(number, Page.LOAD))
-        # A question that is under way keeps the time set, so that it is dropped with the last call.
+        # An open question keeps the timer set, so that the question is dropped with the last call.
         wanted = wanted or any(endpoint.asking for endpoint in self.endpoints.values())
-        # One time for all: an endpoint whose turn comes a little later is asked a little late.
+        # All endpoints share a timer: some are asked a little after their turn.
         self.look_at = now + self._times.every_s if wanted else None
 
     def asked(self, event: Asked, now: float) -> None:
@@ -223,7 +227,7 @@ class _LoadQuestions:
         endpoint.ask_at = endpoint.asked_at + min(pause_s, _LONGEST_PAUSE_S)
 
     def drop(self, number: int, endpoint: _Load) -> None:
-        """What is under way is wanted no more."""
+        """Drop an endpoint's open question."""
         if endpoint.asking:
             endpoint.asking = False
             self._command(DropAsk(number, Page.LOAD))
@@ -231,27 +235,27 @@ class _LoadQuestions:
 
 @dataclass(slots=True)
 class _Server:
-    """The questions about which server one endpoint is."""
+    """The questions about which server an endpoint is."""
 
     open: bool = True
-    """Whether there is anything left to ask."""
+    """Whether anything is left to ask."""
     anew: bool = False
-    """Whether the next question begins from nothing."""
+    """Whether the next question ignores earlier findings."""
     asking: bool = False
     ask_at: float | None = None
     """``None``: not before the first batch."""
     early_at: float | None = None
-    """When to see whether it is to be asked before that; ``None``: that was seen, or there is no batch."""
+    """When to decide on a question before ``ask_at``; ``None``: decided, or no batch yet."""
     pauses: list[float] = field(default_factory=lambda: list(_SERVER_PAUSES_S))
 
     @property
     def wants(self) -> bool:
-        """Whether there is something to ask, and nobody asks it."""
+        """Whether something is left to ask and no question is open."""
         return self.open and not self.asking
 
     @property
     def look_at(self) -> float | None:
-        """When something may be due."""
+        """When a question may be due."""
         return self.ask_at if self.early_at is None else self.early_at
 
 
@@ -266,15 +270,15 @@ class _ServerQuestions:
         self.endpoints: dict[int, _Server] = {}
         self.look_at: float | None = None
         self.wanted = True
-        """Whether there is anything left to ask anywhere."""
+        """Whether anything is left to ask anywhere."""
 
     def add(self, number: int) -> None:
         self.endpoints[number] = _Server()
-        # When its turn comes is worked out with the next batch.
+        # The next batch sets the time of its question.
         self.wanted, self.look_at = True, None
 
     def wake(self, now: float) -> None:
-        """A batch is sent: ask what is due, now or in a while."""
+        """A batch is sent: ask the questions due now, and set times for the others."""
         for endpoint in self.endpoints.values():
             if endpoint.ask_at is None:
                 endpoint.ask_at, endpoint.early_at = now + _SERVER_AFTER_S, now + _SERVER_EARLY_AFTER_S
@@ -320,12 +324,12 @@ class _ServerQuestions:
             self.wake(now)
 
     def drop_all(self) -> None:
-        """Nothing is wanted any more."""
+        """Drop every open question."""
         for number, endpoint in self.endpoints.items():
             self.drop(number, endpoint)
 
     def drop(self, number: int, endpoint: _Server) -> None:
-        """What is under way is wanted no more."""
+        """Drop an endpoint's open question."""
         if endpoint.asking:
             endpoint.asking = False
             self._command(DropAsk(number, Page.SERVER))

@@ -1,7 +1,4 @@
-"""The batching rule: how many requests of a group to send now, if any. Rules 2 to 4, 6, 7 and 9 of the scheduler.
-
-It looks and decides; it changes nothing.
-"""
+"""How many requests of a group to send now: rules 2 to 4, 6, 7 and 9 of the scheduler."""
 
 from __future__ import annotations
 
@@ -15,20 +12,16 @@ __all__ = ["BatchingRule"]
 
 _ANY = 1 << 30
 _ENDS_AT_ONCE_TOKENS = 4
-"""Answers of at most so many tokens end together in any case: their batches go plain."""
+"""Answers of at most so many tokens end together in any case: their lists are not streamed."""
 _PLAIN_SHARE = 1 / 8
-"""How long answers may be in a list that cannot be streamed, where all wait for the slowest: a share of ``singles_above_tokens``."""
+"""Longest expected answers in a list which cannot stream, where all wait for the slowest: a share
+of ``alone_above_tokens``."""
 _TOGETHER_SHARE = 1 / 2
-"""The same where all have been seen to end together."""
+"""The same share for calls whose answers have been seen to end together."""
 
 
 class BatchingRule:
-    """The rule with its numbers.
-
-    Args:
-        settings: the numbers.
-        lengths: expected output lengths.
-    """
+    """The rule, with its numbers and the learnt output lengths. Deciding changes nothing."""
 
     __slots__ = ("_lengths", "_settings")
 
@@ -51,16 +44,16 @@ class BatchingRule:
         room: int | None = None,
         urgent: bool = False,
     ) -> tuple[int, float | None, bool]:
-        """How many requests of the group to send now; else until when it waits, and whether younger groups wait too.
+        """Decide how many requests of a group to send now.
 
         Args:
-            group: what may be sent.
-            oldest: its oldest request.
-            endpoint: where.
-            now: the time.
+            oldest: the group's oldest request.
             held_since: since when free permits have been held there.
-            room: permits free to the group's priority class; ``None``: all that are free.
-            urgent: its class is above the lowest in use: it neither lingers nor is held.
+            room: permits free to the group's priority class; ``None``: all free permits.
+            urgent: the class is above the lowest in use, so the group neither lingers nor is held.
+
+        Returns:
+            How many; if none, until when the group waits, and whether younger groups wait behind.
         """
         settings = self._settings
         weight = group.shape.weight
@@ -90,28 +83,26 @@ class BatchingRule:
             return 1
         longest = endpoint.list_cap(now, shape.kind)
         if group.sealed:
-            # What is left of a list that was sent already.
+            # The rest of a list which was sent already.
             return longest
-        if settings.batch_size is not None:
-            chosen = settings.batch_size(group.size)
+        if settings.size_for is not None:
+            chosen = settings.size_for(group.size)
             if chosen is not None:
                 return max(1, min(chosen, endpoint.list_cap(now, shape.kind, _ANY)))
         return longest
 
     def alone(self, shape: Shape, endpoint: Endpoint, now: float) -> str | None:
-        """Why calls of this shape go singly, or ``None``."""
+        """Why calls of a shape go singly, or ``None``."""
         if shape.alone_reason is not None:
             return shape.alone_reason
         if endpoint.list_cap(now, shape.kind) == 1:
             abilities = endpoint.can(shape.kind)
             if not abilities.lists.allows(now):
                 return "lists refused"
-            return "no lists of this kind" if abilities.known_cap == 1 else "max_list is 1"
-        if self._settings.batch_size is None and (
-            why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)
-        ):
+            return "no lists of this kind" if abilities.known_cap == 1 else "max_size is 1"
+        if self._settings.size_for is None and (why := endpoint.can(shape.kind).trial.why_single(shape.list_key, now)):
             return why
-        longest = self._settings.singles_above_tokens
+        longest = self._settings.alone_above_tokens
         expected = self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         if expected > longest:
             return "long output expected"
@@ -120,15 +111,16 @@ class BatchingRule:
         return None
 
     def _end_together(self, shape: Shape, expected: int) -> bool:
-        """Whether it is no matter that all of a plain list comes when its last member ends."""
-        short = expected <= _TOGETHER_SHARE * self._settings.singles_above_tokens
+        """Whether a plain list costs its members no time: all answers end together."""
+        short = expected <= _TOGETHER_SHARE * self._settings.alone_above_tokens
         return short and self._lengths.fills(shape.learnt_as, shape.max_output_tokens)
 
     def wants_stream(self, shape: Shape, size: int, endpoint: Endpoint, now: float) -> bool:
-        """Whether to stream them where nothing but such calls' failures is against it.
+        """Whether to stream a batch, as far as failures of such calls allow.
 
-        Not where members finish together anyway, and not where the request or the server cannot. Members that fill their ``max_tokens`` finish
-        together, too: their lists go plain where a stream sends an event per token, which costs server and client several times as much.
+        Members which finish together go plain, and so do requests which cannot be streamed. Members
+        which fill their ``max_tokens`` finish together, too. Their lists go plain where a stream
+        sends an event per token, which costs server and client several times as much.
         """
         if size == 1 and shape.verbatim:
             return False
@@ -139,6 +131,6 @@ class BatchingRule:
         if size > 1 and endpoint.can(shape.kind).event_per_token and not self._settings.watches_first_tokens:
             together = together or self._end_together(shape, self._lengths.expected(shape.learnt_as, most))
         if shape.to_caller or (shape.echo and most):
-            # Its caller wants every piece; or: a plain list cannot both echo and count tokens (see the dialect).
+            # The caller wants every piece; or a plain list cannot both echo and count tokens.
             together = False
         return not (together or shape.plain_only) and endpoint.can(shape.kind).streaming.allows(now)

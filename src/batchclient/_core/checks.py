@@ -1,7 +1,8 @@
-"""The checks of granting: may calls of the group at the front of the queue go to an endpoint now, and how many?
+"""The checks of granting: may the group at the queue's front go to an endpoint now?
 
-The checks are asked in their order (``Checks.judge``). Each returns ``SKIP`` (the group), ``STOP`` (looking for this endpoint), or ``None``: no
-objection. A check that holds a group until a time calls ``wake`` with that time.
+``Checks.judge`` asks the checks in order. Each returns ``SKIP`` (the group), ``STOP`` (looking for
+this endpoint), or ``None``: no objection. A check which holds a group until a time calls ``wake``
+with the time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Checks", "Look", "Verdict"]
 
 
 class Verdict(Enum):
-    """What is done with the group at the front of the queue."""
+    """How a look at the group at the front of the queue ends."""
 
     TAKE = "take"
     SKIP = "skip"
@@ -30,13 +31,11 @@ class Verdict(Enum):
 
 
 class Look:
-    """At the queue, for one endpoint.
+    """A look at the queue for one endpoint.
 
     Args:
-        endpoint: where.
-        now: the time.
-        most: a fresh list is no longer than this.
-        reserve: what the lowest class leaves to the others.
+        most: the longest fresh list.
+        reserve: the permits which the lowest class leaves to the others.
         lone: there is no other endpoint.
     """
 
@@ -65,7 +64,7 @@ class Look:
     room: int
     """Permits free to the group's priority class."""
     count: int
-    """How many of the group to send."""
+    """How many calls of the group to send."""
 
     def __init__(
         self, endpoint: Endpoint, now: float, most: int | None, reserve: Reserve | None, *, lone: bool
@@ -78,31 +77,23 @@ class Look:
         self.others = True
         """Whether another endpoint is in use."""
         self.probe = False
-        """Whether one call is to find out whether the endpoint is back."""
+        """Whether a single call is to find out whether the endpoint is back."""
         self.sheltered = False
-        """Whether what failed here is no probe."""
+        """Whether calls which failed here may not be the probe."""
         self.doubtful = False
-        """Whether the group's model, or its key, was refused here."""
+        """Whether the group's model or its key was refused here."""
         self.urgent = False
         """Whether the group's class is above the lowest in use."""
         self.above: int | None = None
-        """Only groups of higher classes are still looked at."""
-        # One clock for all that is held here in one stretch: who comes to the front of it waits no longer for that.
+        """Look only at groups of classes above this number; ``None``: at all groups."""
+        # All groups held here in one stretch share a clock: a latecomer waits for no longer.
         self.held_since = endpoint.held_since
         self.held = False
         """Whether free permits are held for a while."""
 
 
 class Checks:
-    """Those of one scheduler.
-
-    Args:
-        endpoints: all of them.
-        queue: what waits.
-        rule: how many of a group to send.
-        taking: knows what calls cost.
-        wake: notes a time at which to grant again.
-    """
+    """The checks of a scheduler; ``wake`` takes a time at which to grant again."""
 
     __slots__ = ("_endpoints", "_in_order", "_queue", "_rule", "_taking", "_wake")
 
@@ -130,7 +121,7 @@ class Checks:
         )
 
     def judge(self, look: Look) -> Verdict:
-        """Whether calls of the group at the front are taken now; how many is then in the look."""
+        """Whether to take calls of the group at the front; ``look.count`` then says how many."""
         look.room = look.endpoint.free
         for check in self._in_order:
             verdict = check(look)
@@ -165,7 +156,7 @@ class Checks:
         look.room -= reserve.unused
         if look.room > 0:
             return None
-        # Only the reserve is left: to this class the endpoint is full.
+        # Only the reserve is left: to the lowest class the endpoint is full.
         look.above = reserve.lowest
         return Verdict.SKIP
 
@@ -173,7 +164,7 @@ class Checks:
         if type(look.group) is not FamilyGroup or look.urgent:
             return None
         assert self._queue.conversations is not None, "a group of families comes from a queue that looks at them"
-        # Who comes back is no longer awaited: the permit that was kept is then free.
+        # A conversation which has come back is no longer awaited: the permit kept for it is free.
         awaited, awaited_until = self._queue.conversations.awaited(look.endpoint.id, look.now)
         look.room -= awaited
         if look.room > 0:
@@ -211,11 +202,14 @@ class Checks:
         look.count, until = rates.affordable(look.count, self._taking.tokens(look.oldest), look.now)
         if look.count:
             return None
-        # Nothing younger and cheaper goes before it.
+        # No younger, cheaper call goes before it.
         self._wake(until)
         return Verdict.STOP
 
 
 def _may_pass(starving: Group, reserve: Reserve, endpoint: Endpoint) -> bool:
-    """Whether higher classes may pass a call of the lowest that waits for permits: up to their reserve, where it can run beside it."""
+    """Whether higher classes may pass a waiting call of the lowest, up to their reserve.
+
+    They may if the call can run beside the reserve.
+    """
     return starving.shape.weight <= endpoint.limit.limit - reserve.permits and reserve.unused > 0

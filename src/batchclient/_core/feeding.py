@@ -1,12 +1,15 @@
-"""What the limits are told, and the memory of what they decided.
+"""Samples for the limits, and the memory of how the limits changed.
 
 Rules:
-- Every sequence that ends is told to its endpoint's limit once, with the load it was served under; of several endpoints, to its speed too.
-- Time that nobody had anything of is told apart from work that was refused, and lateness from a caller that left. Only a call that was
-  sent fresh is *late*: the others had spent their time in our queue, which is not the server's load. So is what a gateway cuts off.
-- What was under way while our own event loop stood still is told as saying nothing: its times are not the server's.
-- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap that grows back with time is told with the next
-  batch that ends.
+- Each ended sequence is told once to its endpoint's limit, with the load during its service. With
+  several endpoints an answer is told to the endpoint's speed, too.
+- Wasted time is told apart from refused work, and lateness from a caller who left. Only a call
+  which was sent fresh can be *late*: the others spent their time in our queue, which is not the
+  server's load. A request cut off by a gateway is late, too.
+- Batches under way while our own event loop stood still are told as ignored, refusals excepted:
+  their times are not the server's.
+- Every change of a limit or a list cap is an ``Adjustment``: remembered, and a command. A cap which
+  grows back with time is told with the next batch that ends.
 """
 
 from __future__ import annotations
@@ -42,13 +45,7 @@ _REMEMBERED = 256
 
 
 class Feeding:
-    """Feeds the limits of one scheduler's endpoints.
-
-    Args:
-        endpoints: whose limits.
-        lengths: expected output lengths.
-        command: takes a command.
-    """
+    """Feeds the limits of one scheduler's endpoints."""
 
     __slots__ = ("_command", "_endpoints", "_lengths", "adjustments", "trusts_from")
 
@@ -59,7 +56,7 @@ class Feeding:
         self.adjustments: deque[Adjustment] = deque(maxlen=_REMEMBERED)
         """The last changes, oldest first."""
         self.trusts_from = float("-inf")
-        """Batches sent before this are not measured."""
+        """Batches sent before this time are not measured."""
 
     def answered(self, event: Answered, in_flight: int, tally: Tally, now: float) -> None:
         """Some requests of a batch have their answers; ``in_flight`` is the load before."""
@@ -67,7 +64,7 @@ class Feeding:
         batch.made_tokens += tally.made_tokens
         outcome = Outcome.SUCCESS
         if not tally.resolved:
-            # An answer that nobody waited for took its time and brought nothing.
+            # An answer without a waiting caller took its time and brought nothing.
             late = all(_is_late(batch.requests[position], batch, now) for position, _ in event.answers)
             outcome = Outcome.LATE if late else Outcome.WASTED
         first_tokens_s = tally.first_tokens_s * batch.shape.weight
@@ -89,11 +86,12 @@ class Feeding:
         )
 
     def begun(self, batch: Batch, now: float) -> bool:
-        """Every prompt of a batch has its first token; return whether that changed a limit."""
+        """Every prompt of a batch has its first token; return whether a limit changed."""
         endpoint = self._endpoints.by_id[batch.endpoint]
         if not endpoint.opening or batch.unanswered < len(batch.requests) or batch.sent_at < self.trusts_from:
             return False
-        # Servers begin prompts in order: of what was there when it was sent, nothing waits any more. Of the last one's choices one is known to have begun.
+        # Servers begin prompts in order: no older sequence waits any more. Of the last prompt's
+        # choices only the first is known to have begun.
         running = batch.load.in_flight - (endpoint.returned - batch.load.returned) - (batch.shape.weight - 1)
         before = endpoint.limit.limit
         change = endpoint.limit.on_begun(running, now)
@@ -111,14 +109,17 @@ class Feeding:
                 self.adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def ended(self, batch: Batch, endpoint: Endpoint, now: float) -> None:
-        """A batch was answered whole: see how it streamed, whether longer lists are tried again, and whether the prompts of lists are served at once."""
+        """A batch was answered whole: note how the reply streamed, and judge lists.
+
+        Longer lists may be tried again; or the prompts of lists were, or were not, served at once.
+        """
         abilities = endpoint.can(batch.shape.kind)
         abilities.ended(batch)
         if abilities.told_cap is not None:
             reason = "some time has passed: longer lists are tried again"
             self.note_list_cap(endpoint, batch.shape.kind, abilities.told_cap, reason, now)
         seconds = now - batch.sent_at
-        if seconds <= 0 or endpoint.max_list <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
+        if seconds <= 0 or endpoint.max_size <= 1 or endpoint.is_known or batch.sent_at < self.trusts_from:
             return
         shape = batch.shape
         load = (endpoint.area(now) - batch.load.area) / seconds
@@ -128,7 +129,7 @@ class Feeding:
             cap = endpoint.list_cap(now, shape.kind)
             reason = f"{GIVEN_UP}, requests at once" if given_up else "a list was as fast as singles again"
             if shape.max_output_tokens is not None:
-                # It holds for one key; this is what keys mostly differ in.
+                # The finding holds for one key, and keys differ mostly in ``max_tokens``.
                 reason += f" (max_tokens={shape.max_output_tokens})"
             before, after = (cap, 1) if given_up else (1, cap)
             self.adjusted(endpoint.id, _list_setting(shape.kind), before, after, reason, now)
@@ -139,12 +140,11 @@ class Feeding:
         """The unanswered requests of a batch have failed.
 
         Args:
-            batch: theirs.
+            batch: the failed batch.
             failure: why.
             in_flight: sequences in flight before.
-            left: all of them; those whose callers have gone are done already.
+            left: all unanswered requests; those without a caller are done already.
             alive: how many callers still wait.
-            now: the time.
         """
         if alive:
             self._observe(batch, in_flight, alive, _outcome(failure), now, failure=failure)
@@ -157,7 +157,7 @@ class Feeding:
                 self._observe(batch, in_flight, len(gone) - late, Outcome.WASTED, now)
 
     def on_load(self, event: LoadReported, now: float) -> bool:
-        """A server has said how busy it is; return whether that changed a limit."""
+        """A server has reported its load; return whether a limit changed."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return False
@@ -169,19 +169,19 @@ class Feeding:
         return True
 
     def drop_trials(self, endpoint: Endpoint, reason: str, now: float) -> None:
-        """Lists that were given up as served one prompt after another are sent again."""
+        """Lists given up as served one prompt after another are sent again."""
         for kind in endpoint.drop_trials():
             self.adjusted(endpoint.id, _list_setting(kind), 1, endpoint.list_cap(now, kind), reason, now)
 
     def note_list_cap(self, endpoint: Endpoint, kind: Kind, before: int, reason: str, now: float) -> None:
-        """Something may have changed an endpoint's list cap."""
+        """An endpoint's list cap may have changed; ``before`` is the old cap."""
         after = endpoint.list_cap(now, kind)
         if after != before:
             self.adjusted(endpoint.id, _list_setting(kind), before, after, reason, now)
             endpoint.can(kind).told_cap = after
 
     def adjusted(self, endpoint: int, setting: str, old: int, new: int, reason: str, now: float) -> None:
-        """Remember a change and tell of it."""
+        """Remember a change and announce it."""
         adjustment = Adjustment(now, endpoint, setting, old, new, reason)
         self.adjustments.append(adjustment)
         self._command(Adjusted(adjustment))
@@ -233,11 +233,11 @@ class Feeding:
 
 
 def _list_setting(kind: Kind) -> str:
-    return "max_list" if kind is Kind.COMPLETION else f"max_list of {kind.value}"
+    return "batch_size_cap" if kind is Kind.COMPLETION else f"batch_size_cap of {kind.value}"
 
 
 def _outcome(failure: Failure) -> Outcome:
-    """What a failure says of the load."""
+    """How a limit sees a failure."""
     if failure.kind is FailureKind.REJECTED or failure.out_of_memory:
         return Outcome.DROPPED
     return Outcome.LATE if failure.cut_off else Outcome.IGNORED

@@ -1,10 +1,13 @@
-"""What becomes of the endpoints: they come and go, fail and come back, and are given other numbers.
+"""The endpoints' lives: they come and go, fail and come back, and get new numbers.
 
 Rules:
-- What a batch's end says of its endpoint is told to the endpoint's health, and a change of state is a command.
-- An endpoint that is removed is forgotten once its last batch is over, not before: the reply's connection is then released.
-- A batch that is ended because its endpoint was removed says nothing of it.
-- An endpoint whose engine stands still is given up: what is in flight there fails as if each request had been silent for too long.
+- Health is told how each failed batch ended; a change of state is a command.
+- A removed endpoint is forgotten once its last batch is over: the reply's connection is released by
+  then.
+- A batch which is ended because its endpoint was removed counts neither for nor against the
+  endpoint.
+- An endpoint whose engine stands still is given up: its requests in flight fail as after too long a
+  silence.
 """
 
 from __future__ import annotations
@@ -44,14 +47,10 @@ _UNHEARD = Failure(FailureKind.MAYBE_PROCESSED, ReadTimedOut, "nothing came from
 
 
 class Fleet:
-    """Keeps the endpoints of one scheduler.
+    """Keeps the endpoints of a scheduler. ``batches`` are the scheduler's open batches, by id.
 
-    Args:
-        endpoints: what is kept.
-        batches: the open batches, by their ids; the scheduler's own.
-        command: takes a command.
-        feeding: is told of changes of limits and list caps.
-        asking: is told which endpoints there are, and which may be another server now.
+    ``feeding`` is told of changed limits and list caps. ``asking`` is told which endpoints exist,
+    and which may be another server now.
     """
 
     __slots__ = ("_adjusted", "_asking", "_batches", "_command", "_drop_trials", "_endpoints", "_note_list_cap")
@@ -73,7 +72,7 @@ class Fleet:
         self._drop_trials = feeding.drop_trials
 
     def judge(self, batch: Batch, failure: Failure, now: float) -> None:
-        """Tell an endpoint's health and rates what a failed batch says of it."""
+        """Tell an endpoint's health and rates how a batch failed."""
         endpoint = self._endpoints.by_id[batch.endpoint]
         sign = sign_of(failure)
         if endpoint.rates is not None and (sign is Sign.REFUSED or failure.kind is FailureKind.UNSUPPORTED):
@@ -83,13 +82,13 @@ class Fleet:
             return
         limit, state, change = endpoint.limit.limit, endpoint.health.state, None
         if sign is Sign.NOTHING and batch.expired and endpoint.answered_at < batch.sent_at:
-            # Its callers' deadlines passed, and in all their time nobody had an answer from there.
+            # The callers' deadlines passed, and in all their time the endpoint answered nobody.
             sign, failure = Sign.SILENT, _UNHEARD
         if batch.verdict is not None:
             sign = Sign.STILL
         isolation = batch.isolation
         if sign is Sign.FAULTY and isolation is not None and isolation.blind and len(batch.requests) > 1:
-            # A member was answered: what is the matter is with the list.
+            # A member was answered: the fault is with the list.
             sign = Sign.NOTHING
         if sign is Sign.ALIVE:
             change = endpoint.live(0, now)
@@ -103,14 +102,14 @@ class Fleet:
             endpoint.outage.failure = failure.of_the_server
 
     def welcome(self, endpoint: Endpoint, sequences: int, now: float) -> None:
-        """An endpoint that was failing has answered."""
+        """A failing endpoint has answered."""
         limit, state = endpoint.limit.limit, endpoint.health.state
         change = endpoint.answer(sequences, now)
         if endpoint.health.state is not state:
             self._tell_health(endpoint, limit, change, now)
 
     def look_for_life(self, event: LoadReported, now: float) -> bool:
-        """A server has said how busy it is; return whether it was given up because its engine stands still."""
+        """A server has reported its load; return whether to give it up for a still engine."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None or endpoint.health.state is HealthState.EJECTED:
             return False
@@ -121,7 +120,7 @@ class Fleet:
             return False
         # The probe has a minute of its own.
         endpoint.dead_engine = DeadEngine()
-        # At once, so that nothing more is sent there before these have ended.
+        # At once, so that nothing more is sent there before these batches have ended.
         probe = endpoint.health.probe
         self._endpoints.fail(endpoint, Sign.STILL, _NO_BATCH if probe is None else probe, now)
         self._tell_health(endpoint, endpoint.limit.limit, None, now, STILL)
@@ -133,16 +132,16 @@ class Fleet:
         return True
 
     def hear_rates(self, event: RatesReported, now: float) -> None:
-        """A gateway says what is left."""
+        """A gateway has reported the rest of its rate limits."""
         self._endpoints.by_id[event.endpoint].hear_rates(event.windows, now)
 
     def add(self, event: EndpointAdded, settings: SchedulerSettings) -> None:
-        """Another server is there."""
+        """An endpoint was added."""
         self._endpoints.add(Endpoint.made_for(settings, event.endpoint, event.limit, event.name))
         self._asking.add(event.endpoint)
 
     def know(self, event: ServerKnown, now: float) -> None:
-        """It was found out which server it is: what it takes, and how many sequences it runs at all."""
+        """The server was identified: the lists it takes, and how many sequences it runs at all."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
@@ -160,7 +159,7 @@ class Fleet:
             self._adjusted(endpoint.id, "limit", before, change.limit, change.reason, now)
 
     def remove(self, event: EndpointRemoved, now: float) -> None:
-        """Send an endpoint nothing more; without ``drain``, end what is there."""
+        """Send an endpoint nothing more; without ``drain``, end its batches."""
         endpoint = self._endpoints.by_id.get(event.endpoint)
         if endpoint is None:
             return
@@ -181,12 +180,12 @@ class Fleet:
             self._command(EndpointGone(endpoint.id))
 
     def retune(self, event: Retuned, before: SchedulerSettings, now: float) -> None:
-        """Give those that serve other numbers; ``before`` are the settings until now."""
+        """Give the serving endpoints new numbers; ``before`` are the old settings."""
         for place, endpoint in enumerate(self._endpoints.serving):
             limit = endpoint.limit.limit
             if event.settings is not None:
                 caps = endpoint.list_caps(now)
-                endpoint.max_list = event.settings.max_list
+                endpoint.max_size = event.settings.max_size
                 for kind, cap in caps.items():
                     self._note_list_cap(endpoint, kind, cap, "set by the caller", now)
                 if _rates(event.settings) != _rates(before):
@@ -215,7 +214,7 @@ class Fleet:
             self._adjusted(endpoint.id, "limit", limit, change.limit, change.reason, now)
 
     def _follow_outage(self, endpoint: Endpoint, failure: Failure | None, now: float) -> str:
-        """Begin, go on with or end the outage of an endpoint whose state has changed; return what is to be told."""
+        """Begin, update or end an outage after a change of state; return the sentence to tell."""
         health, outage = endpoint.health, endpoint.outage
         is_open = outage is not None and outage.ended_at is None
         if health.in_use:

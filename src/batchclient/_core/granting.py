@@ -1,18 +1,23 @@
-"""Granting: which groups get the free permits, in which order, as which batches. Rules 3, 5 and 9 of the scheduler.
+"""Granting: which groups get the free permits, in which order, as which batches.
 
-Rules:
-- A call is bound to an endpoint here, not when it is queued. With several endpoints the best one for the oldest call is chosen
-  (see ``choice``), gets one batch, and the choice is made again. If fewer calls wait than permits are free, lists are made shorter, so
-  that every endpoint gets work.
-- An endpoint that has refused calls of a shape is passed over for them while another may take them (see ``denials``).
-- An ejected endpoint whose pause is over gets one call by itself, to find out (see ``health``).
-- Where requests or tokens per minute are limited, a batch is granted when it can be paid for (see ``rates``).
-- Calls that a fast endpoint holds for a moment are not given to a slower one that would answer later.
-- Groups are looked at in the queue's order (see ``checks``). A group that waits for company or for more permits is passed over, unless the
-  batching rule says that nothing younger may be granted before it.
-- Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls of higher classes wait neither for company
-  nor for a refill. A group of the lowest class that makes younger calls wait makes only its own class wait.
-- Where the oldest call will probably miss its deadline, the newest go first: else everybody would be late.
+Rules 3, 5 and 9 of the scheduler, and:
+- A call is bound to an endpoint here, not when queued. With several endpoints the best for the
+  oldest call is chosen (see ``choice``) and gets one batch; then the choice is made again. If fewer
+  calls wait than permits are free, lists are made shorter, so that every endpoint gets work.
+- An endpoint which has refused calls of a shape is passed over for them while another may take them
+  (see ``denials``).
+- An ejected endpoint whose pause is over gets a single call as a probe (see ``health``).
+- Where requests or tokens per minute are limited, a batch waits until the limit can pay for it (see
+  ``rates``).
+- Calls held for a moment by a fast endpoint do not go to a slower endpoint which would answer
+  later.
+- Groups are looked at in the queue's order (see ``checks``). A group waiting for company or for
+  more permits is passed over, unless the batching rule lets nothing younger go before it.
+- Once two priority classes are in use, the lowest leaves a reserve of permits to the others. Calls
+  of higher classes wait neither for company nor for a refill. A group of the lowest class holds
+  back younger calls of its own class only.
+- Where the oldest call will probably miss its deadline, the newest go first: otherwise every call
+  would be late.
 """
 
 from __future__ import annotations
@@ -36,20 +41,12 @@ __all__ = ["Granting"]
 _GROUPS_LOOKED_AT = 16
 """How many groups one step passes over for want of permits or company before it stops looking."""
 _SHORTEST_SHARE = 8
-"""A list is not cut below this to keep another endpoint busy: singles cost the client and the server more than they bring."""
+"""No list is cut shorter to keep another endpoint busy: singles cost client and server more than
+they bring."""
 
 
 class Granting:
-    """Grants the permits of one scheduler's endpoints.
-
-    Args:
-        endpoints: whose permits are granted.
-        queue: what waits.
-        rule: how many of a group to send.
-        length_reach: how many length buckets a batch may span.
-        lengths: expected output lengths.
-        taking: makes the batches.
-    """
+    """Grants a scheduler's permits. ``length_reach``: how many length buckets a batch may span."""
 
     __slots__ = ("_checks", "_endpoints", "_length_reach", "_lengths", "_queue", "_rule", "_taking", "wake_at")
 
@@ -78,7 +75,7 @@ class Granting:
         self._length_reach = settings.length_reach
 
     def grant(self, now: float) -> list[Batch]:
-        """Take permits for whatever may be sent now; set ``wake_at`` for what waits for time rather than for permits."""
+        """Take permits for the batches to send now; set ``wake_at`` for calls waiting for time."""
         self.wake_at = None
         batches: list[Batch] = []
         if not self._queue.size:
@@ -90,16 +87,16 @@ class Granting:
         else:
             self._share_out(serving, now, batches)
         if not self._queue.size:
-            # What one endpoint would have kept waiting, another took.
+            # Another endpoint took the calls which one endpoint would have kept waiting.
             self.wake_at = None
         return batches
 
     def _is_open(self, endpoint: Endpoint, now: float, *, lone: bool = False) -> bool:
-        """Whether it may be granted on; if not, note when it may."""
+        """Whether an endpoint may be granted on; if not, note when it may."""
         health = endpoint.health
         if endpoint.blocked_until is None and not health.ailing:
             return True
-        # A lone endpoint that is a wrong address is not waited for: its calls find out at once, and fail.
+        # A lone endpoint with a wrong address is not waited for: its calls fail at once.
         if lone and health.is_wrong_address:
             return True
         if endpoint.is_blocked(now):
@@ -114,13 +111,13 @@ class Granting:
         return health.probe is None
 
     def _share_out(self, serving: list[Endpoint], now: float, batches: list[Batch]) -> None:
-        """Grant batch by batch, each on the endpoint that is the best for the oldest call."""
+        """Grant batch by batch, each on the best endpoint for the oldest call."""
         choices = [endpoint for endpoint in serving if self._is_open(endpoint, now)]
         queued, most = self._queue.size, None
         if queued < sum(endpoint.free for endpoint in choices):
             most = max(_SHORTEST_SHARE, -(-queued // len(choices)))
         while choices and (head := self._head()) is not None:
-            # One that cannot take the call does not "hold it back": see below.
+            # An endpoint that cannot take the call does not "hold it back": see below.
             takers = self._endpoints.takers(choices, head.shape, now)
             endpoint = choose(takers, head.family, head.failed_on, now)
             free, wake_at = endpoint.free, self.wake_at
@@ -128,7 +125,7 @@ class Granting:
             if not self._grant_on(endpoint, now, batches, most):
                 choices.remove(endpoint)
                 if self.wake_at is not None and self._queue.size <= free:
-                    # It could take all of them, and soon will.
+                    # The endpoint could take all of them, and soon will.
                     choices = self._not_slower(choices, endpoint, head, self.wake_at, now)
             if wake_at is not None:
                 self._wake(wake_at)
@@ -143,7 +140,7 @@ class Granting:
     def _not_slower(
         self, others: list[Endpoint], held: Endpoint, head: Request, until: float, now: float
     ) -> list[Endpoint]:
-        """Those that answer the call no later than one that holds it back for a while would."""
+        """Endpoints which answer the call no later than ``held``, which is held until ``until``."""
         if not all(endpoint.speed.is_known for endpoint in (held, *others)):
             return others
         units = work(self._lengths.expected(head.shape.learnt_as, head.shape.max_output_tokens))
@@ -161,15 +158,13 @@ class Granting:
         lone: bool = False,
         shelter: bool = True,
     ) -> bool:
-        """Grant what can be granted on a lone endpoint, else one batch; return whether there may be more to grant.
+        """Grant all a lone endpoint can take, else one batch; return whether more may be granted.
 
         Args:
-            endpoint: where.
-            now: the time.
-            batches: what is granted joins them.
-            most: a fresh list is no longer than this.
-            lone: there is no other.
-            shelter: do not probe with what failed here before.
+            batches: granted batches are appended here.
+            most: the longest fresh list.
+            lone: there is no other endpoint.
+            shelter: do not probe with calls which failed here before.
         """
         look = self._look_at(endpoint, now, most, lone=lone, shelter=shelter)
         passed_over: list[Group] = []
@@ -196,12 +191,12 @@ class Granting:
         if endpoint.health.grows_at is not None and endpoint.free <= 0:
             self._wake(endpoint.health.grows_at)
         if not more:
-            # Else it is looked at again in this step.
+            # Otherwise the endpoint is looked at again in this step.
             endpoint.held_since = (now if look.held_since is None else look.held_since) if look.held else None
         for group in passed_over:
             self._queue.restore(group)
         if look.sheltered and not look.others and passed_over and endpoint.health.probe is None:
-            # All that waits has failed here before, and there is no other endpoint to find out.
+            # All waiting calls have failed here before, and no other endpoint can find out.
             return self._grant_on(endpoint, now, batches, most, lone=lone, shelter=False)
         return more
 
@@ -211,12 +206,12 @@ class Granting:
         if health.ailing and health.state is HealthState.EJECTED:
             look.probe = not (lone and health.is_wrong_address)
             look.others = self._endpoints.others_in_use(endpoint)
-            # What failed here is no probe: an outage must not use up one call's attempts.
+            # A call which failed here is no probe: an outage must not use up its attempts.
             look.sheltered = look.probe and shelter and (look.others or not health.refuses)
         return look
 
     def _take(self, look: Look, batches: list[Batch]) -> bool:
-        """Make a batch of the group at the front; return false if none of its calls can make its deadline."""
+        """Make a batch of the group at the front; return false if all its calls were hopeless."""
         endpoint, group, oldest, now = look.endpoint, look.group, look.oldest, look.now
         newest = oldest.deadline is not None and self._taking.is_too_old(oldest, now)
         taken = self._queue.take(group, look.count, self._length_reach, now, newest=newest)
@@ -244,11 +239,10 @@ class Granting:
         """Send members of a failed list bare, where it failed and past the queue.
 
         Args:
-            requests: some or all of them.
-            endpoint: where.
-            failures: failed attempts before this one.
+            requests: some or all of the members.
+            endpoint: where the list failed.
+            failures: failed attempts before this.
             isolation: the list's.
-            now: the time.
 
         Returns:
             ``None`` if the endpoint has no room for them now.
@@ -268,7 +262,7 @@ class Granting:
         return self._taking.make_batch(group, requests, endpoint, now)
 
     def _reserve(self, endpoint: Endpoint, now: float) -> Reserve | None:
-        # Of what it may have in flight now: while it recovers that is less than its limit.
+        # A recovering endpoint may have fewer sequences in flight than its limit.
         most = endpoint.in_flight + endpoint.free
         return self._queue.lanes.reserve(most, len(self._endpoints.serving), now)
 

@@ -8,7 +8,7 @@ __all__ = ["Kind"]
 
 
 class Kind(StrEnum):
-    """What a call asks for; calls of two kinds never share a request."""
+    """The kind of answer asked for. Calls of two kinds never share a request."""
 
     COMPLETION = "completion"
     CHAT = "chat"

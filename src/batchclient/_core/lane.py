@@ -1,4 +1,4 @@
-"""Whom some calls are for: records of a tenant and of its calls of one priority class. ``lanes`` keeps them and chooses."""
+"""Records of tenants, and of their calls by priority class. ``lanes`` keeps and chooses them."""
 
 from __future__ import annotations
 
@@ -6,31 +6,21 @@ __all__ = ["Account", "Lane"]
 
 
 class Account:
-    """What one tenant was served, in all its classes.
-
-    Args:
-        tenant: its name; ``None``: the calls that name none.
-        weight: its share relative to others.
-    """
+    """Tokens served to a tenant (``None``: calls naming none), whose share is ``weight``."""
 
     __slots__ = ("counter", "tenant", "weight")
 
     def __init__(self, tenant: str | None, weight: float = 1.0) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.counter = 0.0
+        self.tenant: str | None = tenant
+        self.weight: float = weight
+        self.counter: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Account: {self.counter:g} weighted tokens>"
 
 
 class Lane:
-    """One tenant's calls of one priority class.
-
-    Args:
-        priority: the class; the higher, the earlier.
-        account: the tenant's.
-    """
+    """A tenant's calls of a priority class; higher classes go earlier."""
 
     __slots__ = (
         "account",
@@ -43,16 +33,16 @@ class Lane:
     )
 
     def __init__(self, priority: int, account: Account) -> None:
-        self.priority = priority
-        self.account = account
-        self.size = 0
+        self.priority: int = priority
+        self.account: Account = account
+        self.size: int = 0
         """Calls queued."""
-        self.waiting = 0
-        """Calls that wait for a place in the queue."""
-        self.in_flight = 0
-        """Sequences."""
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.waiting: int = 0
+        """Calls waiting for a place in the queue."""
+        self.in_flight: int = 0
+        """Sequences in flight."""
+        self.prompt_tokens: int = 0
+        self.completion_tokens: int = 0
 
     def __repr__(self) -> str:
         return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"
@@ -64,5 +54,5 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no call anywhere."""
+        """Whether the lane has no call anywhere."""
         return not (self.size or self.waiting or self.in_flight)

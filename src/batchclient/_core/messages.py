@@ -1,4 +1,4 @@
-"""The vocabulary of the core: what it is told (events) and what it answers (commands); what it moves is in ``requests``."""
+"""The core's vocabulary: events in, commands out. Shapes, requests, batches: ``requests``."""
 
 from __future__ import annotations
 
@@ -58,19 +58,17 @@ __all__ = [
     "Woke",
 ]
 
-# Events and commands are made once per call or per reply, so they are slotted but not frozen: freezing costs 0.4 µs each.
+# Made once per call or reply, events and commands are not frozen: freezing costs 0.4 µs each.
 
 # Events ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class Submitted:
-    """A call was made. It is granted at the next ``Woke`` or other event, so that calls of one turn travel together.
+    """A call was made. ``Woke`` or another event grants it, so calls of one turn travel together.
 
-    Args:
-        request: the call.
-        may_wait: wait outside a full queue even where others are refused (maps read no further ahead than they may), and in an outage
-            as long as the deadline allows.
+    ``may_wait``: wait outside a full queue where other calls are refused, and in an outage as long
+    as the deadline allows. (Maps read no further ahead than allowed.)
     """
 
     request: Request
@@ -86,18 +84,16 @@ class Cancelled:
 
 @dataclass(slots=True, eq=False)
 class Begun:
-    """Every prompt of a streamed batch has its first token, and none its whole answer. Told of a batch that asks for it (``tell_begun``)."""
+    """Each prompt of a batch with ``tell_begun`` has its first token, and none its whole answer."""
 
     batch: Batch
 
 
 @dataclass(slots=True, eq=False)
 class Answered:
-    """Some requests of a batch have their whole answer.
+    """Some requests, named by position in the batch, have their whole answer.
 
-    Args:
-        answers: (position in the batch, answer).
-        ended: the response is complete; of its body only the end may still be to come.
+    ``ended``: the response is complete, except perhaps for the end of its body.
     """
 
     batch: Batch
@@ -109,8 +105,7 @@ class Answered:
 class Failed:
     """The response is over and its connection released; the unanswered requests have failed.
 
-    Args:
-        retry_delay_s: when to try again, as the retry policy decided; ``None``: do not.
+    ``retry_delay_s`` is the retry policy's pause before the next attempt; ``None``: do not retry.
     """
 
     batch: Batch
@@ -125,12 +120,12 @@ class Woke:
 
 @dataclass(slots=True, eq=False)
 class Paused:
-    """Hold dispatch; what is in flight goes on."""
+    """Send nothing more; requests in flight go on."""
 
 
 @dataclass(slots=True, eq=False)
 class Resumed:
-    """Dispatch again."""
+    """Send again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -143,9 +138,9 @@ class Retuned:
     """Go on with other numbers.
 
     Args:
-        settings: the batching rule's, or ``None`` to keep them.
-        limits: a new algorithm per endpoint, or ``None`` to keep them.
-        pin: hold every endpoint's limit at this number; ``UNPIN`` lets go; ``None`` leaves it.
+        settings: the batching rule's; ``None`` keeps them.
+        limits: a new algorithm per endpoint; ``None`` keeps them.
+        pin: hold every endpoint's limit at this number; ``UNPIN`` lets go; ``None``: no change.
     """
 
     settings: SchedulerSettings | None = None
@@ -158,12 +153,7 @@ UNPIN = 0
 
 @dataclass(slots=True, eq=False)
 class LoadReported:
-    """An endpoint's server has said how busy it is.
-
-    Args:
-        endpoint: its place in the list of base URLs.
-        load: what it said.
-    """
+    """A server has reported how busy it is."""
 
     endpoint: int
     load: ServerLoad
@@ -171,13 +161,12 @@ class LoadReported:
 
 @dataclass(slots=True, eq=False)
 class ServerKnown:
-    """It was found out which server an endpoint is.
+    """An endpoint's server was identified.
 
     Args:
-        endpoint: its id.
-        caps: prompts per request that it takes, by kind of call; a kind that is missing has no known cap.
-        slots: sequences that it takes at once, if it says so; more would only queue there, or be refused.
-        server: its name and version as they may be shown; ``None``: none of those that are known.
+        caps: prompts per request, at most, by kind of call; a missing kind has no known cap.
+        slots: sequences at once, if known; more would queue at the server or be refused.
+        server: name and version as they may be shown; ``None``: no known server.
     """
 
     endpoint: int
@@ -185,12 +174,12 @@ class ServerKnown:
     slots: int | None = None
     server: str | None = None
     engine: bool = False
-    """Whether it is one that batches hundreds of sequences and queues the rest."""
+    """Whether the server batches hundreds of sequences and queues the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateWindow:
-    """What a gateway says is left of one of its limits.
+    """The rest of one of a gateway's rate limits, as the gateway states it.
 
     Args:
         remaining: requests or tokens, at least 0.
@@ -202,7 +191,7 @@ class RateWindow:
 
 
 class Page(Enum):
-    """What servers are asked beside the calls."""
+    """The sorts of question put to servers beside the calls."""
 
     LOAD = "how busy it is"
     SERVER = "which server it is"
@@ -213,19 +202,16 @@ class AskOutcome(Enum):
 
     ANSWERED = "answered"
     NOTHING = "nothing"
-    """There is no such page, or nothing on it that is known."""
+    """There is no such page, or nothing known on it."""
     SILENCE = "silence"
-    """Nothing came; something may come another time."""
+    """Nothing came; a later question may be answered."""
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A question has ended; or nothing is left to ask of a page that was read for another reason. What the page said is told before.
+    """A question has ended, or a page read for another reason leaves nothing to ask.
 
-    Args:
-        endpoint: whose page.
-        page: which.
-        outcome: how it went.
+    The page's content is told before.
     """
 
     endpoint: int
@@ -235,12 +221,7 @@ class Asked:
 
 @dataclass(slots=True, eq=False)
 class RatesReported:
-    """A reply says what is left of a gateway's limits; told before what the reply itself means.
-
-    Args:
-        endpoint: whose reply.
-        windows: at least one.
-    """
+    """A reply states the rest of a gateway's limits (at least one); told before its own event."""
 
     endpoint: int
     windows: tuple[RateWindow, ...]
@@ -248,13 +229,7 @@ class RatesReported:
 
 @dataclass(slots=True, eq=False)
 class EndpointAdded:
-    """Another server is there.
-
-    Args:
-        endpoint: its id; no endpoint of the scheduler ever had it.
-        limit: its algorithm.
-        name: its base URL as it may be shown.
-    """
+    """An endpoint was added, with an id never used before and a base URL as it may be shown."""
 
     endpoint: int
     limit: Limit
@@ -263,11 +238,10 @@ class EndpointAdded:
 
 @dataclass(slots=True, eq=False)
 class EndpointRemoved:
-    """Send nothing more to an endpoint; ``EndpointGone`` follows once nothing of ours is left there. Not the last one.
+    """Send nothing more to an endpoint; ``EndpointGone`` follows once its batches are over.
 
-    Args:
-        endpoint: its id; one that is leaving already may be told to leave at once.
-        drain: let what is in flight finish; else it is ended and sent elsewhere.
+    Never for the last endpoint. A leaving endpoint may be removed again, to leave at once. Without
+    ``drain`` requests in flight are ended and sent elsewhere.
     """
 
     endpoint: int
@@ -310,14 +284,14 @@ Event = (
 
 @dataclass(slots=True, eq=False)
 class SendBatch:
-    """Send it. The permits are already taken. Exactly one ``Answered(ended=True)`` or ``Failed`` must follow."""
+    """Send a batch (permits taken). Exactly one ``Answered(ended=True)`` or ``Failed`` follows."""
 
     batch: Batch
 
 
 @dataclass(slots=True, eq=False)
 class AbortBatch:
-    """Nobody waits for it any more, or it is to be sent elsewhere: close its connection, then report ``Failed``."""
+    """Close a batch's connection, report ``Failed``: nobody waits, or the calls are to move."""
 
     batch: Batch
 
@@ -340,10 +314,7 @@ class Reject:
 class Ask:
     """Ask a server for a page; one ``Asked`` follows unless ``DropAsk`` comes first.
 
-    Args:
-        endpoint: its id.
-        page: which.
-        anew: it may be another server than the one that was found out before.
+    ``anew``: another server may be there than the one identified before.
     """
 
     endpoint: int
@@ -353,7 +324,7 @@ class Ask:
 
 @dataclass(slots=True, eq=False)
 class DropAsk:
-    """A question is wanted no more."""
+    """A question is no longer wanted."""
 
     endpoint: int
     page: Page
@@ -361,26 +332,25 @@ class DropAsk:
 
 @dataclass(slots=True, eq=False)
 class Drained:
-    """Nothing is queued or in flight and nothing more will be taken."""
+    """Nothing is queued or in flight and no more calls will be taken."""
 
 
 @dataclass(slots=True, eq=False)
 class EndpointGone:
-    """Nothing of ours is left at a removed endpoint: its connections may be closed."""
+    """No batch is left at a removed endpoint: its connections may be closed."""
 
     endpoint: int
 
 
 @dataclass(slots=True, eq=False)
 class HealthChanged:
-    """An endpoint's state has changed: to be told to whoever wants to know; nothing is to be done.
+    """An endpoint's state has changed: for observers only; nothing is to be done.
 
     Args:
-        endpoint: its id.
-        name: its base URL as it may be shown.
-        state: its new state, in a word.
+        name: the base URL as it may be shown.
+        state: the new state, in a word.
         reason: why.
-        outage: what is to be told as a warning, if an outage of the endpoint began or ended with it.
+        outage: the warning to give, if an outage of the endpoint began or ended now.
     """
 
     endpoint: int
@@ -392,12 +362,13 @@ class HealthChanged:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """One change that the client made by itself, or was told to make, to how it uses an endpoint.
+    """A change to how the client uses an endpoint, made by itself or as told.
 
     Args:
         at: when, on the client's monotonic clock, seconds.
         endpoint: the endpoint's id; of the first endpoints, the place in the list of base URLs.
-        setting: ``"limit"``; or ``"max_list"``, of other calls than completions ``"max_list of chat"`` and so on.
+        setting: ``"limit"`` or ``"batch_size_cap"``; for other calls than completions
+            ``"batch_size_cap of chat"`` and so on.
         old: the number before.
         new: the number from now on.
         reason: why, in words.
@@ -413,7 +384,7 @@ class Adjustment:
 
 @dataclass(slots=True, eq=False)
 class Adjusted:
-    """A limit or a list cap has changed: to be told to whoever wants to know; nothing is to be done."""
+    """A limit or a list cap has changed: for observers only; nothing is to be done."""
 
     adjustment: Adjustment
 

@@ -1,9 +1,9 @@
-"""What a reply means: which calls are answered, what it taught, which permits come back, and what becomes of a failed batch.
+"""How a reply changes the state: answers, learnt facts, returned permits, failed batches.
 
 Rules:
-- An answer frees its permits at once, at the endpoint and in its lane. A failed batch frees all others that it held.
-- Limits, health and abilities are told of a failure before any of its calls is queued again.
-- A caller that has gone is told nothing. When the last one of a batch has gone, the batch is aborted.
+- An answer frees permits at once, at the endpoint and in the lane. A failed batch frees the rest.
+- Limits, health and abilities are told of a failure before any call is queued again.
+- A caller who has gone is told nothing. When a batch's last caller has gone, the batch is aborted.
 """
 
 from __future__ import annotations
@@ -41,27 +41,11 @@ __all__ = ["Replies"]
 _OF_THE_ENDPOINT = frozenset(
     {FailureKind.NOT_SENT, FailureKind.MAYBE_PROCESSED, FailureKind.REJECTED, FailureKind.MISMATCH}
 )
-"""Failures that another endpoint may not have."""
+"""Failures which another endpoint may not have."""
 
 
 class Replies:
-    """Those of one scheduler.
-
-    Args:
-        endpoints: all of them.
-        queue: what waits, and its lanes.
-        batches: the open batches, by their ids; the scheduler's own.
-        counters: what is counted.
-        outputs, prompts: how long outputs and prompts are, learnt.
-        times: how long calls take, learnt.
-        deadlines: of all calls that have one.
-        feeding: tells the limits.
-        fleet: judges the endpoints.
-        outage: watches whether any endpoint is in use.
-        ends: ends calls without an answer.
-        resending: sends calls again.
-        command: takes a command.
-    """
+    """The replies of a scheduler. ``batches`` are the scheduler's open batches, by id."""
 
     __slots__ = (
         "_batches",
@@ -156,7 +140,7 @@ class Replies:
             self._command(AbortBatch(batch))
 
     def _credit(self, batch: Batch, endpoint: Endpoint, sequences: int, now: float, *, lone_member: bool) -> None:
-        """Note that an endpoint answers: its health, its refusals, and what it can do."""
+        """Note in an endpoint's health, refusals and abilities that it answers."""
         if endpoint.denials.models:
             endpoint.denials.answered(batch)
         if endpoint.health.ailing:
@@ -167,7 +151,7 @@ class Replies:
         endpoint.can(batch.shape.kind).answered(batch, lone_member=lone_member)
 
     def _learn(self, event: Answered, endpoint: Endpoint, in_flight: int, tally: Tally, now: float) -> None:
-        """Take from some answers what they say about outputs, lists, loads and rates."""
+        """Learn from answers about outputs, lists, loads and rates."""
         batch = event.batch
         self._counters.prompt_tokens += tally.prompt_tokens
         self._counters.completion_tokens += tally.made_tokens
@@ -217,7 +201,7 @@ class Replies:
     def _take_back(
         self, batch: Batch, endpoint: Endpoint, now: float, *, was_sent: bool
     ) -> tuple[list[Request], list[Request]]:
-        """Take back what a failed batch held; return its unanswered requests, and those of them whose callers still wait."""
+        """Take back a failed batch's permits; return its open requests, and those with a caller."""
         weight = batch.shape.weight
         del self._batches[batch.id]
         self._counters.batch_failed(len(batch.requests), batch.alone, was_sent=was_sent)

@@ -1,11 +1,12 @@
-"""What the core moves: shapes, requests, batches.
+"""The core's things: shapes, requests, batches.
 
-A *request* is a caller's. A *batch* is ours: the requests that share one HTTP request. An *attempt* is one batch that
-contained the request, counted from 1. A *shape* is what a coalescing key means: two requests share a batch only if they
-have the same shape, or the same *mixed* one where the server takes parameters per prompt.
+A *request* is a caller's. A *batch* is ours: the requests in one HTTP request. An *attempt* is a
+batch which contained the request, counted from 1. A *shape* stands for a coalescing key: two
+requests share a batch only if their shapes are equal, or their *mixed* shapes where the server
+takes parameters per prompt.
 
-Prompts are opaque here: JSON bytes made when the call was given, so that bad text is refused there, and so that no
-prompt can reach a log or a repr of the core.
+Prompts are opaque here: JSON bytes, made when the call was given. So bad text is refused there, and
+no prompt can reach a log or a repr of the core.
 """
 
 from __future__ import annotations
@@ -26,30 +27,31 @@ class Shape:
     """Everything that must be equal for two calls to share a request.
 
     Args:
-        key: the coalescing key, canonical bytes; it begins with the kind.
+        key: the coalescing key, canonical bytes; begins with the kind.
         body: the shared part of the request's JSON body, an object without the prompt.
         model: the model's name.
         weight: sequences per prompt (``n``, or the beam width).
-        max_output_tokens: the most a prompt may generate; ``None`` if the server decides.
-        alone_reason: why these calls never share a request; ``None`` if they may.
+        max_output_tokens: output tokens per prompt, at most; ``None``: the server decides.
+        alone_reason: why the calls never share a request; ``None``: sharing is allowed.
         plain_only: the request cannot be streamed (``prompt_logprobs``, beam search).
-        wants_token_ids: the caller asked for token ids, so that they stay in the answer.
+        wants_token_ids: the caller asked for token ids, so the answer keeps them.
         echo: the answer begins with the prompt.
-        priority: the class; the higher, the earlier. Part of the key.
-        tenant: whom the calls are for; part of the key.
-        answer_key: the part of the key that shapes the answer, without tenant and priority; the key itself if not given.
-        kind: what the calls ask for.
-        lists_plain: a list of these is not streamed, a lone call may be (vLLM's chat lists).
+        priority: the class; higher classes go earlier. Part of the key.
+        tenant: whom the calls are for. Part of the key.
+        answer_key: ``key`` without tenant and priority: it shapes the answer; default ``key``.
+        kind: the kind of answer asked for.
+        lists_plain: lists of such calls are not streamed, a lone call may be (vLLM's chat lists).
         tells_priority: the server is told the priority.
-        counted: the prompts are token ids, so that their number is no estimate.
-        to_caller: the answer is handed to its caller piece by piece; always streamed, token by token.
-        packable: numbers are asked for as base64 where the server writes them so (vectors, unless the caller chose otherwise).
-        greedy: the calls ask for ``temperature=0`` themselves, so that equal ones want equal answers.
-        verbatim: the answers keep the server's own reply; a lone call is sent as its caller wrote it, never streamed.
-        max_attempts: requests that may be sent for such a call, whatever the retry policy says; ``None``: the policy alone decides.
-        mixed: the shape of a list in which each prompt has parameters of its own, where the servers take such lists: calls whose ``mixed`` has
-            the same key share one. ``None``: they share requests with their like only.
-        is_mixed: it is such a shape: what its requests do not share is in their own shapes.
+        counted: the prompts are token ids, so their number is no estimate.
+        to_caller: the caller gets the answer in pieces; always streamed, token by token.
+        packable: numbers are asked for as base64 where possible: vectors without a chosen format.
+        greedy: the calls ask for ``temperature=0`` themselves, so equal calls want equal answers.
+        verbatim: answers keep the server's reply; a lone call goes as written, never streamed.
+        max_attempts: requests per call, at most; ``None``: the retry policy alone decides.
+        mixed: the shape of a list in which each prompt has its own parameters, where the servers
+            take such lists. Calls whose ``mixed`` has the same key share a list. ``None``: calls
+            share with equal shapes only.
+        is_mixed: whether the shape is a mixed one; its requests' own shapes hold the differences.
     """
 
     key: bytes
@@ -76,9 +78,9 @@ class Shape:
     mixed: Shape | None = None
     is_mixed: bool = False
     list_key: bytes = field(init=False, default=b"")
-    """What calls that may share a list have in common: ``key``, or that of ``mixed``."""
+    """The key shared by calls which may share a list: ``key``, or that of ``mixed``."""
     learnt_as: bytes = field(init=False, default=b"")
-    """Under which key it is learnt how long answers are and take: ``answer_key``, or that of ``mixed``."""
+    """The key of learnt lengths and times of answers: ``answer_key``, or that of ``mixed``."""
 
     def __post_init__(self) -> None:
         if not self.answer_key:
@@ -89,7 +91,7 @@ class Shape:
 
 
 def shape_of(requests: list[Request]) -> Shape:
-    """The shape of a list of requests that may share it: their own if it is one, else the mixed one."""
+    """The shape of a list of requests: their own if all have the same, else the mixed shape."""
     shape = requests[0].shape
     mixed = shape.mixed
     if mixed is None or all(request.shape.key == shape.key for request in requests):
@@ -100,7 +102,8 @@ def shape_of(requests: list[Request]) -> Shape:
 class RequestState(Enum):
     """Where a request is.
 
-    ``ABANDONED``: its caller has gone but the server still works on it. ``JOINED``: it shares another's (``single_flight``).
+    ``ABANDONED``: the caller has gone but the server still works on the request. ``JOINED``: the
+    request shares another's generation (``single_flight``).
     """
 
     NEW = "new"
@@ -118,12 +121,12 @@ _NEW = RequestState.NEW
 
 @dataclass(slots=True, eq=False)
 class Endured:
-    """What a call has behind it; made with its first failed attempt.
+    """A call's past; made with its first failed attempt.
 
     Args:
-        in_attempts_s, in_pauses_s: so long.
-        paused_since: when its last attempt ended, or the last pause that was counted.
-        failure: the last one that is anything to its caller; ``None``: there is none.
+        in_attempts_s, in_pauses_s: seconds in attempts and between attempts.
+        paused_since: when the last attempt ended, or the last counted pause.
+        failure: the last failure that concerns the caller; ``None``: none so far.
     """
 
     in_attempts_s: float = 0.0
@@ -136,9 +139,9 @@ class Request:
     """One caller's call. The scheduler owns and changes it from ``Submitted`` on.
 
     Args:
-        shape: what it may travel with.
+        shape: decides which calls may share its batch.
         prompt: the prompt as JSON bytes.
-        prompt_tokens: how many they are, or an estimate that the scheduler puts a better one in the place of (``PromptLengths``).
+        prompt_tokens: the prompt's length, or an estimate, to be improved (``PromptLengths``).
         deadline: absolute time, or ``None``.
         solo_fields: JSON members sent only when the call goes alone (``user``, request ids).
         waiter: the shell's way back to the caller; opaque here.
@@ -178,82 +181,82 @@ class Request:
         solo_fields: bytes = b"",
         waiter: Any = None,
     ) -> None:
-        self.shape = shape
-        self.prompt = prompt
-        self.prompt_tokens = prompt_tokens
-        self.deadline = deadline
-        self.solo_fields = solo_fields
-        self.waiter = waiter
-        self.seq = -1
-        self.queued_at = 0.0
-        self.attempts = 0
-        self.bucket = 0
-        self.family = 0
-        """The prefix family, for prompts of at least 256 bytes; 0: none. The same for calls whose prompts begin alike."""
-        self.stem = 0
-        """The longest prefix of it that later prompts can be known by; 0 for a short prompt."""
-        self.met_before = False
-        """Whether it has failed in a way that is tried once more at most (``Failure.once``)."""
-        self.shared = 0
-        """How many bytes of the prompt, at least, its server has answered a call with before."""
-        self.failed_on = -1
-        """Id of the endpoint where it failed last; -1: nowhere."""
-        self.patient = False
-        """Whether only its deadline bounds its waiting in an outage."""
+        self.shape: Shape = shape
+        self.prompt: bytes = prompt
+        self.prompt_tokens: int = prompt_tokens
+        self.deadline: float | None = deadline
+        self.solo_fields: bytes = solo_fields
+        self.waiter: Any = waiter
+        self.seq: int = -1
+        self.queued_at: float = 0.0
+        self.attempts: int = 0
+        self.bucket: int = 0
+        self.family: int = 0
+        """The prefix family of prompts which begin alike; 0: none, as under 256 bytes."""
+        self.stem: int = 0
+        """The longest prefix which later prompts can be matched with; 0 for a short prompt."""
+        self.met_before: bool = False
+        """Whether a failure came which allows one more try at most (``Failure.once``)."""
+        self.shared: int = 0
+        """Bytes of the prompt, at least, which its server has seen in an answered call before."""
+        self.failed_on: int = -1
+        """Id of the endpoint of the last failure; -1: none."""
+        self.patient: bool = False
+        """Whether only the deadline bounds the wait in an outage."""
         self.endured: Endured | None = None
-        """What it has behind it; ``None``: no failed attempt."""
-        self.begun = False
-        """Whether its caller has a part of the answer, so that it cannot be sent again. The shell sets it."""
+        """The call's past; ``None``: no failed attempt."""
+        self.begun: bool = False
+        """Whether the caller has a part of the answer: no resend. Set by the shell."""
         self.batch: Batch | None = None
         self.group: object = None
-        """The queue's own: the group it waits in."""
-        self.state = _NEW
+        """The queue's own: the group in which the request waits."""
+        self.state: RequestState = _NEW
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"
 
 
 _NO_LANE = Lane(0, Account(None))
-"""Of batches that no scheduler made."""
+"""The lane of batches which no scheduler made."""
 
 
 @dataclass(slots=True, eq=False)
 class Isolation:
-    """The search for the guilty prompts of one failed list; shared by all its parts.
+    """The search for the guilty prompts of a failed list, shared by all its parts.
 
-    If every prompt turns out well alone, the list itself was refused.
+    If each prompt is good alone, the list itself was refused.
     """
 
     size: int
     good: int = 0
     bad: int = 0
     refused: int = 0
-    """Lists of it that were refused."""
+    """Parts of the list that were refused as lists."""
     trials: int = 0
-    """Members that were sent alone to see whether the server lives."""
+    """Members sent alone to see whether the server lives."""
     blind: bool = False
-    """Whether the server named no culprit: it is taken apart on a suspicion."""
+    """Whether the server named no culprit: the list is taken apart on suspicion."""
     listed: bool = False
-    """Whether any part of it with more than one prompt was answered."""
+    """Whether any part with more than one prompt was answered."""
 
 
 @dataclass(slots=True, eq=False)
 class Learnt:
-    """What an endpoint's dialect has learnt of its server. It is the dialect's own; batches carry it to whoever reads their replies."""
+    """A dialect's own knowledge of its server; batches carry it to the readers of replies."""
 
     usage_is_own: bool = True
-    """Whether the usage beside a choice of a list is known to be that choice's, not a sum."""
+    """Whether the usage beside a choice of a list is known to be the choice's own, not a sum."""
 
 
 @dataclass(slots=True, eq=False)
 class LoadAtSend:
-    """What an endpoint's permits were when a batch was granted there. Its limit is told of the batch by it.
+    """An endpoint's permits when a batch was granted there; the limit gets its load from them.
 
     Args:
-        returned: permits that the endpoint had been given back until then.
-        area: its sequence-seconds until then (``Endpoint.area``).
-        admitted_at: its limit.
-        in_flight: its sequences in flight, the batch's own among them.
+        returned: permits given back to the endpoint by then.
+        area: the endpoint's sequence-seconds by then (``Endpoint.area``).
+        admitted_at: the endpoint's limit.
+        in_flight: the endpoint's sequences in flight, the batch's own among them.
     """
 
     returned: int = 0
@@ -264,15 +267,15 @@ class LoadAtSend:
 
 @dataclass(slots=True, eq=False)
 class WireNotes:
-    """What the shell and the dialect note of a batch on its way.
+    """Notes of the shell and the dialect about a batch on its way.
 
     Args:
-        heard: whether anything of the reply's body has come.
-        read_at: when bytes of the reply last came; before the first of them when the request was sent.
-        events: events of its streamed reply, once all has been read.
-        without: fields that the server refuses and we would have added.
-        learnt: what the dialect has learnt of the server.
-        to_list_route: whether it is a list on a route that not all servers have.
+        heard: whether any of the reply's body has come.
+        read_at: when bytes of the reply last came; before any: when the request was sent.
+        events: events of the streamed reply, once all has been read.
+        without: fields which the server refuses and we would have added.
+        learnt: the dialect's knowledge of the server.
+        to_list_route: whether the batch is a list on a route which not all servers have.
     """
 
     heard: bool = False
@@ -289,13 +292,13 @@ class Batch:
 
     Args:
         id: unique within a scheduler.
-        endpoint: id of the endpoint it was granted on.
-        shape: the requests' common shape, which may be a mixed one.
+        endpoint: id of the endpoint which granted the permits.
+        shape: the requests' common shape, perhaps a mixed one.
         requests: in the order of the prompts on the wire.
         streamed: whether the reply is asked for as a stream.
-        failures: failed attempts of these requests before this one (splits not counted).
-        sent_at: when it was granted.
-        oldest_at: when its oldest request was submitted.
+        failures: failed attempts of these requests before (splits not counted).
+        sent_at: when the batch was granted.
+        oldest_at: when the oldest request was submitted.
     """
 
     id: int
@@ -308,20 +311,20 @@ class Batch:
     oldest_at: float
     isolation: Isolation | None = None
     unanswered: int = 0
-    """Requests without an answer yet, abandoned ones too."""
+    """Requests without an answer yet, abandoned requests too."""
     callers: int = 0
     """Requests whose caller still waits."""
     aborting: bool = False
     charged_tokens: int = 0
-    """What it was charged where tokens per minute are limited, by estimate."""
+    """Tokens charged, by estimate, where tokens per minute are limited."""
     alone: str = ""
-    """Why its only request has no company; empty where it has."""
+    """Why the only request has no company; empty for a list."""
     moving: bool = False
-    """Whether its endpoint is being removed and its open requests are to be sent elsewhere."""
+    """Whether the endpoint is being removed and open requests are to go elsewhere."""
     expired: bool = False
-    """Whether a caller's deadline passed while the server worked on it."""
+    """Whether a caller's deadline passed while the server worked on the batch."""
     has_families: bool = False
-    """Whether prompts long enough to have a prefix family may be among its requests."""
+    """Whether requests with a prefix family (long prompts) may be in the batch."""
     answered: bytearray = field(default_factory=bytearray)
     """One byte per request: 1 once answered."""
     made_tokens: int = 0
@@ -329,20 +332,20 @@ class Batch:
     load: LoadAtSend = field(default_factory=LoadAtSend)
     wire: WireNotes = field(default_factory=WireNotes)
     lane: Lane = field(default_factory=lambda: _NO_LANE)
-    """Whom it is for."""
+    """Whom the batch is for."""
     expected_tokens: int = 0
-    """Output tokens expected of each request when it was granted, if its tenant was charged for them."""
+    """Output tokens expected of each request at the grant, if the tenant was charged for them."""
     tokens_at_risk: int = 0
-    """Prompt and expected output tokens of all its requests, by estimate: what sending it again costs."""
+    """Estimated prompt and output tokens of all requests: the cost of sending the batch again."""
     tell_begun: bool = False
-    """Whether ``Begun`` is to be told: first tokens may still raise the limit. The shell takes it back once it has looked."""
+    """Whether ``Begun`` may still raise the limit; the shell clears the flag after a look."""
     verdict: Failure | None = None
-    """Why it is being ended, if its endpoint has been given up; the shell reports it as the batch's failure."""
+    """Why the batch of a given-up endpoint is ended; the shell reports it as the failure."""
 
     packed: bool = False
     """Whether numbers are asked for as base64."""
     bare: bool = False
-    """Whether it is sent plain and with its callers' own fields only: where ours may be the reason that such calls fail."""
+    """Whether the batch goes plain, without fields of ours: those may be why such calls fail."""
 
     def __repr__(self) -> str:
         mode = "streamed" if self.streamed else "plain"

@@ -1,29 +1,37 @@
-"""The scheduler: when a call is sent, with whom, and what becomes of it. No clock, no I/O; time is an argument.
+"""The scheduler: when a call is sent, with which others, and how it ends.
 
-Its whole contract is four methods: ``handle(event, now)``, ``commands()``, ``next_deadline()``, ``statistics()``. The same
-events give the same commands. ``now`` never decreases: where it is earlier than at the last call, that one's time is used.
+The scheduler has no clock and does no I/O; time is an argument. The contract is four methods:
+``handle(event, now)``, ``commands()``, ``next_deadline()``, ``statistics()``. The same events give
+the same commands. ``now`` never decreases: an earlier ``now`` than the last is replaced by the
+last.
 
 Rules (numbered as in ``docs/explanation/batching.md``):
- 1. Only requests of one shape (coalescing key) share a batch, or of one mixed shape where all servers take parameters per prompt; a
-    shape may say that its calls go alone.
- 2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel together. On an idle
-    endpoint it is then sent at once: nothing lingers and nothing is held where nothing is in flight, but for a moment for a
-    conversation whose next turn is about to come (see ``conversations``).
- 3. On a busy endpoint a group waits until enough permits are free: all that its next list needs, or a *quantum*, ``refill_ratio`` of the
-    limit. It waits for ``refill_s`` at most after the endpoint began to hold permits. Younger groups of its class wait behind it.
- 4. If more permits are free than a group on a busy endpoint can use, it waits for more calls, until ``linger_s`` after its oldest.
+ 1. Only requests of one shape (coalescing key) share a batch, or of one mixed shape where all
+    servers take parameters per prompt. A shape may say that its calls go alone.
+ 2. A submitted call is looked at in the next step, so that the calls of one event-loop turn travel
+    together. On an idle endpoint the call is then sent at once: nothing lingers and nothing is
+    held. Exception: a moment's wait for a conversation whose next turn is about to come (see
+    ``conversations``).
+ 3. On a busy endpoint a group waits until enough permits are free: as many as its next list needs,
+    or a *quantum*, ``refill_ratio`` of the limit. The wait ends ``refill_s`` after the endpoint
+    began to hold permits. Younger groups of the class wait behind.
+ 4. If more permits are free than a group on a busy endpoint can use, the group waits for more
+    calls, until ``linger_s`` after its oldest.
  5. A batch is filled from the oldest call's length bucket, then from the nearest (see ``groups``).
  6. A batch is streamed unless its members finish together anyway or cannot be streamed.
- 7. A list is as long as queue, permits and the endpoint's cap allow. Where outputs are expected to be long, calls go singly, so that
-    closing one connection frees the server.
- 8. A list that one prompt may have spoilt is split in two sealed halves, and so on, until the guilty are alone.
-    Of one that fails and names no culprit, one member goes first (see ``member_first``).
- 9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in flight. Before the
-    starvation bound younger calls may pass a call that is too heavy for the free permits; after it, none.
+ 7. A list is as long as queue, permits and the endpoint's cap allow. Calls with long expected
+    outputs go singly, so that closing a connection frees the server.
+ 8. A list which a single prompt may have spoilt is split in two sealed halves, and so on, until the
+    guilty are alone. Of a list which fails without a named culprit, one member goes first (see
+    ``member_first``).
+ 9. Permits are counted in sequences. A call heavier than the limit runs alone once nothing is in
+    flight. Before the starvation bound younger calls may pass a call too heavy for the free
+    permits; after the bound none may.
 10. Every request ends exactly once, with ``Resolve`` or ``Reject``, unless its caller cancelled it.
-11. Which call goes first, and what is kept for whom: see ``order``, ``lanes``, ``prefixes.families`` and ``granting``.
-12. A caller that has gone leaves its permit where it is, until its choice finishes or the connection closes; the
-    connection is closed when the last caller of a batch has gone.
+11. Which call goes first, and for whom permits are kept: see ``order``, ``lanes``,
+    ``prefixes.families`` and ``granting``.
+12. A caller who has gone leaves the permit taken until the choice finishes or the connection
+    closes. The connection is closed when the last caller of a batch has gone.
 """
 
 from __future__ import annotations
@@ -97,11 +105,9 @@ class Scheduler:
     """The state machine behind a client. See the rules at the top of this file.
 
     Args:
-        settings: the numbers of the batching rule.
-        limits: one limit algorithm per endpoint.
-        names: the endpoints' base URLs as they may be shown; none, or one each.
-        pages: what servers can be asked beside the calls.
-        load_times: when they are asked for their load.
+        limits: a limit algorithm per endpoint.
+        names: the endpoints' base URLs as they may be shown; none, or one per endpoint.
+        pages: the pages for which servers may be asked beside the calls.
     """
 
     def __init__(
@@ -174,7 +180,7 @@ class Scheduler:
         self._paused = False
         self._draining = False
         self._drained_said = False
-        # One dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
+        # A dictionary look-up instead of a chain of isinstance: ``handle`` runs once per call.
         self._handlers: dict[type, Callable[[Any], None]] = {
             Submitted: self._on_submitted,
             Cancelled: self._on_cancelled,
@@ -203,19 +209,19 @@ class Scheduler:
     # The contract ----------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
-        """Take in what happened. Never raises for a fault of the network or the server."""
-        # A clock may be behind a timer that fired a moment early. ``max`` costs 60 ns, and this runs for each call.
+        """Take in an event. Never raises for a fault of the network or the server."""
+        # The clock may be behind a timer which fired early. ``max`` costs 60 ns, for each call.
         if now > self._now:  # noqa: PLR1730
             self._now = now
         self._handlers[type(event)](event)
 
     def commands(self) -> list[Command]:
-        """Return what is to be done, in order, and forget it."""
+        """Return the pending commands, in order, and forget them."""
         commands, self._commands = self._commands, []
         return commands
 
     def next_deadline(self) -> float | None:
-        """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
+        """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
         if self._fresh_calls and not self._paused:
             return self._now
         patience_ends = self._outage.next(
@@ -227,7 +233,7 @@ class Scheduler:
             if time is not None and time < earliest:
                 earliest = time
         for time in (self._asking.next(), self._stalls.due_at):
-            # Another event than ``Woke`` may have come since it was due.
+            # Another event than ``Woke`` may have come since the time was due.
             if time is not None and time < earliest:
                 earliest = max(time, self._now)
         return None if earliest == math.inf else earliest
@@ -250,11 +256,11 @@ class Scheduler:
 
     @property
     def total_limit(self) -> int:
-        """Sequences that may be in flight at all endpoints together, as their limits are now."""
+        """Sequences that may be in flight at all endpoints together, by their present limits."""
         return self._endpoints.total_limit
 
     def too_late(self, request: Request, since: float) -> DeadlineExceeded:
-        """The error of one that waits for a request's answer since then and whose deadline has passed."""
+        """The error of a caller who has waited since ``since`` and whose deadline has passed."""
         return self._ends.too_late(request, self._now, self._ends.held_by(self._now, paused=self._paused), since)
 
     # Calls come and go -----------------------------------------------------------------------------------------
@@ -272,7 +278,7 @@ class Scheduler:
         if deadline is not None and deadline <= now:
             self._ends.reject([request], self._ends.too_late(request, now))
             return
-        # In a shallow queue a comparison is all that a call pays for the bound.
+        # In a shallow queue a call pays a single comparison for the bound.
         full = self._queue.size >= self._settings.max_queued and self._overflow.is_full(request)
         if full and self._settings.raise_when_full and not event.may_wait:
             queued = self._queue.lane_of(request.shape).size
@@ -327,7 +333,7 @@ class Scheduler:
         self._stalls.sent(self._now)
 
     def _say(self, command: Command) -> None:
-        # ``commands()`` takes the list away: its ``append`` cannot be handed out.
+        # ``commands()`` replaces the list, so the list's ``append`` cannot be handed out.
         self._commands.append(command)
 
     # Time and the ends -----------------------------------------------------------------------------------------
@@ -342,12 +348,16 @@ class Scheduler:
         self._asking.asked(event, self._now, busy=not self.idle)
 
     def _asks_for_load(self, endpoint: int) -> bool:
-        """Whether a report of an endpoint's load could change anything now: no limit is below one, but a probe may wait in vain."""
+        """Whether an endpoint's load could change anything now.
+
+        No limit is below 1: one sequence matters only at an ailing endpoint, as a probe may wait in
+        vain.
+        """
         it = self._by_id[endpoint]
         return it.in_flight > 1 or (it.in_flight == 1 and it.health.ailing)
 
     def _awaits_first_answer(self) -> bool:
-        """Whether calls are queued behind those in flight, and no server has ever answered anything."""
+        """Whether calls are queued behind others in flight, and no server has ever answered."""
         return bool(self._queue.size or self._overflow.size) and not self._endpoints.known
 
     def _on_paused(self, event: Paused) -> None:
@@ -368,7 +378,7 @@ class Scheduler:
         self._settle()
 
     def _on_rates(self, event: RatesReported) -> None:
-        # Nothing can be granted because of it; what it holds back is looked at with the reply it came with.
+        # The event grants nothing; calls it holds back are looked at with the reply it came with.
         self._fleet.hear_rates(event, self._now)
 
     def _on_server_known(self, event: ServerKnown) -> None:
@@ -400,7 +410,7 @@ class Scheduler:
         self._settle()
 
     def _settle(self) -> None:
-        """Bring everything up to ``now``: expire, requeue what has backed off, admit, grant."""
+        """Bring everything up to ``now``: expire, requeue backed-off calls, admit, grant."""
         now = self._now
         if expired := self._deadlines.expired(now):
             for request in expired:
@@ -432,7 +442,7 @@ class Scheduler:
                 self._commands.append(Drained())
 
     def _admit(self) -> None:
-        """Let calls that wait outside into the queue, in order, while there is room."""
+        """Let calls waiting outside into the queue, in order, while there is room."""
         if self._overflow.size:
             for request in self._overflow.admit():
                 self._prompts.place(request)

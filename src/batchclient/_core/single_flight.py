@@ -1,14 +1,17 @@
-"""Single flight: identical calls that are under way together share one generation.
+"""Single flight: identical calls under way together share a generation.
 
-A face before the scheduler with the same four methods, put there only where it is asked for: other clients do without it.
+A front for the scheduler with the same four methods, present only where asked for.
 
 Rules:
- 1. Calls share only where the answer hangs on nothing but the call: explicit ``temperature=0``, an equal coalescing key (tenant and
-    priority are part of it) and an equal prompt. What goes alone shares nothing.
- 2. The generation belongs to a request of its own, the *carrier*, which no caller holds: whoever asked first may leave, and the
-    others have their answer all the same. When the last has left, the carrier is cancelled.
- 3. Each caller keeps its own deadline and cancellation, and has an answer or error object of its own.
- 4. The carrier's deadline is the latest of its callers', also of those that have left since; none if one of them has none.
+ 1. Calls share only where the answer depends on the call alone: explicit ``temperature=0``, an
+    equal coalescing key (tenant and priority included) and an equal prompt. Calls which go alone
+    share nothing.
+ 2. The generation belongs to an extra request, the *carrier*, which no caller holds. The first
+    caller may leave, and the others still get the answer. When the last has left, the carrier is
+    cancelled.
+ 3. Deadline, cancellation, and the answer or error object are each caller's own.
+ 4. The carrier's deadline is the latest of its callers', past callers included; none if any caller
+    has none.
  5. Nothing is kept: a call made after the answer came is generated anew.
  6. A call that joins takes no place in the queue and no permit.
 """
@@ -43,7 +46,7 @@ _Key = tuple[bytes, bytes]
 
 
 class _Flight:
-    """One generation and who waits for it; the carrier's waiter."""
+    """A generation and its waiting callers; the carrier's waiter."""
 
     __slots__ = ("callers", "carrier", "key")
 
@@ -62,11 +65,7 @@ class _Flight:
 
 
 class SingleFlight:
-    """Tells a scheduler of one call where several are the same. See the rules at the top of this file.
-
-    Args:
-        scheduler: whom it tells.
-    """
+    """Submits a single call to ``scheduler`` for several equal calls. See the rules at the top."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -76,7 +75,7 @@ class SingleFlight:
         self._commands: list[Command] = []
         self._taking = True
         self._came = 0
-        # What the scheduler's own counts, which are of carriers, lack.
+        # Corrections to the scheduler's counts, which are of carriers.
         self._shared = 0
         self._succeeded = 0
         self._failed = 0
@@ -88,7 +87,7 @@ class SingleFlight:
     # The scheduler's contract ----------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
-        """Take in what happened."""
+        """Take in an event."""
         kind = type(event)
         if kind is Submitted and self._may_share(event.request, now):  # type: ignore[union-attr]
             self._board(event, now)  # type: ignore[arg-type]
@@ -102,21 +101,21 @@ class SingleFlight:
         if kind is DrainRequested or kind is CloseRequested:
             self._taking = False
         self._tell(event, now)
-        # After the scheduler: it ends whole flights whose time is up, and learns from it.
+        # After the scheduler, which ends overdue flights whole, and learns from them.
         self._expire(now)
 
     def commands(self) -> list[Command]:
-        """Return what is to be done, in order, and forget it."""
+        """Return the pending commands, in order, and forget them."""
         commands, self._commands = self._commands, []
         return commands
 
     def next_deadline(self) -> float | None:
-        """When to call ``handle(Woke(), …)`` next; ``None`` if nothing can happen without another event."""
+        """When to call ``handle(Woke(), …)`` next; ``None``: not before another event."""
         times = (self._scheduler.next_deadline(), self._deadlines.next())
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
-        """Return a snapshot, in which callers are counted, not carriers."""
+        """Return a snapshot which counts callers, not carriers."""
         seen = self._scheduler.statistics()
         return replace(
             seen,
@@ -134,7 +133,7 @@ class SingleFlight:
 
     @property
     def total_limit(self) -> int:
-        """As the scheduler's."""
+        """The scheduler's total limit."""
         return self._scheduler.total_limit
 
     # Callers come and go ---------------------------------------------------------------------------------------
@@ -143,11 +142,11 @@ class SingleFlight:
         shape = request.shape
         if not shape.greedy or shape.alone_reason is not None:
             return False
-        # What is refused is refused by the scheduler.
+        # The scheduler refuses calls after a drain and calls which are too late.
         return self._taking and (request.deadline is None or request.deadline > now)
 
     def _board(self, event: Submitted, now: float) -> None:
-        """Let a call join the flight of its like, or begin one."""
+        """Let a call join the flight of equal calls, or begin a flight."""
         request = event.request
         key = (request.shape.key, request.prompt)
         flight = self._flights.get(key)
@@ -173,7 +172,7 @@ class SingleFlight:
             carrier.solo_fields = b""
 
     def _leave(self, caller: Request, now: float) -> bool:
-        """A caller goes before the answer came; return whether it was the last of its flight, which then ends."""
+        """Take an early caller off its flight; return whether it was the last: the flight ends."""
         flight = self._flight_of.pop(caller)
         del flight.callers[caller]
         caller.state = RequestState.DONE
@@ -191,13 +190,13 @@ class SingleFlight:
         for caller in self._deadlines.expired(now):
             flight = self._flight_of.get(caller)
             if flight is None:
-                # Its flight ended when the one before it in this list left.
+                # The flight ended when the caller before in this list left.
                 continue
             error = self._scheduler.too_late(flight.carrier, caller.queued_at)
             errors.append((caller, error))
             self._failed += 1
             if self._leave(caller, now):
-                # To the scheduler it was cancelled.
+                # To the scheduler the carrier was cancelled.
                 self._cancelled -= 1
         if errors:
             self._commands.append(Reject(errors))
@@ -205,7 +204,7 @@ class SingleFlight:
     # Flights end -----------------------------------------------------------------------------------------------
 
     def _tell(self, event: Event, now: float) -> None:
-        """Tell the scheduler, and put callers in the place of carriers in what it commands."""
+        """Tell the scheduler; in its commands, put callers in the place of carriers."""
         self._scheduler.handle(event, now)
         for command in self._scheduler.commands():
             if type(command) is Resolve:
@@ -222,7 +221,7 @@ class SingleFlight:
             return [(request, answer)]
         first, *others = self._land(flight)
         self._succeeded += len(others)
-        # Answers can be changed, so nobody shares one.
+        # Answers can be changed, so callers share none.
         return [(first, answer), *((caller, deepcopy(answer)) for caller in others)]
 
     def _reject(self, request: Request, error: BatchClientError) -> list[tuple[Request, BatchClientError]]:
@@ -234,7 +233,7 @@ class SingleFlight:
         return [(first, error), *((caller, copy_of(error)) for caller in others)]
 
     def _land(self, flight: _Flight) -> list[Request]:
-        """A flight is over; return its callers."""
+        """End a flight; return its callers."""
         del self._flights[flight.key]
         callers = list(flight.callers)
         for caller in callers:

@@ -1,12 +1,14 @@
-"""What a call's time was spent on, and outages of servers: one sentence for errors, logs and statistics.
+"""How a call's time was spent, and outages of servers, as text for errors, logs and statistics.
 
 Rules:
-- Times are the scheduler's, in seconds. No sentence is made before an error, a log line or a snapshot needs it.
-- A call's time has three parts: in attempts, in pauses between attempts, and in the queue, which is the rest.
-- An outage of a server begins with its first failure after its last answer. It is told once the server
-  is ejected, and ends when the server is in use again.
-- A call has waited for servers if each of them had an outage in its time. Where one was in use
-  throughout, the call waited its turn.
+- Times are the scheduler's, in seconds. No text is made before an error, a log line or a snapshot
+  needs it.
+- A call's time has three parts: in attempts, in pauses between attempts, and, for the rest, in the
+  queue.
+- A server's outage begins with the first failure after the last answer. It is announced once the
+  server is ejected, and ends when the server is in use again.
+- A call has waited for servers if each of them had an outage during the call. If a server was in
+  use throughout, the call waited its turn.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ _TOLD = frozenset(
         FailureKind.REFUSED,
     }
 )
-"""Failures that are anything to a caller. After the others its call is sent again in another form."""
+"""Failures that concern a caller. After any other the call is sent again in another form."""
 _Error = TypeVar("_Error", bound=BatchClientError)
 
 
 def seconds(value: float) -> str:
-    """A time as it is told: to a tenth of a second, below one second to a thousandth."""
+    """A time as text: to a tenth of a second, below one second to a thousandth."""
     return f"{round(value, 1 if value >= 1 else 3):g} s"
 
 
 @dataclass(slots=True, eq=False)
 class ServerOutage:
-    """A server that is not in use, or was not.
+    """A present or past outage of a server.
 
     Args:
-        server: its base URL as it may be shown.
-        seen: what the scheduler saw of it, in a few words.
-        began_at: when its first failure after its last answer was.
-        failure: the latest of its failures.
-        ended_at: when it was in use again; ``None``: it is not yet.
+        server: the base URL as it may be shown.
+        seen: the scheduler's view of the outage, in a few words.
+        began_at: when the first failure after the last answer was.
+        failure: the latest failure.
+        ended_at: when the server was in use again; ``None``: not yet.
     """
 
     server: str
@@ -61,7 +63,7 @@ class ServerOutage:
     ended_at: float | None = None
 
     def sentence(self, now: float) -> str:
-        """What is said of it, in every place."""
+        """Describe the outage, in the same words everywhere."""
         if self.ended_at is not None:
             lasted = f"ended after {seconds(self.ended_at - self.began_at)}"
         elif now - self.began_at < _JUST_BEGAN_S:
@@ -71,7 +73,7 @@ class ServerOutage:
         return f"an outage of {self.server} {lasted}: {self.seen}"
 
     def fell_after(self, since: float) -> bool:
-        """Whether any of it was after a time."""
+        """Whether any part of the outage was after a time."""
         return self.ended_at is None or self.ended_at > since
 
 
@@ -98,13 +100,9 @@ def note_pause(requests: Iterable[Request], now: float) -> None:
 
 
 def time_spent(request: Request, outages: Iterable[ServerOutage], now: float, since: float | None = None) -> str:
-    """Say what a call's time was spent on; nothing of a call that had none.
+    """Say how a call's time was spent; empty for a call without any.
 
-    Args:
-        request: its request.
-        outages: those that it has waited for.
-        now: the time.
-        since: when it was made; when its request was, if not given.
+    ``outages`` are those waited for; ``since`` is when the call, by default its request, was made.
     """
     since = request.queued_at if since is None else since
     whole, queued, attempts, pauses = _parts(request, now, since)
@@ -126,7 +124,7 @@ def was_mostly_queued(request: Request, now: float) -> bool:
 
 
 def with_cause(error: _Error, request: Request, outages: Iterable[ServerOutage]) -> _Error:
-    """Put the last failure behind a call's error: its own, else that of a server that it has waited for."""
+    """Give an error a cause: the call's last failure, else that of an outage waited for."""
     failure = None if request.endured is None else request.endured.failure
     failure = failure or next((outage.failure for outage in outages), None)
     if failure is not None and error.__cause__ is None:
@@ -143,7 +141,7 @@ def _parts(request: Request, now: float, since: float) -> tuple[float, float, fl
             pauses += now - endured.paused_since
     if request.batch is not None:
         attempts += now - request.batch.sent_at
-    # One that joined another's generation came after a part of it.
+    # A call may have joined a generation which was already part done.
     attempts = min(attempts, whole)
     pauses = min(pauses, whole - attempts)
     return whole, whole - attempts - pauses, attempts, pauses

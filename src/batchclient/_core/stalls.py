@@ -1,8 +1,9 @@
-"""Noticing that the event loop stood still: a callback that blocked, a long garbage collection, a suspended machine.
+"""Noticing that the event loop stood still.
 
-Meanwhile answers lay unread, so that their servers look slower by as long. While calls are under way and somebody measures, a time is due
-twice a second. A timer that is far too late tells of the stall before those answers are read: timers that are due run before the tasks that
-a socket woke.
+Causes are a blocking callback, a long garbage collection, a suspended machine. Answers then lie
+unread, and their servers look slower. While calls are under way and a limit measures times, a timer
+is due twice a second. A timer which is far too late shows the stall before those answers are read:
+due timers run before tasks woken by a socket.
 """
 
 from __future__ import annotations
@@ -11,22 +12,18 @@ __all__ = ["Stalls"]
 
 _EVERY_S = 0.5
 _STALL_S = 1.0
-"""Shorter ones are within what latencies vary by."""
+"""Shorter stalls are within the usual variation of latencies."""
 
 
 class Stalls:
-    """Those of one event loop.
-
-    Args:
-        watched: whether a limit rests on how long answers take.
-    """
+    """The stalls of an event loop, ``watched`` if a limit rests on how long answers take."""
 
     __slots__ = ("due_at", "watched")
 
     def __init__(self, *, watched: bool) -> None:
         self.watched = watched
         self.due_at: float | None = None
-        """When a timer is to come; ``None``: nothing is under way, or nobody measures."""
+        """When a timer is due; ``None``: no call is under way, or no limit measures times."""
 
     def sent(self, now: float) -> None:
         """Batches are sent."""
@@ -42,5 +39,5 @@ class Stalls:
         return now - due_at > _STALL_S
 
     def sleep(self) -> None:
-        """Nothing is under way."""
+        """No call is under way."""
         self.due_at = None

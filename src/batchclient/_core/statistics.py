@@ -1,4 +1,4 @@
-"""Counters of the scheduler and the frozen snapshots of them."""
+"""Counters of the scheduler and their frozen snapshots."""
 
 from __future__ import annotations
 
@@ -21,35 +21,37 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatistics:
-    """One endpoint, now.
+    """An endpoint, now.
 
     Args:
         limit: sequences that may be in flight.
-        limit_reason: why it is what it is.
-        in_flight: sequences the server still works on.
-        abandoned: those of them nobody waits for any more.
-        list_cap: the longest list of completions sent to it, unless ``batch_size`` says how long lists are.
-        lists_refused: whether it refused lists lately.
-        streams_refused: whether it refused to stream lately.
-        blocked_until: the scheduler's time until which calls are held back whatever permits are free.
-        blocked_by: by what: ``"requests_per_minute"`` or ``"tokens_per_minute"``, the client's own settings; ``"the server's Retry-After"``; or
-            ``"the gateway's rate limit"``, once it says that nothing is left. Empty while nothing is held back.
-        id: a number that no other endpoint of the client ever has.
-        base_url: without its query, which may hold a key.
-        state: ``"healthy"``; ``"ejected"``: it failed and is left alone; ``"probing"``: one call finds out whether it is back;
-            ``"recovering"``: it is back, and gets a growing share; ``"leaving"``: it was removed, and finishes what it has.
-        reason: why it is in that state; empty while nothing happened.
-        retry_budget_tokens: prompt and output tokens that may be sent again now; below 0 retries wait.
-        server: which server it is, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
-        outage: the sentence about the outage that its calls wait for, in the words of the log. Empty
-            while it is in use.
+        limit_reason: why the limit has this value.
+        in_flight: sequences on which the server still works.
+        abandoned: sequences in flight for which nobody waits any more.
+        batch_size_cap: the most completions sent to the endpoint in one request, unless
+            ``size_for`` decides.
+        lists_refused: whether the server refused lists lately.
+        streams_refused: whether the server refused to stream lately.
+        blocked_until: the scheduler's time until which calls are held back despite free permits.
+        blocked_by: why calls are held back: ``"requests_per_minute"`` or ``"tokens_per_minute"``,
+            the client's own settings; ``"the server's Retry-After"``; or ``"the gateway's rate
+            limit"``, once the gateway says nothing is left. Empty while nothing is held back.
+        id: a number which no other endpoint of the client ever has.
+        base_url: without the query, which may hold a key.
+        state: ``"healthy"``; ``"ejected"``: failed, and left alone; ``"probing"``: a call finds out
+            whether the server is back; ``"recovering"``: back, with a growing share; ``"leaving"``:
+            removed, and finishing.
+        reason: why the endpoint is in ``state``; empty while nothing has happened.
+        retry_budget_tokens: prompt and output tokens which may be resent now; below 0 retries wait.
+        server: the server's name and version, such as ``"vllm 0.32.0"``; ``None``: not known (yet).
+        outage: the log's sentence about the outage that calls wait for; empty while in use.
     """
 
     limit: int
     limit_reason: str
     in_flight: int
     abandoned: int
-    list_cap: int
+    batch_size_cap: int
     lists_refused: bool
     streams_refused: bool
     blocked_until: float | None
@@ -65,12 +67,12 @@ class EndpointStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LaneStatistics:
-    """The calls of one priority class, or of one tenant.
+    """The calls of a priority class, or of a tenant.
 
     Args:
-        queued: calls that wait for a permit.
-        waiting: calls that wait for a place in the queue (``max_queued``).
-        in_flight: sequences the servers still work on.
+        queued: calls waiting for a permit.
+        waiting: calls waiting for a place in the queue (``max_queued``).
+        in_flight: sequences on which the servers still work.
         prompt_tokens, completion_tokens: served, as the servers counted them.
     """
 
@@ -90,7 +92,7 @@ def by_priority(lanes: Iterable[Lane]) -> dict[int, LaneStatistics]:
 
 
 def by_tenant(lanes: Iterable[Lane]) -> dict[str, LaneStatistics]:
-    """Sum lanes by tenant; calls without one are left out."""
+    """Sum lanes by tenant; calls without a tenant are left out."""
     groups: dict[str, list[Lane]] = {}
     for lane in lanes:
         if lane.account.tenant is not None:
@@ -110,28 +112,29 @@ def _sum(lanes: list[Lane]) -> LaneStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a client is doing and has done. Counts are since the first call in this event loop
-    and process: with a new loop or a fork a client starts afresh.
+    """A client's present load, and its counts since the first call in this event loop and process.
+
+    A new loop or a fork starts a client afresh.
 
     Args:
-        queued: calls that wait for a permit.
-        waiting: calls that wait for a place in the queue (``max_queued``).
-        backing_off: calls that wait to be tried again.
-        in_flight: sequences the servers still work on.
-        abandoned: those of them nobody waits for any more.
-        submitted, succeeded, failed, cancelled: calls, each counted once at its end.
+        queued: calls waiting for a permit.
+        waiting: calls waiting for a place in the queue (``max_queued``).
+        backing_off: calls waiting to be tried again.
+        in_flight: sequences on which the servers still work.
+        abandoned: sequences in flight for which nobody waits any more.
+        submitted, succeeded, failed, cancelled: calls; the last three are counted once, at the end.
         batches: requests sent.
         retries: requests sent again after a failure (isolation not counted).
-        retries_delayed: those of them that waited for the retry budget.
+        retries_delayed: retries which waited for the retry budget.
         splits: lists split to find a bad prompt.
-        list_sizes: how many requests carried how many prompts.
-        alone: why calls went alone, by reason.
+        list_sizes: the number of requests, by their number of prompts.
+        alone: the number of calls which went alone, by reason.
         prompt_tokens, completion_tokens: as the servers counted them.
-        endpoints: one entry per base URL, those that are leaving included.
-        priorities: the same by priority class, the highest first.
-        tenants: the same by tenant; those idle for long are forgotten once there are thousands.
+        endpoints: an entry per base URL, leaving endpoints included.
+        priorities: the calls by priority class, the highest first.
+        tenants: the calls by tenant; long-idle tenants are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
-        shared: calls that joined an equal one under way (``single_flight``); they are among ``submitted``, too.
+        shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
     """
 
     queued: int
@@ -160,7 +163,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Counters:
-    """What the scheduler counts as it goes."""
+    """The scheduler's running counts."""
 
     submitted: int = 0
     succeeded: int = 0
@@ -176,14 +179,14 @@ class Counters:
     alone: Counter[str] = field(default_factory=Counter)
 
     def send(self, size: int, alone: str, change: int = 1) -> None:
-        """Count a request with so many prompts; ``alone``: why it has one, if it has."""
+        """Count a request with ``size`` prompts; ``alone``: why it has a single prompt, if so."""
         self.batches += change
         self.list_sizes[size] += change
         if alone:
             self.alone[alone] += change
 
     def batch_failed(self, size: int, alone: str, *, was_sent: bool) -> None:
-        """A batch that was counted has failed: take it back if it was not sent after all."""
+        """A counted batch has failed: uncount it if it was never sent."""
         if not was_sent:
             self.send(size, alone, -1)
 
@@ -197,7 +200,7 @@ class Counters:
         lanes: Iterable[Lane],
         adjustments: Iterable[Adjustment],
     ) -> Statistics:
-        """Freeze them, with what is not counted but is."""
+        """Freeze the counts, together with the present load."""
         lanes = list(lanes)
         return Statistics(
             queued=queued,

@@ -1,8 +1,6 @@
-"""Taking: from requests of a group to a batch.
+"""Taking: from requests of a group to a batch, whose permits count as used before sending.
 
-Rules:
-- Permits count as used from when the batch is made, before it is sent.
-- A call that cannot make its deadline goes to ``hopeless`` instead, and fails without being sent.
+A call which cannot make the deadline goes to ``hopeless``, and fails without being sent.
 """
 
 from __future__ import annotations
@@ -25,16 +23,7 @@ _IN_FLIGHT = RequestState.IN_FLIGHT
 
 
 class Taking:
-    """Makes the batches of one scheduler.
-
-    Args:
-        queue: where the requests waited.
-        rule: in which form a batch goes.
-        lengths: expected output lengths.
-        counters: what is counted.
-        times: how long calls take.
-        deadlines: of all calls that have one.
-    """
+    """Makes a scheduler's batches. ``rule`` decides the form of a batch."""
 
     __slots__ = ("_counters", "_deadlines", "_lengths", "_queue", "_rule", "_sent", "_times", "hopeless")
 
@@ -55,10 +44,10 @@ class Taking:
         self._deadlines = deadlines
         self._sent = 0
         self.hopeless: list[Request] = []
-        """Calls that were taken out because they cannot make their deadlines; the scheduler ends and removes them."""
+        """Calls which cannot make the deadline; the scheduler ends and removes them."""
 
     def is_too_old(self, oldest: Request, now: float) -> bool:
-        """Whether the oldest call would probably be answered too late, but might just make it: else it is taken, and refused."""
+        """Whether the oldest call is probably, not surely, too late; if surely, it is refused."""
         assert oldest.deadline is not None
         if not self._times.known:
             return False
@@ -66,12 +55,12 @@ class Taking:
         return self._times.shortest(key, now) <= left_s < self._times.likely(key, now)
 
     def sort_out(self, requests: list[Request], now: float) -> list[Request]:
-        """Take out the calls that cannot be served before their deadlines; return the others."""
+        """Take out calls too late for their deadlines; return the others."""
         if not self._times.known:
             return requests
         key = requests[0].shape.learnt_as
         shortest_s, likely_s = self._times.shortest(key, now), self._times.likely(key, now)
-        # As a rule all calls have time enough, as the earliest deadline of any shows.
+        # As a rule all calls have time enough, as the earliest of all deadlines shows.
         earliest = self._deadlines.next()
         if not likely_s or earliest is None or earliest >= now + max(likely_s, shortest_s):
             return requests
@@ -79,8 +68,8 @@ class Taking:
         late, in_time = [], []
         for request in requests:
             left_s = math.inf if request.deadline is None else request.deadline - now
-            # Where others wait for the permit, it is not spent on a call that has waited and is probably late. A fresh one is
-            # tried: if even it is late, that is the limit's to know.
+            # While others wait, no permit is spent on a call which has waited and is probably late.
+            # A fresh call is tried: the limit must learn if even a fresh call is late.
             if left_s < (likely_s if crowded and not is_fresh(request, now) else shortest_s):
                 request.group = None
                 late.append(request)
@@ -90,7 +79,7 @@ class Taking:
         return in_time
 
     def make_batch(self, group: Group, requests: list[Request], endpoint: Endpoint, now: float) -> Batch:
-        """Make a batch of some requests of a group, and take its permits."""
+        """Make a batch of some requests of a group, and take the permits."""
         shape, lane = shape_of(requests), group.lane
         assert lane is not None, "a group in the queue has a lane"
         size = len(requests)
@@ -108,7 +97,7 @@ class Taking:
         abilities.trial.sent(shape.list_key, size, now)
         streamed = self._rule.wants_stream(shape, size, endpoint, now)
         bare = group.bare or not abilities.form(streamed=streamed).allows(now)
-        # A caller who takes the pieces has them in any case: without what only we add to such a request.
+        # A caller who takes the pieces always has them: a bare batch lacks only fields we add.
         streamed = streamed and (shape.to_caller or not bare)
         batch = Batch(
             id=self._sent,
@@ -152,7 +141,7 @@ class Taking:
         return batch
 
     def tokens(self, request: Request) -> int:
-        """What a call is expected to cost, at least 1."""
+        """Tokens which a call is expected to cost, at least 1."""
         shape = request.shape
         output = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)
         return max(1, request.prompt_tokens + output)

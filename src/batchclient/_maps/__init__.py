@@ -1,1 +1,1 @@
-"""What maps are made of: the reader of documents, the results, how often a document came."""
+"""The parts of maps: the reader of documents, the results, the count of repeated documents."""

@@ -1,7 +1,7 @@
-"""How often was this seen before? For a million documents in 16 to 32 MB.
+"""How often was a fingerprint seen before? For a million documents in 16 to 32 MB.
 
-A dictionary of a million numbers takes some 100 MB, which a map that promises flat memory cannot spend on numbering
-repeated documents. This is open addressing in one array of 64-bit fingerprints; counts are kept for repeats only.
+A dictionary of a million numbers takes some 100 MB, too much for a map which promises flat memory.
+Here one array of 64-bit fingerprints has open addressing; counts are kept for repeats only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Occurrences:
         self._repeats: dict[int, int] = {}
 
     def number(self, fingerprint: int) -> int:
-        """Return how often this came before, and count it. 0 the first time."""
+        """Return how often a fingerprint came before, and count it. 0 the first time."""
         fingerprint = fingerprint or 1  # 0 marks an empty slot
         if self._place(fingerprint):
             self._count += 1

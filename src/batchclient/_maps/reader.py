@@ -1,8 +1,9 @@
-"""The reader of a map's async documents: a task of the runner's, which knows its map only weakly.
+"""The reader of a map's async documents: a task of the runner's, with a weak reference to the map.
 
 Rules:
-- It waits while the look-ahead is full, and lets the event loop have a turn where its source never waits.
-- However it ends, its map is told, so that nobody waits for a document that will not come.
+- The reader waits while the look-ahead is full. If the source never waits, the reader lets the
+  event loop have a turn.
+- Any end of the reader is told to the map, so that nobody waits for a document in vain.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SLICE_S = 0.004
 
 
 class Reading(Protocol):
-    """A map, as its reader sees it."""
+    """A map, as seen by its reader."""
 
     _exhausted: bool
     """Whether no more documents will come."""
@@ -39,7 +40,7 @@ Owner = Callable[[], Reading | None]
 
 
 async def read_documents(source: AsyncIterable[Any], owner: Owner, clock: Callable[[], float]) -> None:
-    """Read an async iterable for as long as its map is there.
+    """Read an async iterable for as long as its map exists.
 
     Args:
         source: the documents.
@@ -73,7 +74,7 @@ async def read_documents(source: AsyncIterable[Any], owner: Owner, clock: Callab
         # The event loop has gone; nothing can be awaited any more.
         raise
     except BaseException as error:
-        # Ours, when the map or the client ends; or the source's own, which must not leave the map waiting for ever.
+        # The end of map or client; or the source's own error, which must not hang the map.
         rows = owner()
         if rows is not None and not rows._exhausted:
             ended = ClientClosed("the documents' source was cancelled before all were read")
@@ -90,7 +91,7 @@ async def read_documents(source: AsyncIterable[Any], owner: Owner, clock: Callab
 
 
 def stop_reading(owner: Owner) -> None:
-    """The client is closed: no more documents are read."""
+    """Read no more documents: the client is closed."""
     rows = owner()
     if rows is not None:
         rows._on_exhausted(ClientClosed("the client was closed before all documents were read"))

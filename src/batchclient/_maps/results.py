@@ -1,15 +1,17 @@
 """``batch_map``'s outcome: a list of answers, or one error that holds the answers and the errors.
 
 Rules:
-- Every document that was read is run, whatever becomes of the others.
-- What is certain to fail is refused before anything is sent: documents of a list that the template cannot be filled with,
-  where errors are raised.
-- Messages name documents by their place. They show our own errors, which hold no prompt or key. Of others' errors they show
-  the class.
+- Every document read is run, whatever becomes of the others.
+- If errors are raised, documents of a list that cannot fill the template, and so would fail, are
+  refused before anything is sent.
+- Messages name documents by their place. They show batchclient's own errors, which hold no prompt
+  or key. Of other errors only the class is shown, and of a ``KeyError`` a key that may be a field's
+  name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,16 +25,18 @@ from batchclient.types import MapResult
 __all__ = ["Results", "check_documents"]
 
 _SHOWN = 3
-"""Failures that a message describes; the others are counted."""
+"""Failures described in a message; the others are counted."""
 _LONGEST_SHOWN = 200
 """Characters of each."""
+_FIELD = re.compile(r"[A-Za-z_][\w.-]{0,39}", re.ASCII)
+"""A name without spaces: a key of a function's own table may be a document's text."""
 
 
 def check_documents(documents: Sequence[Any], template: str) -> Iterator[None]:
-    """Check that a template can be filled with every document; iterated over, so that others have turns.
+    """Check that every document fills a template; an iterator, so that others have turns.
 
     Raises:
-        ConfigError: it cannot; the message says with how many, and with which first.
+        ConfigError: a template cannot be filled; with the number of such documents, and the first.
     """
     fill = make_prompt(template)
     faults = _Failures()
@@ -62,7 +66,7 @@ def _fault(fill: Callable[[Any], str], document: Any) -> ConfigError | None:
 
 
 class Results:
-    """Gathers the rows of one ``batch_map``, which come in input order.
+    """Gathers the rows of a ``batch_map``, which come in input order.
 
     Args:
         return_exceptions: whether failures are results like any other.
@@ -74,7 +78,7 @@ class Results:
         self._failures = _Failures()
 
     def add(self, row: MapResult) -> None:
-        """The next row has finished."""
+        """Take in the next row."""
         if row.error is not None:
             self._failures.add(row.index, row.error)
         self._results.append(row.answer if row.error is None else row.error)
@@ -83,10 +87,10 @@ class Results:
         """Return the results of all documents.
 
         Args:
-            source_error: what ended the reading of documents before their end.
+            source_error: the error that ended the reading of documents early.
 
         Raises:
-            BatchMapFailed: there is such an error; or a document failed, and failures are not returned.
+            BatchMapFailed: there is a ``source_error``, or an unreturned failure.
         """
         failures, count = self._failures, len(self._results)
         if source_error is not None:
@@ -103,7 +107,7 @@ class Results:
 
 
 class _Failures:
-    """How many documents failed, and the first of them.
+    """The number of failed documents, and the first failures.
 
     Attributes:
         first: (place, error).
@@ -119,24 +123,27 @@ class _Failures:
         return self.count > 0
 
     def add(self, place: int, error: Exception) -> None:
-        """One more has failed."""
+        """Count another failure."""
         self.count += 1
         if len(self.first) < _SHOWN:
             self.first.append((place, error))
         self.retryable = self.retryable and isinstance(error, BatchClientError) and error.retryable
 
     def of(self, count: int) -> str:
-        """How many they are of all documents."""
+        """Tell how many of all documents failed."""
         return f"{self.count:,} of {count:,} documents"
 
     def shown(self) -> str:
-        """The first, with their places, and how many more there are."""
+        """Describe the first failures, with their places, and count the rest."""
         more = f"; and {self.count - len(self.first):,} more" if self.count > len(self.first) else ""
         return "; ".join(f"document {place}: {_described(error, place)}" for place, error in self.first) + more
 
 
 def _described(error: Exception, place: int | None = None) -> str:
     kind = type(error).__name__
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if isinstance(key, str) and _FIELD.fullmatch(key):
+        return f"{kind}: {key!r}"
     if not isinstance(error, BatchClientError):
         return kind
     message = f"{error.message.removeprefix(f'document {place}: '):.{_LONGEST_SHOWN}}"

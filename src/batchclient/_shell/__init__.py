@@ -1,1 +1,1 @@
-"""Where the core meets a clock, tasks and servers."""
+"""The shell joins the core to a clock, tasks and servers."""

@@ -1,4 +1,4 @@
-"""What the core has changed by itself, as it is told to the log and to the user's ``on_adjustment``."""
+"""Tells the log and the user's ``on_adjustment`` of changes made by the core itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _log = logging.getLogger("batchclient")
 
 
 class Announcer:
-    """That of one runner.
+    """The announcer of a runner.
 
     Args:
-        on_adjustment: told of each change of a limit or list cap; the user's.
+        on_adjustment: the user's; told of each change of a limit or list cap.
     """
 
     def __init__(self, on_adjustment: Callable[[Adjustment], object] | None) -> None:
@@ -24,7 +24,7 @@ class Announcer:
         self._has_failed = False
 
     def adjusted(self, adjustment: Adjustment) -> None:
-        """A limit or a list cap is another."""
+        """Announce the change of a limit or list cap."""
         _log.debug(
             "endpoint %d: %s %d -> %d: %s",
             adjustment.endpoint,
@@ -42,7 +42,7 @@ class Announcer:
                     _log.exception("on_adjustment failed; this is said once")
 
     def health_changed(self, change: HealthChanged) -> None:
-        """An endpoint was ejected, or is back."""
+        """Announce an endpoint's ejection or return."""
         _log.info("endpoint %d (%s) is %s: %s", change.endpoint, change.name, change.state, change.reason)
         if change.outage:
             _log.warning("%s", change.outage)

@@ -1,11 +1,12 @@
-"""Asking servers for their pages when the core says so (``_core/asking.py`` decides when): ``GET`` after ``GET``, beside the calls.
+"""Asks servers for their pages at the core's command (``_core/asking.py``), beside the calls.
 
 Rules:
-- Each endpoint has a connection of its own for each sort of question, with its own short time limits.
-- Which server an endpoint is takes at most three GETs, one at a time (``dialects/_fingerprints.py``). Pages that were read are not fetched again;
-  ``Ask.anew`` discards them.
-- A question that fails never fails a call. A missing metrics page is logged, once.
-- A question ends with exactly one ``Asked``, unless it is dropped or the client is closed. ``LoadReported`` or ``ServerKnown`` comes before it.
+- Each endpoint has a connection for each sort of question, with short time limits of its own.
+- Finding out a server takes at most three GETs, in sequence (``dialects/_fingerprints.py``). No
+  page is fetched twice; ``Ask.anew`` discards all.
+- A failed question never fails a call. A missing metrics page is logged, once.
+- A question ends with exactly one ``Asked``, after ``LoadReported`` or ``ServerKnown`` if any,
+  unless the question is dropped or the client closed.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _log = logging.getLogger("batchclient")
 
 _METRICS = WireRequest("GET", "/metrics")
 _NO_SERVER: FetchedPage = (0, {}, b"")
-"""Stands for what a mock says to a request that it does not expect."""
+"""Stands for a mock's answer to an unexpected request."""
 
 
 class Questions:
-    """The questions of one runner.
+    """The questions of a runner.
 
     Args:
         backend: the loop's clock.
-        transports: one per endpoint for each page that may be asked for; closed by ``aclose``.
+        transports: for each page in use, one transport per endpoint; closed by ``aclose``.
         start_task: starts a task that ends with the runner.
         tell: tells the core.
-        report_server: told of each endpoint what was found out.
-        model: the model whose figures are wanted, where a metrics page shows several.
-        timeout_s: of one page, seconds.
+        report_server: told of each endpoint's facts.
+        model: the model of interest on a metrics page with several.
+        timeout_s: the most time for one page, seconds.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Questions:
         self._timeouts = Timeouts(connect_s=1.0, read_s=timeout_s, write_s=1.0)
         self._fingerprints: dict[int, Fingerprint] = {}
         self._under_way: dict[tuple[int, Page], tuple[Ask, Callable[[], object]]] = {}
-        """Each question that is open, and what cancels it."""
+        """Each open question, and its cancellation."""
         self._said: set[tuple[int, str]] = set()
 
     def ask(self, question: Ask) -> None:
@@ -85,12 +86,12 @@ class Questions:
             self._under_way[key] = question, cancel
 
     def drop(self, endpoint: int, page: Page) -> None:
-        """End a question that is under way."""
+        """End a question under way."""
         _, cancel = self._under_way.pop((endpoint, page), (None, _starting))
         cancel()
 
     def _end(self, question: Ask, outcome: AskOutcome, say: Callable[[], object] | None) -> None:
-        """A question's task ends, however: tell what its page says, and how it went, unless the question was dropped before."""
+        """Tell the core a page's facts, then the outcome of the question, unless dropped."""
         key = question.endpoint, question.page
         if self._under_way.get(key, (None,))[0] is question:
             del self._under_way[key]
@@ -99,7 +100,7 @@ class Questions:
             self._tell(Asked(question.endpoint, question.page, outcome))
 
     def adopt(self, endpoint: int, fingerprint: Fingerprint) -> None:
-        """Some pages of an endpoint were read for another reason: go on from there."""
+        """Go on from an endpoint's pages which were read for another reason."""
         known = self._fingerprints.get(endpoint)
         if (endpoint, Page.SERVER) not in self._transports or (known is not None and not known.untouched):
             return
@@ -108,23 +109,35 @@ class Questions:
         if not fingerprint.open:
             self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
 
+    async def find_out(self, endpoint: int) -> ServerFacts | None:
+        """Ask a server now which server it is, without a call under way, and return its facts.
+
+        The client knows the facts afterwards, too. ``None``: this server is not to be asked.
+        """
+        if (endpoint, Page.SERVER) not in self._transports:
+            return None
+        await self._ask_for_server(Ask(endpoint, Page.SERVER))
+        fingerprint = self._fingerprints[endpoint]
+        self._conclude(endpoint, fingerprint)
+        return fingerprint.facts()
+
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
-        """Another endpoint is there."""
+        """Serve another endpoint."""
         self._transports |= {(endpoint, page): transport for page, transport in transports.items()}
 
     async def remove(self, endpoint: int) -> None:
-        """An endpoint has gone: close its connections."""
+        """Close the connections of a removed endpoint."""
         self._fingerprints.pop(endpoint, None)
         for page in Page:
             self.drop(endpoint, page)
         await self._close([key for key in self._transports if key[0] == endpoint])
 
     async def aclose(self) -> None:
-        """Close the connections. Whoever closes has ended the tasks."""
+        """Close the connections. The closing runner has ended the tasks."""
         await self._close(list(self._transports))
 
     async def _close(self, keys: list[tuple[int, Page]]) -> None:
-        # Whatever one of them raises, the others are closed.
+        # An error of one must not keep the rest open.
         async with AsyncExitStack() as closing:
             for key in keys:
                 closing.push_async_callback(self._transports.pop(key).aclose)
@@ -144,7 +157,7 @@ class Questions:
             self._end(question, outcome, None if load is None else lambda: self._tell(LoadReported(endpoint, load)))
 
     async def _fetch_load(self, transport: Transport) -> tuple[ServerLoad | None, str | None]:
-        """The load; or why there will be none for a while; or neither, if it may come next time."""
+        """Return the load, or why none comes for a while, or neither: one may come next time."""
         try:
             async with deadline(self._timeout_s):
                 status, _, page = await read_page(transport, _METRICS, self._timeouts, only_success=True)
@@ -188,13 +201,13 @@ class Questions:
     def _conclude(self, endpoint: int, fingerprint: Fingerprint) -> None:
         facts = fingerprint.facts()
         if facts.server is not None or (facts.dialect is not None and not fingerprint.open):
-            # What a page that is still missing would add can be added later.
+            # Facts of a page still missing can be added later.
             self._report_server(endpoint, facts)
         elif not fingerprint.open:
             _log.debug("endpoint %d does not say which server it is; it is spoken to as before", endpoint)
 
     async def _fetch_page(self, transport: Transport, request: WireRequest) -> FetchedPage | None:
-        """A page; ``None``: nothing came, and may come another time."""
+        """Return a page; ``None``: nothing came, but may come another time."""
         try:
             async with deadline(self._timeout_s):
                 return await read_page(transport, request, self._timeouts)
@@ -208,4 +221,4 @@ class Questions:
 
 
 def _starting() -> None:
-    """Stands for a task that is being started, and for nothing to be done when it is ended."""
+    """Stand for the cancellation of a starting task, which needs no work."""

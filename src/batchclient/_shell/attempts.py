@@ -1,10 +1,12 @@
-"""One attempt at a batch, from its task's first step to what the core is told of its end.
+"""One attempt at a batch, from its task's first step to the report of its end to the core.
 
 Rules:
-- Every attempt ends with exactly one ``Answered(ended=True)`` or ``Failed``, whatever happens to it: a fault of ours and a cancelled task are failures, too.
-- Whether a failed one is tried again is the retry policy's to say, within the call's own ``max_attempts``. What is sent again in another form
-  (singly, in halves, without a field) is no retry, and no policy is asked.
-- A policy is the user's code: what it raises or returns is not trusted.
+- Every attempt ends with exactly one ``Answered(ended=True)`` or ``Failed``. A fault of batchclient
+  and a cancelled task are failures, too.
+- The retry policy decides whether a failed attempt is repeated, within the call's own
+  ``max_attempts``. Calls sent again in another form (singly, in halves, without a field) are no
+  retry: no policy is asked.
+- A policy is the user's code: its results and errors are not trusted.
 """
 
 from __future__ import annotations
@@ -31,15 +33,12 @@ _SPLIT = frozenset({FailureKind.BAD_CALL, FailureKind.LIST_REFUSED, FailureKind.
 
 
 class Attempts:
-    """Those of one runner.
+    """The attempts of a runner.
 
     Args:
-        tasks: where an attempt's task is listed, by the batch's number.
-        exchanges: send a request and read its reply.
-        servers: what is known of them.
+        tasks: lists an attempt's task by the batch's id.
         policy: when to try again.
-        now: the clock.
-        on_failure: told of each failed batch and its error, for what the client learns from it.
+        on_failure: told of each failed batch and its error, for the client to learn from.
         tell: tells the core.
     """
 
@@ -63,13 +62,13 @@ class Attempts:
         self._rng = Random()  # jitter only  # noqa: S311
 
     async def send(self, batch: Batch) -> None:
-        """Make an attempt: a task's whole work."""
+        """Make an attempt: the whole work of a task."""
         if not self._tasks.begins(batch.id):
             return
         try:
             await self._make(batch)
         finally:
-            # Whatever is raised while it ends: ``aclose`` waits for it.
+            # Also if the end raises: ``aclose`` waits for the task.
             self._tasks.forget(batch.id)
 
     async def _make(self, batch: Batch) -> None:
@@ -77,35 +76,33 @@ class Attempts:
         over = self._exchanges.over
         try:
             failure = await self._exchanges.run(batch)
-            if failure is not None and failure.status == 404:
-                failure = self._servers.name_models(batch, failure)
+            if failure is not None:
+                failure = self._servers.explain(batch, failure)
         except BaseException as error:
             if ends_task(error):
-                # Cancelled: by AbortBatch, because the client closes, or because the loop or the nursery is ending.
+                # Cancelled by AbortBatch, a closing client, or the end of the loop or nursery.
                 if batch.id not in over:
                     self.end(batch, batch.verdict or CANCELLED)
                 raise
-            # A fault of ours, or of a user's transport, must not leave callers hanging.
+            # A fault of batchclient or of a user's transport must not leave callers hanging.
             _log.exception("batch %d failed inside batchclient", batch.id)
             message = f"internal error: {type(error).__name__}"
             failure = Failure(FailureKind.REFUSED, BatchClientError, message, cause=error)
         finally:
             answered = batch.id in over
             over.discard(batch.id)
-        # What fails after the last answer, while the rest of the body is read or closed, is nobody's failure.
+        # A failure after the last answer, while the body is read out or closed, is nobody's.
         if failure is not None and not answered:
             self.end(batch, failure)
 
     def end(self, batch: Batch, failure: Failure, *, begun: bool = True) -> None:
-        """An attempt has failed: tell the core what of it, and whether and when to try again.
+        """Report a failed attempt to the core, with the time of a retry, if any.
 
         Args:
-            batch: what was attempted.
-            failure: why it has failed.
-            begun: whether its task had a first step; if not, nothing was sent.
+            begun: whether the task had a first step; if not, nothing was sent.
         """
         if batch.shape.to_caller:
-            # Before the core may send it again: nobody is to have a piece of this attempt and one of the next.
+            # Before the core may send the batch again: no caller may get pieces of two attempts.
             batch.requests[0].waiter.restart()
         delay_s: float | None = None
         try:
@@ -116,7 +113,7 @@ class Attempts:
             self._tell(Failed(batch, failure if begun else replace(failure, begun=False), delay_s))
 
     def _learn(self, batch: Batch, failure: Failure) -> float | None:
-        """Learn from a failure; return when to try again, if at all."""
+        """Learn from a failure; return the seconds until a retry, if any."""
         error = failure.to_error(batch.failures + 1)
         self._on_failure(batch, error)
         most = batch.shape.max_attempts
@@ -139,7 +136,7 @@ class Attempts:
 
 
 def _is_no_retry(batch: Batch, failure: Failure) -> bool:
-    """Whether the calls are sent again in another form, whatever a retry policy thinks of it."""
+    """Whether the calls are sent again in another form, whatever the retry policy says."""
     if failure.kind is FailureKind.FIELDS_REFUSED:
         return True
     if failure.kind is FailureKind.STREAM_REFUSED:

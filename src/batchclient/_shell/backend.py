@@ -1,12 +1,13 @@
-"""How a caller sleeps and wakes, and how work is started and timed: an asyncio and a trio side with the same slots.
+"""Sleeping and waking of callers, starting and timing of work: on asyncio and on trio.
 
 Rules:
-- A waiter has ``done()``, ``set_result(value)`` and ``set_exception(error)``, and wakes at most one caller.
-- On asyncio nothing lives while nothing is queued or in flight: tasks only for requests under way, a timer only while
-  something waits for time. So ``asyncio.run`` ends cleanly without ``async with``; what it ends on the way, async
-  generators, is how idle connections learn of it.
+- A waiter has ``done()``, ``set_result(value)``, ``set_exception(error)``; it wakes one caller.
+- On asyncio a task lives only for a request under way, a timer only while anything waits for time.
+  So ``asyncio.run`` ends cleanly without ``async with``. Its shutdown of async generators tells
+  idle connections of the end.
 - On trio the client needs ``async with``, which holds the nursery.
-- Work is started in the client's own context, not in the context of the caller whose call happened to start it.
+- Work is started in the client's own context, not in the context of the caller whose call started
+  the work.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Cancellable(Protocol):
 
 
 class Waiter(Protocol):
-    """The place where a caller sleeps. ``asyncio.Future`` is one."""
+    """The place where a caller sleeps, such as an ``asyncio.Future``."""
 
     def done(self) -> bool: ...
     def set_result(self, result: Any, /) -> None: ...
@@ -40,7 +41,7 @@ class Waiter(Protocol):
 
 
 class Backend(Protocol):
-    """What the runner needs of an async library."""
+    """The runner's view of an async library."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -63,7 +64,7 @@ class Backend(Protocol):
         ...
 
     def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
-        """The same from anywhere: a finalizer may run in any thread.
+        """Call likewise, from anywhere: a finalizer may run in any thread.
 
         Raises:
             RuntimeError: the event loop is over.
@@ -75,15 +76,15 @@ class Backend(Protocol):
         ...
 
     def raise_soon(self, error: BaseException) -> None:
-        """Let the event loop raise it in its next turn, out of nobody's task."""
+        """Let the event loop raise an error in its next turn, out of nobody's task."""
         ...
 
     def note_work(self) -> None:
-        """Calls were made: an event loop that ``raise_soon`` has ended runs again."""
+        """Note that calls were made: an event loop ended by ``raise_soon`` runs again."""
         ...
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None] | None:
-        """Call when the event loop ends, or when what is returned is dropped in it; ``None`` where neither can be seen."""
+        """Call when the loop ends or the result is dropped; ``None``: neither can be seen."""
         ...
 
     def is_current(self) -> bool:
@@ -95,12 +96,12 @@ class Backend(Protocol):
         ...
 
     def is_gone(self) -> bool:
-        """Whether this event loop is closed: what is left of its tasks is only being collected."""
+        """Whether this event loop is closed: remaining tasks are only being collected."""
         ...
 
 
 class AsyncioBackend:
-    """The asyncio side. Belongs to the loop it was made in."""
+    """The asyncio side. Belongs to the loop in which it was made."""
 
     def __init__(self, context: Context) -> None:
         self.loop = asyncio.get_running_loop()
@@ -110,7 +111,7 @@ class AsyncioBackend:
         self._ends = False
         """Whether the loop was told to end, and has had no work since."""
         self._ended = False
-        """Whether it has done so."""
+        """Whether the loop has ended."""
 
     @staticmethod
     def wait(waiter: asyncio.Future[Any]) -> asyncio.Future[Any]:
@@ -120,7 +121,7 @@ class AsyncioBackend:
     def spawn(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> asyncio.Task[None]:
         """Start a task."""
         coroutine: Any = self._run(work, argument)
-        # A copy: an eager task takes its first step within our own callbacks, and a context cannot be entered twice.
+        # A copy: an eager task begins within a callback, and no context can be entered twice.
         return self.loop.create_task(coroutine, context=self._context.copy())
 
     async def _run(self, work: Callable[[Any], Awaitable[None]], argument: Any) -> None:
@@ -129,7 +130,7 @@ class AsyncioBackend:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            # Nobody awaits this task: asyncio would complain that it was forgotten.
+            # Nobody awaits the task: asyncio would complain of a forgotten error.
             self.raise_soon(error)
 
     def call_soon(self, function: Callable[[], None]) -> None:
@@ -137,7 +138,7 @@ class AsyncioBackend:
         self.loop.call_soon(function, context=self._context)
 
     def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
-        """The same from anywhere."""
+        """Call likewise, from anywhere."""
         self.loop.call_soon_threadsafe(function, context=self._context)
 
     def call_at(self, time: float, function: Callable[[], None]) -> asyncio.TimerHandle:
@@ -145,11 +146,11 @@ class AsyncioBackend:
         return self.loop.call_at(time, function, context=self._context)
 
     def raise_soon(self, error: BaseException) -> None:
-        """Ctrl-C and ``SystemExit`` end the loop's run; anything else goes to its exception handler."""
+        """Ctrl-C and ``SystemExit`` end the loop's run; its exception handler gets the rest."""
         raise_now = _raise
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             if self._ends:
-                # A second one would break into what ``asyncio.run`` tidies up after the first.
+                # A second one would break into the tidying up of ``asyncio.run`` after the first.
                 return
             self._ends = True
             raise_now = self._end
@@ -160,12 +161,12 @@ class AsyncioBackend:
         raise error
 
     def note_work(self) -> None:
-        """What a user's function raises now ends another run of the loop."""
+        """Note that a user's function may now end another run of the loop."""
         if self._ended:
             self._ends = self._ended = False
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> AsyncGenerator[None]:
-        """Call when ``asyncio.run`` ends, or when what is returned is dropped while the loop runs."""
+        """Call when ``asyncio.run`` ends, or when the result is dropped while the loop runs."""
 
         async def keeper() -> AsyncGenerator[None]:
             try:
@@ -193,7 +194,7 @@ class AsyncioBackend:
 
 
 class TrioBackend:
-    """The trio side. Lives in the nursery that ``async with`` holds."""
+    """The trio side. Lives in the nursery of ``async with``."""
 
     def __init__(self, context: Context, nursery: trio.Nursery) -> None:
         import trio
@@ -208,7 +209,8 @@ class TrioBackend:
         """Return a fresh waiter.
 
         Raises:
-            ConfigError: the caller runs in another trio loop, which asyncio's test for the same loop cannot see.
+            ConfigError: the caller runs in another trio loop, which asyncio's test for the same
+                loop cannot see.
         """
         if not self.is_current():
             raise ConfigError("another running event loop uses this client; make one client per event loop")
@@ -235,7 +237,7 @@ class TrioBackend:
         self._token.run_sync_soon(function)
 
     def call_soon_threadsafe(self, function: Callable[[], None]) -> None:
-        """The same from anywhere."""
+        """Call likewise, from anywhere."""
         self._token.run_sync_soon(function)
 
     def call_at(self, time: float, function: Callable[[], None]) -> Cancellable:
@@ -251,7 +253,7 @@ class TrioBackend:
         return scope
 
     def raise_soon(self, error: BaseException) -> None:
-        """Out of the nursery, that is out of ``async with``."""
+        """Raise out of the nursery, and so out of ``async with``."""
 
         async def run() -> None:
             raise error
@@ -259,10 +261,10 @@ class TrioBackend:
         self._context.run(self._nursery.start_soon, run)
 
     def note_work(self) -> None:
-        """The nursery ends once."""
+        """Do nothing: the nursery ends once."""
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """``async with`` is the end."""
+        """Do nothing: ``async with`` is the end."""
 
     def is_current(self) -> bool:
         """Whether the caller runs in this run of trio."""
@@ -272,11 +274,11 @@ class TrioBackend:
             return False
 
     def is_running(self) -> bool:
-        """Whether the nursery is open: its end ends the runner, too."""
+        """Whether the nursery is open: its end also ends the runner."""
         return True
 
     def is_gone(self) -> bool:
-        """Trio leaves no task behind."""
+        """Return false: trio leaves no task behind."""
         return False
 
 
@@ -295,7 +297,7 @@ class TrioWaiter:
         self._error: BaseException | None = None
 
     def done(self) -> bool:
-        """Whether it was set."""
+        """Whether the waiter was set."""
         return self._event.is_set()
 
     def set_result(self, result: Any) -> None:
@@ -309,7 +311,7 @@ class TrioWaiter:
         self._event.set()
 
     async def wait(self) -> Any:
-        """Sleep until it is set."""
+        """Sleep until the waiter is set."""
         await self._event.wait()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""A user's own table of batch sizes, guarded: what goes wrong in it is said once, and the client's own rule holds."""
+"""A guarded user's table of batch sizes: after a fault, logged once, the client's rule holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ _log = logging.getLogger("batchclient")
 
 
 class BatchSize:
-    """Asks a user's callable how many prompts to send.
-
-    Args:
-        choose: takes the queue depth, answers a number of prompts.
-    """
+    """Asks a user's callable for a number of prompts, by the queue depth."""
 
     __slots__ = ("_choose", "_said")
 
@@ -24,18 +20,16 @@ class BatchSize:
         self._said = False
 
     def __call__(self, queue_depth: int) -> int | None:
-        """Return the answer; ``None`` if there is none that is a whole number."""
+        """Return the answer; ``None`` without a whole number."""
         try:
             answer = self._choose(queue_depth)
         except Exception:  # it is the user's code
-            self._say(
-                "batch_size failed; the client's own rule holds where it does. This is said once", with_trace=True
-            )
+            self._say("size_for failed; the client's own rule holds where it does. This is said once", with_trace=True)
             return None
         if isinstance(answer, int) and not isinstance(answer, bool):
             return answer
         kind = type(answer).__name__
-        self._say(f"batch_size answers a {kind}, not a whole number; the client's own rule holds. This is said once")
+        self._say(f"size_for answers a {kind}, not a whole number; the client's own rule holds. This is said once")
         return None
 
     def _say(self, message: str, *, with_trace: bool = False) -> None:

@@ -1,13 +1,16 @@
-"""The user's functions (``retry``, ``on_adjustment``, ``batch_size``, …): whatever they raise, our own step goes on.
+"""The user's functions (``retry``, ``on_adjustment``, ``size_for``, …); none breaks a step.
 
 Rules:
-- They are plain functions. asyncio cancels a task where it awaits, so a ``CancelledError`` out of one is no cancellation:
-  it becomes a ``RuntimeError``, as Python makes of a ``StopIteration`` out of a generator.
+- The functions are plain. asyncio cancels a task where the task awaits, so a ``CancelledError`` out
+  of a plain function is no cancellation. The error becomes a ``RuntimeError``, as Python makes of a
+  ``StopIteration`` out of a generator.
 - A function called in its caller's own task (``call_back``) raises anything else there.
-- A function called within a step of the runner (``Callbacks.guard``) raises nothing but an ``Exception``. An attempt
-  must end and the core must not be left in the midst of an event. Ctrl-C and ``sys.exit()`` reach the program one turn
-  later: the event loop raises them itself, as from any callback of its own. On trio they come out of ``async with``.
-- A transport is awaited, within a task of ours. What it raises is the call's failure, unless it ends the task (``ends_task``).
+- A function called within a step of the runner (``Callbacks.guard``) raises nothing but an
+  ``Exception``. An attempt must end, and the core must not be left in the midst of an event. Ctrl-C
+  and ``sys.exit()`` reach the program a turn later: the event loop raises both itself, as from any
+  callback of its own. On trio both come out of ``async with``.
+- A transport is awaited, within a task of the client. Its error is the call's failure, unless the
+  error ends the task (``ends_task``).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def call_back(name: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs
     """Call a user's function in its caller's own task.
 
     Raises:
-        RuntimeError: it raised ``CancelledError``, though nobody is cancelled.
+        RuntimeError: the function raised ``CancelledError``, though nobody is cancelled.
     """
     try:
         return function(*args, **kwargs)
@@ -43,7 +46,7 @@ def call_back(name: str, function: Callable[_P, _T], /, *args: _P.args, **kwargs
 
 
 def ends_task(error: BaseException) -> bool:
-    """Whether what was raised where a user's code is awaited ends the task: it is cancelled, or its loop or the program ends."""
+    """Whether an error of awaited user code ends the task, perhaps with the loop or program."""
     if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
         return True
     if asyncio._get_running_loop() is None:
@@ -54,7 +57,10 @@ def ends_task(error: BaseException) -> bool:
 
 @contextmanager
 def ends_unwrapped() -> Iterator[None]:
-    """Raise Ctrl-C and ``SystemExit`` as they are where a nursery raises nothing else: in a group they are an error to Python."""
+    """Raise Ctrl-C and ``SystemExit`` bare if a nursery raises nothing else.
+
+    Inside a group Python takes both for an error.
+    """
     end: BaseException | None = None
     try:
         yield
@@ -64,22 +70,22 @@ def ends_unwrapped() -> Iterator[None]:
             raise
         end = ends.exceptions[0]
     if end is not None:
-        # Without the group, which would be shown as its context.
+        # Raised outside of the group, which would be shown as the context.
         raise end from end.__cause__
 
 
 class Callbacks:
-    """Those of one client that are called within a step of its runner.
+    """The user's functions of a client, called within a step of the runner.
 
     Attributes:
-        backend: of the event loop that the client serves now.
+        backend: of the event loop served now.
     """
 
     def __init__(self) -> None:
         self.backend: Backend | None = None
 
     def guard(self, name: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
-        """The same function, which raises nothing but an ``Exception``."""
+        """Return the function, guarded: nothing but an ``Exception`` comes out."""
 
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             try:
@@ -94,7 +100,7 @@ class Callbacks:
         return guarded
 
     def guard_policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """The same retry policy, guarded."""
+        """Return the retry policy, guarded."""
         return _Guarded(self.guard("retry", policy.decide))
 
 

@@ -1,8 +1,9 @@
-"""A clock for the client's own threads, which runs on where a test has frozen time.
+"""A clock for the client's own threads, which runs on while a test has frozen time.
 
-Why: a loop whose clock stands still fires no timer, so that a blocking call would never return. freezegun replaces ``time.monotonic`` and
-``time.perf_counter`` in every module that holds them, the event loop's included. It replaces neither ``time.clock_gettime`` nor what a partial
-holds. time-machine leaves monotonic clocks alone. A program's own event loop is its own business.
+A loop whose clock stands still fires no timer, and a blocking call would never return. freezegun
+replaces ``time.monotonic`` and ``time.perf_counter`` in every module that holds them, the event
+loop's included. freezegun replaces neither ``time.clock_gettime`` nor the function inside a
+partial. time-machine leaves monotonic clocks alone. A program's own event loop is its own business.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ now: Callable[[], float] = (
 
 
 def make_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop that goes by this clock."""
+    """Return a new event loop with this clock."""
     loop = asyncio.new_event_loop()
-    # Others, such as uvloop's, ask nobody for the time.
+    # Other loops, such as uvloop's, have a clock of their own.
     if isinstance(loop, asyncio.BaseEventLoop):
         loop.time = now  # type: ignore[method-assign]
     return loop

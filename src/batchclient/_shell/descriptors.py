@@ -1,8 +1,9 @@
-"""How many requests a process may have open at once: what `ulimit -n` leaves.
+"""How many requests a process may have open at once, by `ulimit -n`.
 
 Rules:
-- Of the descriptors that were free before any client's sockets, a quarter is left to the program and to what is asked beside the calls; 64 at most.
-- Where that is less than somebody wants, the log says once which resource it is.
+- Of the descriptors free before any client's sockets, a quarter, 64 at most, is left to the program
+  and to questions beside the calls.
+- If fewer are left than wanted, the log names the resource once.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ _said: set[int] = set()
 
 
 def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
-    """Return as many requests per endpoint as are wanted, or as the process may open sockets for.
+    """Return the requests per endpoint: as many as wanted, or as the process may open sockets for.
 
     Args:
         wanted: the most.
-        endpoints: share what there is.
-        warn_below: where at least so many are left, it is no warning.
+        endpoints: the number of endpoints that share the descriptors.
+        warn_below: with at least so many left, the log entry is no warning.
     """
     try:
         import resource
@@ -42,7 +43,8 @@ def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
         _said.add(wanted)
         _log.log(
             logging.WARNING if most < warn_below else logging.INFO,
-            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint, not %d; raise it for more",
+            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint,"
+            " not %d; raise it for more",
             files,
             free,
             most,
@@ -53,7 +55,7 @@ def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
 
 @cache
 def _open_at_first() -> int:
-    """How many descriptors were open before any client's sockets."""
+    """Return how many descriptors were open before any client's sockets."""
     for place in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
             return len(list(Path(place).iterdir()))

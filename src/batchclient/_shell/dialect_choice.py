@@ -1,6 +1,7 @@
-"""Which dialect an endpoint is spoken to in: the one that was given, else the one of the server that was found out.
+"""The choice of an endpoint's dialect: the given one, else that of the server found out.
 
-It is the runner's and the client's, and knows neither: a runner that held its client would keep it alive.
+Runner and client share the choice, which knows neither: a runner with a reference to its client
+would keep the client alive.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ __all__ = ["DialectChoice"]
 
 
 class DialectChoice:
-    """Of one client.
+    """The choice of a client.
 
     Args:
-        name: the dialect that was given; ``None``: it is found out.
+        name: the given dialect; ``None``: to be found out.
         secrets: keys to cut out of servers' messages; more may be added.
+        key_hint: added to the error of a server that asks for a key.
 
     Raises:
-        ConfigError: there is no dialect of that name.
+        ConfigError: no dialect has the name.
     """
 
-    __slots__ = ("_name", "at_first", "secrets")
+    __slots__ = ("_name", "at_first", "key_hint", "secrets")
 
-    def __init__(self, name: str | None, secrets: tuple[str, ...]) -> None:
+    def __init__(self, name: str | None, secrets: tuple[str, ...], key_hint: str = "") -> None:
         self._name = name
+        self.key_hint = key_hint
         self.secrets = secrets
         self.at_first = self.make()
-        """What is taken for granted of every server until it is known."""
+        """The dialect assumed for every server until the server is known."""
 
     @property
     def engine(self) -> bool:
@@ -42,17 +45,17 @@ class DialectChoice:
         return self._name in ENGINES
 
     def make(self) -> Dialect:
-        """Return a fresh dialect for an endpoint of which nothing is known yet."""
+        """Return a fresh dialect for an unknown endpoint."""
         return make_dialect(self._name, self.secrets)
 
     def of(self, facts: ServerFacts) -> tuple[Dialect, Mapping[Kind, int]]:
-        """Return a fresh dialect for a server, and the caps that hold there: what it says itself counts more than what is usual."""
-        # Of one that is not known nothing can be said: it may be a gateway before any of them. What is taken for granted at first finds
-        # out by its refusals what it cannot do, and so can do no less than a dialect that asks for nothing.
+        """Return a fresh dialect for a server, and its caps; stated caps come before usual ones."""
+        # An unknown server may be a gateway in front of any other. The assumed dialect learns by
+        # refusals, and so can do no less than a dialect that asks for nothing.
         dialect = make_dialect(facts.known, self.secrets) if facts.known is not None else self.make()
         caps = dict(dialect.caps)
         for kind, cap in facts.caps.items():
-            # One is no number of the server's: it has no lists of this kind, or none that can be told apart.
+            # A 1 is no number of the server's: such lists are absent, or cannot be told apart.
             if caps.get(kind) != 1:
                 caps[kind] = cap
         return dialect, caps

@@ -1,13 +1,14 @@
-"""One batch on the wire: its request, its reply as it comes, and why some of its calls have no answer.
+"""One batch on the wire: its request, its reply, and why some of its calls have no answer.
 
 Rules:
-- What came is told before what failed: a stream that breaks keeps the answers it had finished.
-- What says nothing for ``read_timeout_s`` is given up, however many bytes it sends.
-- A caller who takes an answer piece by piece is not read ahead of.
-- What is answered is over. The end of its body is waited for, so that the connection can be used again, but for half a second at most, and by no
-  more requests than were ever under way at that server at once.
-- A failure says how long nothing had come before it: whether a gateway cut off what was silent too long is the core's to judge.
-- A reply to another request of ours is no attempt, once: the request is sent again.
+- Answers are told before a failure: a stream that breaks keeps its finished answers.
+- A reply without an event for ``read_timeout_s`` is given up, however many bytes come.
+- For a caller who takes an answer piece by piece, nothing is read ahead.
+- An answered batch is over. The end of its body is awaited, so that the connection can be used
+  again. The wait is half a second at most, for no more requests than were ever under way at the
+  server at once.
+- A failure tells the silence before: the core judges whether a gateway cut it off.
+- A reply meant for another request of the client is no attempt, once: the request is sent again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _SAYS_NOTHING = (204, 205)
 
 @dataclass(frozen=True, slots=True)
 class BodyTimeouts:
-    """How long the rest of a body is waited for, where the reply is known without it, seconds.
+    """How long the rest of a body is awaited once the reply is known, seconds.
 
     Attributes:
-        error_s: an error's body. The status says what to do; its body only says why.
-        usage_s: a usage behind the last choice. A proxy adds it up once it has passed on the reply.
-        end_s: a body's end. It comes with the last event, or in the next packet.
+        error_s: an error's body. The status decides; the body only explains.
+        usage_s: a usage behind the last choice. A proxy adds the usage after passing on the reply.
+        end_s: a body's end, which comes with the last event, or in the next packet.
     """
 
     error_s: float = 5.0
@@ -64,7 +65,7 @@ class BodyTimeouts:
 
 
 class _Use:
-    """How many requests one server has."""
+    """The number of requests at one server."""
 
     __slots__ = ("ending", "most", "under_way")
 
@@ -72,19 +73,18 @@ class _Use:
         self.under_way = 0
         self.most = 0
         self.ending = 0
-        """Answered, and their bodies have not ended."""
+        """Answered requests whose bodies have not ended."""
 
 
 class Exchanges:
-    """Those of one runner.
+    """The exchanges of a runner.
 
     Args:
         backend: the loop's clock.
-        transports: by endpoint; the runner's own, who adds and removes.
-        dialects: likewise.
+        transports, dialects: by endpoint; the runner's own, and changed by the runner.
         timeouts: of each request.
         tell: tells the core of an event.
-        body_timeouts: of what still comes once a reply is known.
+        body_timeouts: for the rest of a known reply.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Exchanges:
         self._said: set[str] = set()
         self._uses: dict[int, _Use] = {}
         self.over: set[int] = set()
-        """Batches of whose end the core was told while their bodies had none."""
+        """Batches whose end was told to the core before the end of their bodies."""
 
     async def run(self, batch: Batch) -> Failure | None:
-        """Send a batch and hand its answers to the core as they come; return why some have none."""
+        """Send a batch, tell the core its answers as they come; return why some have none."""
         use = self._uses.get(batch.endpoint)
         if use is None:
             use = self._uses[batch.endpoint] = _Use()
@@ -127,7 +127,7 @@ class Exchanges:
         finally:
             use.under_way -= 1
             if not use.under_way and batch.endpoint not in self._transports:
-                # It was removed.
+                # The endpoint was removed.
                 self._uses.pop(batch.endpoint, None)
 
     async def _exchange(self, batch: Batch, use: _Use) -> Failure | None:
@@ -150,7 +150,7 @@ class Exchanges:
                 failed = replace(failed, silent_s=batch.wire.read_at - sent_at)
                 if not verbatim:
                     return failed
-                # The body of a list's may speak of others' prompts.
+                # The body of a failed list may speak of others' prompts.
                 alone = body if len(batch.requests) == 1 else None
                 return replace(failed, reply=Reply(alone, response.headers, response.status))
             decoder = dialect.decoder(batch, response.headers.get("content-type", ""))
@@ -169,7 +169,7 @@ class Exchanges:
             if verbatim:
                 _add_head(answers, response)
         finally:
-            # Also when the stream breaks: what came before is answered before the rest fails.
+            # Also after a break of the stream: finished answers are told before the rest fails.
             pending.flush()
             try:
                 await response.aclose()
@@ -185,7 +185,7 @@ class Exchanges:
     async def _read(
         self, batch: Batch, decoder: Decoder, pending: _Pending, response: WireResponse, chunks: AsyncGenerator[bytes]
     ) -> None:
-        """Read until the reply has ended, has failed, or has all that was asked for."""
+        """Read until the reply has ended, has failed, or is complete."""
         now = self._backend.now
         sink: Pieces | None = batch.requests[0].waiter if batch.shape.to_caller else None
         verbatim = batch.shape.verbatim
@@ -206,9 +206,9 @@ class Exchanges:
                 if not pending.holds:
                     self._tell(Begun(batch))
             if decoder.failed or decoder.complete:
-                # What still comes, for ever perhaps, is not waited for.
+                # The rest, perhaps endless, is not awaited.
                 return
-            # Where a caller took its time, nothing was read meanwhile.
+            # While a caller took its time, nothing was read.
             batch.wire.read_at = arrived_at
             if decoder.events != heard:
                 heard, heard_at = decoder.events, arrived_at
@@ -219,9 +219,9 @@ class Exchanges:
     async def _await_end(
         self, chunks: AsyncGenerator[bytes], decoder: Decoder | None, pending: _Pending, use: _Use
     ) -> None:
-        """Read what follows the last choice: the reply's end, and before it perhaps a usage, which a decoder still waits for."""
+        """Read on after the last choice: to a usage, with a decoder, and to the end."""
         if decoder is None and use.ending >= use.most:
-            # A call whose usage is still to come has its permit yet, and is counted by it.
+            # A call with a usage to come still has its permit, and is counted by the permit.
             return
         timeouts = self._body_timeouts
         use.under_way -= 1
@@ -234,18 +234,18 @@ class Exchanges:
                         if decoder.failed:
                             return
         except (TransportError, TimeoutError) as error:
-            # All was said: nothing is lost but a connection.
+            # The reply is whole: nothing is lost but a connection.
             _log.debug("a reply that was whole did not end: %s", type(error).__name__)
         finally:
             use.ending -= 1
             use.under_way += 1
 
     def _count_events(self, batch: Batch, decoder: Decoder, dialect: Dialect) -> None:
-        """Say it if the server sends many more than it was asked for."""
+        """Log a server which sends many more events than asked for."""
         choices = len(batch.requests) * batch.shape.weight
         if batch.shape.to_caller or decoder.events <= 2 * choices:
             return
-        # Meanwhile it may have been found out that the server is one that cannot be asked for fewer.
+        # By now the server may be known as unable to send fewer.
         spoken = self._dialects.get(batch.endpoint, dialect)
         if decoder.events > (1 + spoken.events_per_choice(batch.shape)) * choices:
             self._say_once(
@@ -254,8 +254,8 @@ class Exchanges:
             )
 
     async def _hand_out(self, decoder: Decoder, sink: Pieces, *, ended: bool) -> float:
-        """Pass on to a caller what has come; wait while it takes nothing, so that no more is read. Returns the time."""
-        # Decoders of what is never streamed have none.
+        """Pass pieces on to a caller; read no more while none are taken. Return the time."""
+        # Decoders of kinds never streamed have no pieces.
         deltas: list[Delta] = getattr(decoder, "deltas", [])
         if deltas:
             sink.put(deltas)
@@ -273,8 +273,8 @@ class Exchanges:
 class _Pending:
     """Answers of one read of the socket, told to the core together.
 
-    A read brings many events, each in an HTTP chunk of its own; telling the core once per event would cost more than
-    parsing it. The loop's next turn comes when the socket is empty.
+    A read brings many events, each in an HTTP chunk of its own. Telling the core once per event
+    would cost more than parsing the event. The loop's next turn comes when the socket is empty.
     """
 
     __slots__ = ("_answers", "_backend", "_batch", "_tell", "added")
@@ -295,11 +295,11 @@ class _Pending:
 
     @property
     def holds(self) -> bool:
-        """Whether any answer is still to be told."""
+        """Whether any answer is untold."""
         return bool(self._answers)
 
     def take(self) -> list[tuple[int, Completion]]:
-        """Return those that are still to be told, for whoever tells them now."""
+        """Return the untold answers, for a caller who tells them now."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -316,7 +316,7 @@ def _add_head(answers: list[tuple[int, Completion]], response: WireResponse) -> 
 
 
 async def _read_some(response: WireResponse, timeout_s: float) -> bytes:
-    """Read an error's body, but no more of it than is worth showing; if it breaks off or never ends, what came of it."""
+    """Read an error's body up to a size worth showing, or the part that came in time."""
     body = b""
     try:
         with anyio.move_on_after(timeout_s):
@@ -334,7 +334,7 @@ def _from_transport(error: BatchClientError, *, listed: bool) -> Failure:
     if isinstance(error, CertificateRefused):
         kind = FailureKind.REFUSED
     elif isinstance(error, OutOfSockets):
-        # As if the server had refused work: fewer at once is what helps, and it is not to blame.
+        # As if the server had refused work: fewer at once help, and the server is not to blame.
         kind = FailureKind.REJECTED
     elif isinstance(error, ConnectFailed):
         kind = FailureKind.NOT_SENT

@@ -1,13 +1,16 @@
-"""The model of a client that was given none: its servers are asked which one they serve, once, before the first call can be written.
+"""A client without a model asks its servers for their model, once, before the first call.
 
 Rules:
-- It is the only question that a call waits for. All calls that wait share it, and one round trip is what it usually takes.
-- The question goes the way of the calls, through a user's own ``http_client`` too, with the calls' timeouts.
-- One model is taken; of several none is guessed. LoRA adapters do not count beside their base model, nor does a second name of one model.
-- A failure is retried as a call's would be, by the retry policy; its error then goes to each caller that waits. A later call asks again.
-- When the last of those that wait has gone, by its deadline or because its caller was cancelled, the question ends.
+- Calls wait for no other question. All share the question, as a rule of one round trip.
+- The question goes the calls' way, also through a user's ``http_client``, with their timeouts.
+- A single model is taken; of several none is guessed. LoRA adapters do not count beside the base
+  model, nor does a second name of a model.
+- A failure is retried as a call's would be, by the retry policy. The final error goes to each
+  waiting call. A later call asks again.
+- The question ends with its last waiting call, after a deadline or a cancellation.
 
-A call that names a model which its server does not have learns from its error which ones there are, as far as that is known: ``name_models``.
+A call for a model which its server lacks gets an error with the known models: ``name_models``. A
+call answered by an HTML page gets an error with the page's place: ``name_place``.
 """
 
 from __future__ import annotations
@@ -25,16 +28,19 @@ from batchclient._core.outcomes.ends import copy_of
 from batchclient._core.spent import seconds
 from batchclient._shell.backend import Backend, Cancellable, Waiter
 from batchclient._shell.callbacks import ends_task
+from batchclient._shell.dialect_choice import DialectChoice
 from batchclient._shell.pages import BODY_TRICKLES, FetchedPage, StartTask, read_page
 from batchclient.dialects._fingerprints import Fingerprint, ServerFacts
-from batchclient.dialects._replies import error_in, read_retry_after, redact
+from batchclient.dialects._replies import HTML_PAGE, error_in, read_retry_after, redact
 from batchclient.dialects._status import failure_of
 from batchclient.errors import (
+    AuthenticationFailed,
     BatchClientError,
     ClientClosed,
     ConfigError,
     ConnectFailed,
     DeadlineExceeded,
+    DialectError,
     NotFound,
     ReadTimedOut,
     TransportError,
@@ -42,30 +48,32 @@ from batchclient.errors import (
 from batchclient.retry import RetryPolicy
 from batchclient.transport import Timeouts, Transport, WireRequest
 
-__all__ = ["ModelQuestion", "name_models"]
+__all__ = ["ModelQuestion", "name_models", "name_place"]
 
 _REFUSALS_OF_A_STRANGER = 3
-"""Of connections; as in ``_core/health``."""
+"""Refused connections; as in ``_core/servers/health``."""
 _TIMEOUT_S = 30.0
-"""Of one page's headers: they come in no time where the server is well, while a call's answer may take minutes."""
+"""For one page's headers: a healthy server sends them at once, while a call may take minutes."""
 _BODY_TIMEOUT_S = 5.0
-"""What was begun is one packet, or a few."""
+"""A body begun is one packet, or a few."""
+_OF_GATEWAYS = (502, 503, 504)
 _MOST_NAMED = 20
 _LONGEST_SHOWN = 100
 _Found = Callable[[str, int, Fingerprint], None]
 
 
 class ModelQuestion:
-    """Asks a runner's servers for their model.
+    """Asks a runner's servers for the model.
 
     Args:
         backend: the loop's clock, waiters and timer.
-        transports: (endpoint's id, way to it) of those that serve now.
+        transports: (endpoint's id, transport) of the endpoints served now.
         start_task: starts a task that ends with the runner.
         policy: when to try again.
         timeouts: of each request.
-        secrets: keys to cut out of servers' messages.
-        found: told of the model's name, whose it is, and what was read of that server.
+        choice: holds the keys to cut out of servers' messages, and the hint for a missing key.
+        found: told of the model's name, its endpoint, and the pages read there.
+        url_of: returns an endpoint's base URL as it may be shown, or an empty text.
     """
 
     def __init__(
@@ -75,16 +83,18 @@ class ModelQuestion:
         start_task: StartTask,
         policy: RetryPolicy,
         timeouts: Timeouts,
-        secrets: Callable[[], tuple[str, ...]],
+        choice: DialectChoice,
         found: _Found,
+        url_of: Callable[[int], str],
     ) -> None:
         self._backend = backend
         self._transports = transports
         self._start_task = start_task
         self._policy = policy
         self._timeouts = timeouts
-        self._secrets = secrets
+        self._choice = choice
         self._found = found
+        self._url_of = url_of
         self._rng = Random()  # jitter only  # noqa: S311
         self._waiting: dict[Waiter, None] = {}
         self._stop: Callable[[], object] | None = None
@@ -92,7 +102,7 @@ class ModelQuestion:
         self._round = 0
         self._trickled = False
         self._tried: tuple[int, BatchClientError | None] = (0, None)
-        """Of the question that is being asked: attempts, and how the last that failed did."""
+        """Of the question under way: attempts, and the error of the last failed attempt."""
 
     def __repr__(self) -> str:
         return f"<ModelQuestion, {len(self._waiting)} wait>"
@@ -103,7 +113,7 @@ class ModelQuestion:
         Raises:
             ConfigError: the servers name no model, or several.
             DeadlineExceeded: ``deadline`` came first.
-            BatchClientError: the servers cannot be asked; as a call that cannot be sent.
+            BatchClientError: the servers cannot be asked; the same error as of an unsent call.
         """
         waiter = self._backend.waiter()
         self._waiting[waiter] = None
@@ -134,11 +144,11 @@ class ModelQuestion:
             await self._nobody_waits.wait()
 
     def close(self) -> None:
-        """The client closes."""
+        """End every waiting call: the client closes."""
         self.fail(ClientClosed("the client was closed while the call was under way"))
 
     def fail(self, error: BatchClientError) -> None:
-        """End every call that waits."""
+        """End every waiting call with an error."""
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(copy_of(error))
@@ -169,7 +179,8 @@ class ModelQuestion:
             if not isinstance(failed, BatchClientError):
                 failed = BatchClientError(f"asking for the server's model failed: {type(error).__name__}")
                 failed.__cause__ = error
-            # Of a question that was ended, the next may have begun: those that wait now wait for that.
+            # After an ended question the next may have begun, and the calls waiting now wait for
+            # the next.
             if self._round == number:
                 self.fail(failed)
             if ends_task(error):
@@ -223,7 +234,7 @@ class ModelQuestion:
                 message = f"the server did not say within {headers_s:g} s which model it serves"
                 raise ReadTimedOut(message) from None
             began = ReadTimedOut(f"the server began to say which model it serves, and had not ended {body_s:g} s later")
-            # A server that is starting says nothing: this one may have paused once.
+            # A starting server says nothing: this server may have paused once.
             began.retryable = not self._trickled
             self._trickled = True
             raise began from None
@@ -232,26 +243,32 @@ class ModelQuestion:
         """Ask one server.
 
         Raises:
-            ConfigError: it names no model, or several.
-            BatchClientError: it cannot be asked.
+            ConfigError: the server names no model, or several.
+            BatchClientError: the server cannot be asked.
         """
-        fingerprint, first_status = Fingerprint(), 0
+        fingerprint, first_status, server = Fingerprint(), 0, "the server"
         while not fingerprint.names_models and (request := fingerprint.next()) is not None:
             status, headers, body = await self._fetch(transport, request)
             first_status = first_status or status
+            if "html" in headers.get("content-type", ""):
+                server = f"{self._url_of(number) or server}, which sends HTML pages,"
             if not fingerprint.take(status, headers, body) or status in (401, 403):
                 message, code = error_in(body)
-                message = redact(message, (), self._secrets())
+                message = redact(message, (), self._choice.secrets)
                 retry_after_s = read_retry_after(headers, time.time())
                 failure = failure_of(status, message, code, streamed=False, retry_after_s=retry_after_s)
-                message = f"{failure.message} (asked for its model; with model=… nothing is asked)"
+                failure = name_place(failure, self._url_of, number)
+                hint = self._choice.key_hint if status == 401 else ""
+                # A key that is refused is refused of every call.
+                way_out = "" if failure.error is AuthenticationFailed else "; with model=… nothing is asked"
+                message = f"{failure.message}{hint} (asked for its model{way_out})"
                 raise replace(failure, message=message).to_error(attempt)
-        names = [redact(name, (), self._secrets()) for name in fingerprint.facts().base_models()]
+        names = [redact(name, (), self._choice.secrets) for name in fingerprint.facts().base_models()]
         if not names:
             # The list of models is asked for first.
             hint = "; does base_url end in /v1, and in nothing more?" if first_status == 404 else ""
             why = "" if 200 <= first_status < 300 else f" ({first_status}{hint})"
-            message = f"no model, and the server does not say which it serves{why}: BatchClient(…, model=…)"
+            message = f"no model, and {server} does not say which it serves{why}: BatchClient(…, model=…)"
             raise ConfigError(message, field="model")
         if len(names) > 1:
             message = f"no model, and the server has several: {_shown(names)}; name one: BatchClient(…, model=…)"
@@ -260,12 +277,25 @@ class ModelQuestion:
 
 
 def name_models(failure: Failure, model: str, facts: ServerFacts | None, secrets: tuple[str, ...]) -> Failure:
-    """Add the names of the models that a server has to a failure that it has no such model."""
+    """Add the names of a server's models to its failure for want of a model."""
     names = [served.id for served in facts.models] if facts is not None else []
     if failure.error is not NotFound or not names or model in names:
         return failure
     shown = _shown([redact(name, (), secrets) for name in names])
     return replace(failure, message=f"{failure.message} (model={model[:_LONGEST_SHOWN]!r}; the server has {shown})")
+
+
+def name_place(failure: Failure, url_of: Callable[[int], str], endpoint: int) -> Failure:
+    """Add the URL to a failure for an HTML page, and ask whether the URL is right.
+
+    A gateway in front of the right server sends such pages with 502, 503 or 504.
+    """
+    page = failure.message == f"{failure.status}: {HTML_PAGE}"
+    if not page and not (failure.error is DialectError and "text/html" in failure.message):
+        return failure
+    came = " from " if page else "; it came from "
+    question = "" if failure.status in _OF_GATEWAYS else " (is base_url right, and an LLM server's?)"
+    return replace(failure, message=f"{failure.message}{came}{url_of(endpoint) or 'the server'}{question}")
 
 
 def _shown(names: list[str]) -> str:
@@ -274,12 +304,12 @@ def _shown(names: list[str]) -> str:
 
 
 def _as_of_a_call(error: BatchClientError, attempt: int) -> BatchClientError:
-    """The error that a call has when its request fails so."""
+    """Return the error of a call whose request fails in the same way."""
     if not isinstance(error, TransportError):
         return error
-    # Without the frames it passed: keys are among their variables.
+    # Without the frames of the original: keys are among their variables.
     return Failure(FailureKind.NOT_SENT, type(error), error.message, cause=error.__cause__).to_error(attempt)
 
 
 def _nothing() -> None:
-    """Stands for a task that is being started."""
+    """Stand for the cancellation of a task being started."""

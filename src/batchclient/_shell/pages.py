@@ -1,4 +1,4 @@
-"""Fetching a page of a server's: a plain GET, read whole, within a short time."""
+"""The fetching of a server's page: a plain GET, read whole, within a short time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FetchedPage = tuple[int, Mapping[str, str], bytes]
 """Status, headers, body."""
 
 StartTask = Callable[[Callable[[], Awaitable[None]], Callable[[], None]], Callable[[], object]]
-"""As ``Runner.start_reader``."""
+"""The type of ``Runner.start_reader``."""
 
 
 async def read_page(
@@ -33,12 +33,12 @@ async def read_page(
     """Ask for a page and read all of it.
 
     Args:
-        transport, request, timeouts: as ``Transport.send``'s.
-        headers_s, body_s: how long each part may take.
-        only_success: leave the body of a reply that is no 2xx unread.
+        transport, request, timeouts: see ``Transport.send``.
+        headers_s, body_s: the most time for each part, seconds; ``None``: no bound.
+        only_success: leave the body of a reply other than a 2xx unread.
 
     Raises:
-        TimeoutError: it took longer; with ``BODY_TRICKLES``, if the headers had come.
+        TimeoutError: a part took longer; with ``BODY_TRICKLES``, if the headers had come.
         BatchClientError: as ``Transport.send``.
     """
     page = bytearray()

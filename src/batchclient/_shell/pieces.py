@@ -1,9 +1,9 @@
-"""Between a reply that is being read and the caller who takes its pieces; the waiter of a streamed call.
+"""The waiter of a streamed call: holds pieces of a reply between reader and caller.
 
 Rules:
-- What is put in comes out in order, then the whole answer or the error.
-- A new attempt begins with an empty sink, and there is none once a piece was taken (``Request.begun``).
-- A reply that did not come as a stream is one piece per choice.
+- Pieces come out in order, then the whole answer or the error.
+- A new attempt begins with an empty sink. No attempt follows a taken piece (``Request.begun``).
+- A reply which did not come as a stream is one piece per choice.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from batchclient.types import Completion, Delta
 __all__ = ["Pieces"]
 
 _MOST_WAITING = 256
-"""Pieces that wait for their caller, before the reply is not read on; one read may bring more."""
+"""So many waiting pieces stop the reading of the reply; a single read may bring more."""
 
 
 class Pieces:
-    """Holds the pieces that its caller has not taken yet.
+    """Holds the pieces not yet taken by the caller.
 
     Attributes:
-        request: the call; set by whoever made it.
-        deltas: what waits to be taken.
-        taken: how many were.
+        request: the call; set by its maker.
+        deltas: the waiting pieces.
+        taken: the number of pieces taken.
         completion: the whole answer.
-        error: what ended it instead.
+        error: the error that ended the call instead.
     """
 
     __slots__ = ("_closed", "_news", "_room", "_was_fed", "completion", "deltas", "error", "request", "taken")
@@ -53,7 +53,7 @@ class Pieces:
         return self._closed or self.completion is not None or self.error is not None
 
     def set_result(self, completion: Completion) -> None:
-        """The answer is whole."""
+        """Take in the whole answer."""
         if not self._was_fed:
             self.deltas.extend(
                 Delta(one.text, one.index, one.finish_reason, one.logprobs, one.token_ids, one.message)
@@ -63,27 +63,27 @@ class Pieces:
         self._tell()
 
     def set_exception(self, error: BaseException) -> None:
-        """The call has failed."""
+        """Take in the call's failure."""
         self.error = error
         self._tell()
 
     # The runner's side, piece by piece -----------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """Forget what came of an attempt that failed, if its caller has none of it and it brought no whole answer."""
+        """Forget the pieces of a failed attempt, unless some were taken or the call has ended."""
         if not self.taken and not self.done():
             self.deltas.clear()
             self._was_fed = False
 
     def put(self, deltas: Iterable[Delta]) -> None:
-        """More of the answer has come."""
+        """Take in more of the answer."""
         if not self._closed:
             self.deltas.extend(deltas)
             self._was_fed = True
             self._tell()
 
     async def wait_for_room(self) -> None:
-        """Sleep until the caller has taken enough of what waits."""
+        """Sleep until the caller has taken enough of the waiting pieces."""
         while len(self.deltas) >= _MOST_WAITING and not self._closed:
             self._room = anyio.Event()
             await self._room.wait()
@@ -91,7 +91,7 @@ class Pieces:
     # The caller's side ---------------------------------------------------------------------------------------------
 
     def take(self) -> Delta:
-        """Take the next piece: from now on the call cannot be begun anew."""
+        """Take the next piece: from now on the call cannot begin anew."""
         delta = self.deltas.popleft()
         self.taken += 1
         if self.request is not None:
@@ -101,12 +101,12 @@ class Pieces:
         return delta
 
     async def wait(self) -> None:
-        """Sleep until there is something."""
+        """Sleep until there is news."""
         self._news = anyio.Event()
         await self._news.wait()
 
     def close(self) -> None:
-        """The caller has gone."""
+        """Note that the caller has gone."""
         self._closed = True
         self._tell()
         if self._room is not None:

@@ -1,12 +1,14 @@
 """The shell: the only place where the core meets a clock, tasks and a timer.
 
 Rules:
-- There is one step, for every event: tell the core what happened and when, do what it commands, set the one timer to its next deadline.
-- A call is queued at once. The core decides in the event loop's next turn, so that all calls of one turn are decided together. What is due later
-  waits for the one timer.
-- Every ``SendBatch`` is one task (``tasks``), an attempt (``attempts``), which ends with exactly one ``Answered(ended=True)`` or ``Failed``.
-- ``aclose`` waits for all tasks of the runner, those that read a map's documents too.
-- The runner belongs to one event loop. Its client replaces it when the loop is gone.
+- Every event takes the same step: tell the core the event and the time, carry out the core's
+  commands, set the only timer to the core's next deadline.
+- A call is queued at once. The core decides in the event loop's next turn, so that all calls of one
+  turn are decided together. Later decisions wait for the timer.
+- Every ``SendBatch`` is one task (``tasks``), an attempt (``attempts``), which ends with exactly
+  one ``Answered(ended=True)`` or ``Failed``.
+- ``aclose`` waits for all tasks of the runner, also for readers of a map's documents.
+- The runner belongs to one event loop. Its client replaces the runner when the loop is gone.
 """
 
 from __future__ import annotations
@@ -74,24 +76,24 @@ _PAGE_TIMEOUT_S = 2.0
 
 
 class Runner:
-    """Drives one scheduler in one event loop.
+    """Drives a scheduler in an event loop.
 
     Args:
         backend: the loop's clock, tasks and timer.
         core: the scheduler.
-        dialects: which dialect an endpoint is spoken to in.
+        dialects: makes an endpoint's dialect.
         transports: one per endpoint, in the order of their ids.
         policy: when to try again.
         timeouts: of each request.
-        on_failure: told of each failed batch and its error, for what the client learns from it.
-        on_adjustment: told of each change of a limit or list cap; the user's.
-        pages: for each page that the core may ask for, one transport per endpoint.
-        model: the model that the calls are for, if all are for one.
-        on_server: told of each server that was found out, for what the client learns from it.
-        on_model: told of the model's name, where it was asked for.
-        on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
-        body_timeouts: of what still comes once a reply is known.
-        page_timeout_s: how long a page that a server is asked for beside the calls may take, seconds.
+        on_failure: told of each failed batch and its error, for the client to learn from.
+        on_adjustment: the user's; told of each change of a limit or list cap.
+        pages: for each page which the core may ask for, one transport per endpoint.
+        model: the model of the calls, if all are for one.
+        on_server: told of each server found out, for the client's own conclusions.
+        on_model: told of the model's name, if the servers were asked.
+        on_own_fields: told which fields may differ between a list's prompts on every known server.
+        body_timeouts: for the rest of a known reply.
+        page_timeout_s: the most time for a page asked for beside the calls, seconds.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Runner:
         self.core = core
         self.ended = False
         self._now = backend.now
-        self._servers = Servers(dialects, len(transports), on_own_fields)
+        self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
         self._dialects = self._servers.dialects
         self._transports = dict(enumerate(transports))
         self._endpoints_made = len(transports)
@@ -133,11 +135,12 @@ class Runner:
         self._readers: dict[int, Callable[[], None]] = {}
         self._readers_started = 0
         self.waited_for: list[object] = []
-        """Maps that somebody waits for a row of: perhaps nothing else holds them, nor the tasks that wait."""
+        """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
         self._drained = anyio.Event()
         self.over = False
-        """Whether nothing is left of it."""
-        # Imported when the client was made: with batchclient itself they would take a tenth of its time.
+        """Whether all is closed."""
+        # Imported when the client is made: within ``import batchclient`` both would take a tenth of
+        # the time.
         from batchclient._shell.asking import Questions
         from batchclient._shell.model_question import ModelQuestion
 
@@ -152,41 +155,47 @@ class Runner:
             self.start_reader,
             policy,
             timeouts,
-            lambda: dialects.secrets,
+            dialects,
             self._hear_model,
+            self._url_of,
         )
 
     @property
     def mixes_queries(self) -> bool:
-        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        """Whether, as far as known, every server scores pairs of several queries in a request."""
         return self._servers.mixes_queries
 
     def submit(self, request: Request, *, may_wait: bool = False) -> None:
-        """Make a call; its waiter is set when it ends."""
+        """Make a call; the waiter is set at the end."""
         if not self._due_now:
             self.backend.note_work()
         self._step(Submitted(request, may_wait), self._now())
 
     def leave(self, request: Request) -> None:
-        """Its caller waits no more. Nothing happens to one that was never submitted."""
+        """Note that the caller waits no more; without effect on a request never submitted."""
         if request.state not in (RequestState.NEW, RequestState.DONE):
             self.tell(Cancelled(request))
 
     def tell(self, event: Event) -> None:
-        """Tell the core what happened, do what it commands, set the timer."""
+        """Take a step for an event."""
         if self.backend.is_gone():
-            # The loop was closed over our tasks, which end now, as garbage: nobody is left to be told.
+            # The loop was closed over its tasks, which end as garbage: nobody is left to be told.
             self.ended = True
             return
         self._step(event, self._now())
 
+    def _url_of(self, endpoint: int) -> str:
+        """Return an endpoint's base URL as it may be shown; an empty text once the endpoint is gone."""
+        served = self.core.statistics().endpoints
+        return next((each.base_url for each in served if each.id == endpoint), "")
+
     def _hear(self, event: Event) -> None:
-        """A question has an answer, or none."""
+        """Take in the outcome of a question."""
         if not self.ended:
             self.tell(event)
 
     def _report_server(self, endpoint: int, facts: ServerFacts) -> None:
-        """It was found out which server an endpoint is; what is under way there goes on as it was encoded."""
+        """Take in which server an endpoint is; batches under way go on as encoded."""
         if self.ended or endpoint not in self._dialects:
             return
         caps = self._servers.learn(endpoint, facts)
@@ -195,7 +204,7 @@ class Runner:
         self.tell(ServerKnown(endpoint, caps, facts.takes, facts.server, facts.known in ENGINES))
 
     def _hear_model(self, name: str, endpoint: int, fingerprint: Fingerprint) -> None:
-        """The server was asked for its model."""
+        """Take in the model named by a server."""
         if self._on_model is not None:
             self._on_model(name)
         self._questions.adopt(endpoint, fingerprint)
@@ -211,7 +220,7 @@ class Runner:
         return number
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut these out of every server's messages, too."""
+        """Cut further secrets out of every server's messages."""
         self._servers.hide(secrets)
 
     def has_endpoint(self, number: int) -> bool:
@@ -219,9 +228,9 @@ class Runner:
         return number in self._transports
 
     async def remove_endpoint(self, number: int, *, drain: bool) -> None:
-        """Serve an endpoint no more; wait until nothing is left there and its connections are closed.
+        """Serve an endpoint no more; wait until its calls and connections have ended.
 
-        Cancellation: the endpoint leaves all the same; its idle connections are then closed with the runner.
+        A cancelled endpoint leaves all the same; its idle connections are closed with the runner.
         """
         gone = self._gone.setdefault(number, anyio.Event())
         self.tell(EndpointRemoved(number, drain))
@@ -242,7 +251,7 @@ class Runner:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every call, wait for the connections to close, stop. If it is cancelled, the next call goes on with it.
+        """End every call, wait for closed connections, stop. A cancelled close can be resumed.
 
         Raises:
             Exception: a user's transport failed to close; everything else is closed.
@@ -255,36 +264,31 @@ class Runner:
             for number, on_stop in list(self._readers.items()):
                 self._stop_reader(number)
                 on_stop()
-            # What is answered, and whose bodies have not ended.
+            # Answered batches whose bodies have not ended.
             self._tasks.cancel_the_rest()
         with anyio.CancelScope(shield=True):
             await self._tasks.over()
             try:
                 await self._close_connections()
             except Exception:
-                # Each was closed, as far as it can be: there is nothing to go on with.
+                # Everything is closed as far as possible: there is nothing to go on with.
                 self.over = True
                 raise
         self.over = True
 
     async def _close_connections(self) -> None:
-        # Whatever one of them raises, the others are closed.
+        # An error of one must not keep the rest open.
         async with AsyncExitStack() as closing:
-            # A task that was cancelled before its first step is over in the next turn.
+            # A task cancelled before its first step is over in the next turn.
             closing.push_async_callback(anyio.lowlevel.checkpoint)
             holders: list[Transport | Questions] = [*self._transports.values(), self._questions]
             for holder in holders:
                 closing.push_async_callback(holder.aclose)
 
     def start_reader(self, read: Callable[[], Awaitable[None]], on_stop: Callable[[], None]) -> Callable[[], object]:
-        """Start a task that reads a map's documents, or a server's page.
+        """Start a task that reads a map's documents, or a server's page; return the cancellation.
 
-        Args:
-            read: the work.
-            on_stop: called if the runner is closed before the work is done.
-
-        Returns:
-            What cancels it.
+        ``on_stop`` is called if the runner is closed before the work is done.
         """
         self._readers_started += 1
         number = -self._readers_started
@@ -360,7 +364,7 @@ class Runner:
             return
         timer = self._timer
         if timer is not None:
-            # A timer that fires early does no harm; one per event would cost more.
+            # A timer that fires early does no harm; a timer per event would cost more.
             if deadline is not None and self._timer_at <= deadline:
                 return
             timer.cancel()
@@ -375,5 +379,5 @@ class Runner:
 
     def _on_timer(self) -> None:
         self._timer = None
-        # A clock that wakes us a little early must not make us spin at the same instant.
+        # A clock that wakes the runner a little early must not let it spin at the same instant.
         self._step(Woke(), max(self._now(), self._timer_at))

@@ -1,16 +1,18 @@
-"""What a runner knows of its servers: the dialect that each endpoint is spoken to in, and what was found out about it.
+"""A runner's knowledge of its servers: each endpoint's dialect, and the facts found out.
 
 Rules:
-- Until a server is known it is spoken to in the dialect that is taken for granted. Once it is known, its own speaks from the next batch on; what is
-  under way goes on as it was encoded.
-- A dialect stays while its server is of the same sort: it may have learnt something.
-- What a list may mix holds only where servers of one sort say so: a list is bound to an endpoint after its calls have come together.
+- An endpoint has the assumed dialect, then, from the next batch after its server is known, the
+  server's own. Batches under way go on as encoded.
+- A dialect stays while its server is of the same sort, with all that it has learnt.
+- Lists mix parameters only if all servers are of one sort that allows the mixing: a list is bound
+  to an endpoint after its calls have come together.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from batchclient._core.kinds import Kind
@@ -27,18 +29,24 @@ _log = logging.getLogger("batchclient")
 
 
 class Servers:
-    """Of one runner.
+    """The servers of a runner.
 
     Args:
-        choice: which dialect an endpoint is spoken to in.
-        count: how many endpoints there are at first; their ids begin at 0.
-        on_own_fields: told which fields prompts of one list may have their own values of, as far as every server is known to take them so.
+        choice: makes an endpoint's dialect.
+        count: the number of endpoints at first; their ids begin at 0.
+        on_own_fields: told which fields may differ between a list's prompts on every known server.
+        url_of: returns an endpoint's base URL as it may be shown, or an empty text.
     """
 
     def __init__(
-        self, choice: DialectChoice, count: int, on_own_fields: Callable[[OwnFields | None], None] | None
+        self,
+        choice: DialectChoice,
+        count: int,
+        on_own_fields: Callable[[OwnFields | None], None] | None,
+        url_of: Callable[[int], str],
     ) -> None:
         self._choice = choice
+        self._url_of = url_of
         self._on_own_fields = on_own_fields
         self.dialects = {number: choice.make() for number in range(count)}
         """By endpoint."""
@@ -46,18 +54,18 @@ class Servers:
         self._tell_own_fields()
 
     def add(self, endpoint: int) -> None:
-        """Another is served."""
+        """Serve another endpoint."""
         self.dialects[endpoint] = self._choice.make()
         self._tell_own_fields()
 
     def remove(self, endpoint: int) -> None:
-        """One is served no more."""
+        """Serve an endpoint no more."""
         if self.dialects.pop(endpoint, None) is not None:
             self._tell_own_fields()
         self._facts.pop(endpoint, None)
 
     def learn(self, endpoint: int, facts: ServerFacts) -> Mapping[Kind, int]:
-        """It was found out which server an endpoint is; return the caps that hold there."""
+        """Take in which server an endpoint is; return the caps of lists there."""
         dialect, caps = self._choice.of(facts)
         before = self._facts.get(endpoint)
         if (before.known if before is not None else None) != facts.known:
@@ -69,24 +77,29 @@ class Servers:
         return caps
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut these out of every server's messages, too."""
+        """Cut further secrets out of every server's messages."""
         for dialect in self.dialects.values():
             dialect.hide(secrets)
 
     @property
     def mixes_queries(self) -> bool:
-        """Whether every server, as far as it is known, scores pairs with different queries in one request."""
+        """Whether, as far as known, every server scores pairs of several queries in a request."""
         forms = [getattr(dialect, "forms", {}).get(Kind.SCORE) for dialect in self.dialects.values()]
         return all(getattr(form, "mixes_queries", False) for form in forms)
 
-    def name_models(self, batch: Batch, failure: Failure) -> Failure:
-        """Say in a 404 which models the server has, where that is known."""
-        from batchclient._shell.model_question import name_models
+    def explain(self, batch: Batch, failure: Failure) -> Failure:
+        """Add to a failure: to a 401 the key's lack or refusal, to a 404 the server's models, if
+        known, and to an HTML page the page's place.
+        """
+        if failure.status == 401:
+            return replace(failure, message=failure.message + self._choice.key_hint)
+        from batchclient._shell.model_question import name_models, name_place
 
+        failure = name_place(failure, self._url_of, batch.endpoint)
         return name_models(failure, batch.shape.model, self._facts.get(batch.endpoint), self._choice.secrets)
 
     def _tell_own_fields(self) -> None:
-        """Only what servers of one sort say holds for all: a list is bound to an endpoint after its calls have come together."""
+        """Tell which fields may differ in a list, by the servers' sort; none for several sorts."""
         if self._on_own_fields is not None:
             dialects = list(self.dialects.values())
             alike = len({type(dialect) for dialect in dialects}) == 1

@@ -1,9 +1,11 @@
 """The tasks of one runner, by number: batches have positive numbers, readers negative ones.
 
 Rules:
-- A task is listed from when it is started until it is forgotten. ``over`` waits until none is listed.
-- One that was cancelled before its first step never takes it, and never reports: who cancelled it is told so, and reports in its place.
-- A task asks at its first step whether it is still listed (``begins``): a backend may start it after it was cancelled.
+- A task is listed from its start until it is forgotten. ``over`` waits until the list is empty.
+- A task cancelled before its first step never takes the step, and never reports. ``cancel`` tells
+  its caller, who reports instead.
+- At its first step a task asks whether it is still listed (``begins``): a backend may start a
+  cancelled task.
 """
 
 from __future__ import annotations
@@ -19,21 +21,17 @@ __all__ = ["Tasks"]
 
 
 class _Starting:
-    """Stands for a task that is being started."""
+    """Stands for a task being started."""
 
     def cancel(self) -> None:
-        """It sees for itself that it is no longer listed."""
+        """Do nothing: the task finds out at its first step."""
 
 
 _STARTING = _Starting()
 
 
 class Tasks(dict[int, Cancellable]):
-    """Those that are listed.
-
-    Args:
-        spawn: the backend's.
-    """
+    """The listed tasks. ``spawn`` is the backend's."""
 
     def __init__(self, spawn: Callable[[Callable[[Any], Awaitable[None]], Any], Cancellable]) -> None:
         super().__init__()
@@ -51,7 +49,7 @@ class Tasks(dict[int, Cancellable]):
             self[number] = task
 
     def begins(self, number: int) -> bool:
-        """A task's first step; return whether it is to take another."""
+        """Note a task's first step; return whether the task may go on."""
         if number not in self:
             return False
         self._started.add(number)
@@ -70,12 +68,12 @@ class Tasks(dict[int, Cancellable]):
         return True
 
     def cancel_the_rest(self) -> None:
-        """Cancel those that nobody has: a second time would break into what they tidy up."""
+        """Cancel the uncancelled tasks: a second cancellation would break into tidying up."""
         for number in [number for number in self if number not in self._cancelled]:
             self.cancel(number)
 
     def forget(self, number: int) -> None:
-        """It is over."""
+        """Take a finished task off the list."""
         self.pop(number, None)
         self._started.discard(number)
         self._cancelled.discard(number)
@@ -83,7 +81,7 @@ class Tasks(dict[int, Cancellable]):
             self._none_left.set()
 
     async def over(self) -> None:
-        """Wait until all are."""
+        """Wait until all tasks are over."""
         if self:
             if self._none_left is None:
                 self._none_left = anyio.Event()

@@ -1,1 +1,1 @@
-"""From threads to an event loop."""
+"""The way from threads to an event loop."""

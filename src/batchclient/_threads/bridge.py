@@ -1,16 +1,20 @@
-"""From threads to an event loop: one loop in a daemon thread of its own, which many threads call at once.
+"""The bridge from many threads to one event loop in a daemon thread of its own.
 
 Rules:
-- A thread puts its call into a queue and sleeps. The first call of a queue wakes the loop, which takes all there is a millisecond later: calls that threads
-  make at nearly the same time begin in one turn of the loop, as those of ``gather`` do, and so travel together.
-- A caller that was alone the last time, and is now, is not kept waiting.
-- A thread that gives up, by Ctrl-C for instance, cancels its call. Every call ends exactly once: with its answer, its own error, or ``ClientClosed``.
-- What is called runs in the caller's context (``contextvars``), in the loop's thread. An error is raised in the caller's thread, with its frames.
-- The thread starts with the first call. It ends with ``close``, when the bridge is dropped, and with the interpreter; it never keeps a process alive.
-- A user's function may end the loop, by ``sys.exit()`` in a retry policy for instance. It ends as by ``close``, and what was raised goes to every
-  thread that waits, or to the next that calls.
-- The loop has a clock of its own, which runs on where a test has frozen time.
-- After a fork the child starts afresh; the parent's loop and sockets are left alone.
+- A thread queues its call and sleeps. A queue's first call wakes the loop, which takes the whole
+  queue a millisecond later. So nearly simultaneous calls begin in one turn of the loop, as those of
+  ``gather`` do, and travel together.
+- A caller who was alone the last time, and is alone now, is not kept waiting.
+- A thread that gives up, by Ctrl-C for instance, cancels its call. Every call ends exactly once:
+  with its answer, its own error, or ``ClientClosed``.
+- A called function runs in the caller's context (``contextvars``), in the loop's thread. An error
+  is raised in the caller's thread, with its frames.
+- The thread starts with the first call. It ends with ``close``, a dropped bridge or the
+  interpreter, and never keeps a process alive.
+- A user's function may end the loop as ``close`` does, by ``sys.exit()`` in a retry policy for
+  instance. The error goes to every waiting thread, or to the next caller.
+- The loop has a clock of its own, which runs on while a test has frozen time.
+- After a fork the child starts afresh, and leaves the parent's loop and sockets alone.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _GATHER_S = 0.001
-"""How long the first call of a queue waits for others: some threads' worth of waking up, and little beside any answer."""
+"""How long a queue's first call waits: some threads' waking, and little beside an answer."""
 _CLOSED = "the client is closed; make a new one"
 _EXIT_S = 1.0
 
@@ -48,10 +52,10 @@ _of_the_parent: list[object] = []
 class Bridge:
     """Runs coroutine functions for threads in an event loop in the background.
 
-    Not a pool: a thread that calls sleeps until its own call has ended. What is called must not block.
+    Not a pool: a thread sleeps until its own call has ended. Called functions must not block.
 
     Args:
-        on_end: awaited in the loop before it ends; it should end the calls that are under way.
+        on_end: awaited in the loop before its end; should end the calls under way.
         gather_s: how long the first call of a queue waits for others, seconds.
         exit_s: how long the interpreter waits at its end for connections to close, seconds.
     """
@@ -63,7 +67,7 @@ class Bridge:
         self._gather_s = gather_s
         self._exit_s = exit_s
         self._lock = threading.RLock()
-        """Of starting, closing and what is asked while no loop runs. A signal's handler may come back for it."""
+        """For starting, closing and ``ask`` without a loop. Re-entrant for a signal's handler."""
         self._thread: _LoopThread | None = None
         self._closed = False
         _bridges.add(self)
@@ -72,7 +76,7 @@ class Bridge:
         return f"<Bridge: {'closed' if self._closed else 'idle' if self._thread is None else self._thread}>"
 
     def call(self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a coroutine function in the loop, together with what other threads call now, and wait for what it returns.
+        """Call a coroutine function in the loop, together with other threads' calls.
 
         Raises:
             ClientClosed: the bridge is closed, or was closed meanwhile.
@@ -81,13 +85,14 @@ class Bridge:
         return self._running().do(Crossing(function, args, kwargs))  # type: ignore[no-any-return]
 
     def call_now(self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """The same for a call that has nothing to gain from others' company."""
+        """Call likewise, but at once: for a call with nothing to gain from company."""
         return self._running().do(Crossing(function, args, kwargs), at_once=True)  # type: ignore[no-any-return]
 
     def ask(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a plain function where the loop does nothing meanwhile: in its thread after all that was called before, or here if none runs.
+        """Call a plain function while the loop does nothing else.
 
-        It may be called from the loop's own thread, and after the end.
+        The function runs in the loop's thread after all earlier calls, or here if no loop runs. The
+        call may come from the loop's own thread, and after the end.
         """
         thread = self._thread
         if thread is not None:
@@ -107,7 +112,10 @@ class Bridge:
         return self.ask(function, *args, **kwargs)
 
     def close(self) -> None:
-        """End the loop, and with it every call with ``ClientClosed``; wait until its connections are closed. Safe to call twice, from any thread."""
+        """End the loop, and all calls with ``ClientClosed``; wait until connections are closed.
+
+        Safe to call twice, from any thread.
+        """
         thread = self._begin_to_close()
         if thread is not None:
             thread.join()
@@ -121,7 +129,7 @@ class Bridge:
         return thread
 
     def _running(self) -> _LoopThread:
-        """The loop's thread, started if need be."""
+        """Return the loop's thread, started if need be."""
         thread = self._thread
         if thread is None or self._closed:
             with self._lock:
@@ -129,7 +137,7 @@ class Bridge:
                     raise ClientClosed(_CLOSED)
                 thread = self._thread
                 if thread is None:
-                    # Kept before it is started: Ctrl-C may come while it is.
+                    # Kept before the start: Ctrl-C may come during the start.
                     self._thread = thread = _LoopThread(self._on_end, self._gather_s)
                     try:
                         thread.start()
@@ -140,10 +148,10 @@ class Bridge:
         return thread
 
     def _forget_parent(self) -> None:
-        # Kept, because collecting it would close what is shared with the parent.
+        # Kept: garbage collection would close sockets shared with the parent.
         _of_the_parent.append(self._thread)
         self._thread = None
-        # Another thread of the parent may have held it.
+        # Another thread of the parent may have held the lock.
         self._lock = threading.RLock()
 
     def __del__(self) -> None:
@@ -153,7 +161,10 @@ class Bridge:
 
 
 class _LoopThread:
-    """A running event loop, its thread and what was called there. It knows nothing of its bridge, which may be dropped."""
+    """A running event loop, its thread and calls.
+
+    Holds no reference to its bridge, which may be dropped.
+    """
 
     def __init__(self, on_end: Callable[[], Awaitable[object]], gather_s: float) -> None:
         self._on_end = on_end
@@ -165,9 +176,9 @@ class _LoopThread:
         self._was_alone = False
         self._tasks: dict[asyncio.Task[None], Crossing] = {}
         self._over = False
-        """Whether nothing is taken any more."""
+        """Whether no more calls are taken."""
         self._ended_by: BaseException | None = None
-        """What a user's function raised to end the program, until a thread was told."""
+        """The error by which a user's function ended the program, until a thread is told."""
         self._loop = make_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._live, name="batchclient", daemon=True)
@@ -178,14 +189,14 @@ class _LoopThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in this thread."""
-        # Not by its ident: once this one has ended, the system gives that to the next.
+        # Not by ident: the system gives the ident of an ended thread to the next.
         return threading.current_thread() is self._thread
 
     def start(self) -> None:
         """Start the thread.
 
         Raises:
-            RuntimeError: the system gives none. What was called meanwhile is refused.
+            RuntimeError: the system gives no thread. Calls made meanwhile are refused.
         """
         try:
             self._thread.start()
@@ -196,10 +207,10 @@ class _LoopThread:
     # For other threads ---------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse a call that comes after the end.
+        """Refuse a call after the end.
 
         Raises:
-            BaseException: what ended the loop, if no thread was told.
+            BaseException: the error that ended the loop, if no thread was told.
             ClientClosed: the loop has ended.
         """
         if self._over:
@@ -232,7 +243,8 @@ class _LoopThread:
         self._queue.append(call)
         # A closed loop takes no more; see below.
         with suppress(RuntimeError):
-            # Looked at after the call is in the queue, and cleared by the loop before it looks there: no call is overlooked.
+            # Read after the queueing, and cleared by the loop before a look at the queue: no call
+            # is lost.
             if at_once:
                 self._loop.call_soon_threadsafe(self._drain)
             elif not self._due:
@@ -242,19 +254,22 @@ class _LoopThread:
             self._refuse(self._queued())
 
     def end(self) -> None:
-        """End the loop soon. This may run anywhere, as a finalizer does."""
+        """End the loop soon; from anywhere, as a finalizer runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ending.set)
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait until the loop has ended. In its own thread there is nothing to wait for: it ends after what runs there now."""
+        """Wait until the loop has ended.
+
+        The loop's own thread does not wait: it ends after the present work.
+        """
         if not self.is_current and self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     # In the loop's thread ------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        # A caller's context may say that it belongs to trio.
+        # A caller's context may name trio.
         with suppress(ImportError):
             import sniffio
 
@@ -266,19 +281,19 @@ class _LoopThread:
             self._end_loop()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the loop until the work is done, also where a user's function stops it meanwhile."""
+        """Run the loop until the work is done, also if a user's function stops the loop."""
         task = self._loop.create_task(work)
         while not task.done():
             try:
                 self._loop.run_until_complete(task)
             except (KeyboardInterrupt, SystemExit) as error:
                 self._ended_by = error
-                # At once: not what their calls make of it, and not that the client closes.
+                # At once: neither the calls' own results nor the closing of the client comes first.
                 self._refuse([*self._tasks.values(), *self._queued()])
                 self._ending.set()
 
     def _end_loop(self) -> None:
-        # Look-ups of names may still run in threads of the loop's; nobody waits for them.
+        # Look-ups of names may still run in threads of the loop; nobody waits for them.
         self._loop.close()
         self._over = True
         self._refuse([*self._tasks.values(), *self._queued()])
@@ -297,7 +312,7 @@ class _LoopThread:
                 await asyncio.wait(rest)
 
     def _on_first(self) -> None:
-        """There is something in a queue that was empty."""
+        """Take notice of the first call in an empty queue."""
         if not self._queue:
             return
         if self._was_alone and not self._tasks:
@@ -306,9 +321,9 @@ class _LoopThread:
             self._timer = self._loop.call_later(self._gather_s, self._drain)
 
     def _drain(self) -> None:
-        """Begin all that is in the queue, in one turn."""
+        """Begin all queued calls in one turn."""
         if self._ending.is_set():
-            # What comes now is refused at the end.
+            # Calls from now on are refused at the end.
             return
         self._due = False
         if self._timer is not None:
@@ -331,7 +346,7 @@ class _LoopThread:
                 answer = await answer
         except asyncio.CancelledError as error:
             if call.left or self._ending.is_set():
-                # Nobody waits for it, or it is refused at the end.
+                # Nobody waits for the call, or it is refused at the end.
                 raise
             self._end_call(call, None, error)
         except BaseException as error:  # the caller's own, SystemExit too: it must not end the loop
@@ -341,7 +356,7 @@ class _LoopThread:
 
     def _end_call(self, call: Crossing, answer: Any, error: BaseException | None = None) -> None:
         assert call.task is not None
-        # Before its thread wakes, which may call again at once.
+        # Before the thread wakes, which may call again at once.
         self._tasks.pop(call.task, None)
         call.settle(answer, error)
 
@@ -349,11 +364,11 @@ class _LoopThread:
         if call.task is not None:
             self._tasks.pop(call.task, None)
             call.task.cancel()
-        # Its thread may have been interrupted between queueing it and telling the loop, as all others rely on.
+        # The thread may have been interrupted before telling the loop, on which all others rely.
         self._drain()
 
     def _queued(self) -> Iterator[Crossing]:
-        """Take out what is in the queue."""
+        """Take the calls out of the queue."""
         with suppress(IndexError):
             while True:
                 yield self._queue.popleft()
@@ -362,7 +377,7 @@ class _LoopThread:
         why = self._ended_by
         for call in calls:
             if call.plain:
-                # It is asked again where no loop runs.
+                # Asked again once no loop runs.
                 call.refuse(None)
             else:
                 call.refuse(why)
@@ -370,7 +385,7 @@ class _LoopThread:
 
 
 def _end_all() -> None:
-    """At the interpreter's end: close connections, and wake threads that would sleep for ever."""
+    """At the interpreter's end, close connections, and wake threads which would sleep for ever."""
     bridges = list(_bridges)
     threads = [(thread, bridge._exit_s) for bridge in bridges if (thread := bridge._begin_to_close()) is not None]
     for thread, exit_s in threads:

@@ -1,4 +1,4 @@
-"""One call of one thread on its way over the bridge: it ends exactly once, and its thread sleeps until then."""
+"""A thread's call on the way over the bridge: ends exactly once, and wakes the thread."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["Crossing"]
 
 
 class Crossing:
-    """One call of one thread, which sleeps in ``wait``."""
+    """A thread's call; the thread sleeps on ``done``."""
 
     __slots__ = (
-        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused", "task",
+        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused",
+        "task",
     )  # fmt: skip
 
     def __init__(
@@ -37,23 +38,23 @@ class Crossing:
         self._answer: Any = None
         self._error: BaseException | None = None
         self._settled = False
-        # A bare lock sleeps and wakes at a fraction of the cost of a concurrent.futures.Future. Free: the call has ended.
+        # A bare lock costs a fraction of a concurrent.futures.Future. Free: the call has ended.
         self.done = threading.Lock()
         self.done.acquire()
 
     def outcome(self) -> Any:
-        """Return the answer or raise the error, of a call that has ended."""
+        """Return the answer of an ended call, or raise its error."""
         error, self._error = self._error, None
         if error is None:
             return self._answer
         try:
             raise error
         finally:
-            # Its traceback holds this frame.
+            # The error's traceback holds this frame.
             del error
 
     def settle(self, answer: Any, error: BaseException | None = None) -> None:
-        """End it, if it has not ended."""
+        """End the call, unless it has ended."""
         if self._settled:
             return
         self._settled = True
@@ -62,6 +63,6 @@ class Crossing:
         self.done.release()
 
     def refuse(self, why: BaseException | None) -> None:
-        """End it, since the loop ends; ``why``: what ended that, if not ``close``."""
+        """End the call, since the loop ends: by the error ``why``, or by ``close``."""
         self.refused = not self._settled
         self.settle(None, why or ClientClosed("the client was closed while the call was under way"))

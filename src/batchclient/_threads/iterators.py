@@ -1,12 +1,13 @@
-"""Streams and maps as plain iterators: what a thread takes, and what the event loop does for it meanwhile.
+"""Streams and maps as plain iterators: a thread takes, the event loop works meanwhile.
 
 Rules:
-- The user's documents and prompt function run in the thread that takes the rows, while it takes them, and never in the event loop: a generator may
-  hold a database cursor that belongs to that thread, and a slow one keeps nobody else waiting.
-- A thread crosses over to the loop once for all pieces or rows that are ready there. What is read ahead is bounded all the same.
-- A row is open from when its document is read until it is yielded, as in ``maps``; so documents are read only when no fetched row is left.
-- What is left closes as the asynchronous stream or map does: by ``close()``, or by a ``break`` that drops it, since it holds the only reference to that.
-- What was begun before a fork belongs to the parent process, and is refused in the child.
+- The user's documents and prompt function run in the thread that takes the rows, never in the event
+  loop: a generator may hold a thread's database cursor, and a slow one delays nobody else.
+- A thread crosses to the loop once for all pieces or rows ready there, up to a bound.
+- A row is open from the reading of the document to the yield, as in ``maps``. So documents are read
+  only when no fetched row is left.
+- An iterator holds the only reference to its stream or map, so ``close()``, or a ``break`` that
+  drops the iterator, closes both. Begun before a fork, an iterator is refused in the child.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from batchclient._threads.bridge import Bridge
 from batchclient.errors import ClientClosed
 from batchclient.maps import Map
 from batchclient.stream import Stream
-from batchclient.types import Completion, Delta, MapResult
+from batchclient.types import AnswerT, Completion, Delta, MapResult
 
 __all__ = ["Feed", "SyncMap", "SyncStream"]
 
 _T = TypeVar("_T")
 
 _SLICE_S = 0.004
-"""How long a map reads before it looks whether a row is ready; as ``maps`` has it."""
+"""How long a map reads before a look for ready rows; as in ``maps``."""
 _OPENED_AT_ONCE = 64
 """Documents whose requests are made before the event loop has another turn."""
 
 
 class _Fetched(Iterator[_T]):
-    """What a thread fetches from the event loop, as many at once as are ready there."""
+    """Pieces or rows which a thread fetches from the event loop, all ready ones at once."""
 
-    def __init__(self, bridge: Bridge, source: Stream | Map) -> None:
+    def __init__(self, bridge: Bridge, source: Stream | Map[Any]) -> None:
         self._bridge = bridge
         self._source = source
         self._ready: deque[_T] = deque()
         self._process: int | None = None
-        """The one that fetched first."""
+        """The id of the process of the first fetch."""
         self._over = False
         # Two threads may take turns, but not the same piece.
         self._taking = threading.Lock()
@@ -68,14 +69,14 @@ class _Fetched(Iterator[_T]):
             return self._ready.popleft()
 
     def close(self) -> None:
-        """End it: what is under way for it is cancelled. Safe to call twice, and from another thread."""
+        """End the iterator, and cancel its calls. Safe to call twice, and from another thread."""
         self._over = True
         if self._process == os.getpid():
             with suppress(ClientClosed):
                 self._bridge.call_now(self._source.aclose)
 
     def _fetch(self) -> bool:
-        """Put more into ``_ready``, or nothing if there was no time for it; return whether there may be more."""
+        """Put more into ``_ready``, if there was time; return whether more may come."""
         raise NotImplementedError
 
     def _check_process(self) -> None:
@@ -87,9 +88,10 @@ class _Fetched(Iterator[_T]):
 
 
 class SyncStream(_Fetched[Delta]):
-    """The pieces of one answer, as an iterator; ``close()``, the end of ``with`` or a ``break`` that drops it ends it. See ``BatchClient.stream``.
+    """The pieces of an answer, as an iterator. See ``BatchClient.stream``.
 
-    At most some 256 pieces are fetched ahead of those that were taken, and as many wait behind them before the reply is not read on.
+    ``close()``, the end of ``with``, or a ``break`` that drops the iterator ends the stream. Some
+    256 pieces at most are fetched ahead; behind them as many wait before the reply is not read on.
     """
 
     _source: Stream
@@ -114,7 +116,7 @@ class SyncStream(_Fetched[Delta]):
 
 
 async def _next_pieces(stream: Stream) -> list[Delta]:
-    """Wait for a piece, and return it with all that came with it; none: the answer is over."""
+    """Wait for a piece; return all pieces ready by then; none: the answer is over."""
     try:
         pieces = [await anext(stream)]
     except StopAsyncIteration:
@@ -125,15 +127,18 @@ async def _next_pieces(stream: Stream) -> list[Delta]:
     return pieces
 
 
-class SyncMap(_Fetched[MapResult]):
-    """The rows of one map, as an iterator; ``close()`` or a ``break`` that drops it ends it. See ``SyncBatchClient.stream_map``."""
+class SyncMap(_Fetched[MapResult[AnswerT]]):
+    """The rows of a map, as an iterator; ``close()`` or a ``break`` that drops it ends the map.
 
-    _source: Map
+    See ``SyncBatchClient.stream_map``.
+    """
+
+    _source: Map[AnswerT]
 
     def __init__(
         self,
         bridge: Bridge,
-        rows: Map,
+        rows: Map[AnswerT],
         feed: Feed,
         documents: Iterable[Any],
         prompt: Callable[[Any], Any] | None,
@@ -151,21 +156,21 @@ class SyncMap(_Fetched[MapResult]):
 
     @property
     def source_error(self) -> Exception | None:
-        """What ended the reading of documents before their end."""
+        """The error that ended the reading of documents early."""
         return self._source.source_error
 
     def close(self) -> None:
-        """Cancel what is left. Safe to call twice, and from another thread."""
+        """Cancel the rest. Safe to call twice, and from another thread."""
         super().close()
         self._documents = self._iterator = iter(())
 
     def _fetch(self) -> bool:
-        """Read a slice, hand it over, and take the rows that are ready; wait for one where nothing more can be read now."""
+        """Read and hand over a slice; take ready rows, and wait for one if nothing can be read."""
         if self._iterator is None:
             self._iterator = iter(self._documents)
         read = _read_slice(self._iterator, self._room, self._prompt, self._slice_s)
         if read.ended:
-            # A source that has failed is not asked again.
+            # A failed source is not asked again.
             self._documents = self._iterator = iter(())
         ready, self._room = self._bridge.call_now(_step, self._source, self._feed, read)
         self._ready.extend(ready or ())
@@ -173,12 +178,12 @@ class SyncMap(_Fetched[MapResult]):
 
 
 class _Slice:
-    """Documents that were read in a row.
+    """Documents read in a row.
 
     Attributes:
         documents: in order.
-        prompts: what the prompt function made of each, or ``_Failed``; none where there is no function.
-        ended: whether these are the last.
+        prompts: for each the prompt function's result, or ``_Failed``; none without a function.
+        ended: whether these documents are the last.
         failure: the source's own error behind them.
         pressed: whether there was no time for more.
     """
@@ -188,9 +193,9 @@ class _Slice:
     def __init__(self) -> None:
         self.documents: list[Any] = []
         self.prompts: list[Any] = []
-        self.ended = False
+        self.ended: bool = False
         self.failure: Exception | None = None
-        self.pressed = False
+        self.pressed: bool = False
 
 
 class _Failed:
@@ -230,7 +235,7 @@ def _read_slice(iterator: Iterator[Any], room: int, prompt: Callable[[Any], Any]
 
 
 class Feed(AsyncIterator[Any]):
-    """Documents on their way from the thread that reads them to their map in the event loop, which opens one after the other."""
+    """Documents between their reading thread and their map in the event loop, opened in turn."""
 
     def __init__(self) -> None:
         self.documents: deque[Any] = deque()
@@ -241,7 +246,7 @@ class Feed(AsyncIterator[Any]):
         self._turn = 0
 
     def put(self, read: _Slice) -> None:
-        """More has been read."""
+        """Take in another slice."""
         self.documents.extend(read.documents)
         self._prompts.extend(read.prompts)
         self._ended = read.ended
@@ -249,7 +254,7 @@ class Feed(AsyncIterator[Any]):
         self._news.set()
 
     def take_prompt(self, _document: Any) -> Any:
-        """Stands for the user's function: return what it made of the document that is opened now, or raise its error."""
+        """Return, or raise, the user's function's result for the document opened now."""
         made = self._prompts.popleft()
         if isinstance(made, _Failed):
             raise made.error
@@ -269,13 +274,13 @@ class Feed(AsyncIterator[Any]):
         return self.documents.popleft()
 
 
-async def _step(rows: Map, feed: Feed, read: _Slice) -> tuple[list[MapResult] | None, int]:
-    """Return the rows that are ready, ``None`` after the last, and how many documents may be read now."""
+async def _step(rows: Map[Any], feed: Feed, read: _Slice) -> tuple[list[MapResult[Any]] | None, int]:
+    """Return the ready rows, ``None`` after the last, and how many documents may be read now."""
     await rows.begin()
     feed.put(read)
     ready = []
     if read.pressed:
-        # One turn, in which they are opened and others have theirs.
+        # One turn, in which documents are opened and others have theirs.
         await asyncio.sleep(0)
     else:
         try:

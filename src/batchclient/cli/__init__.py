@@ -1,10 +1,13 @@
 """The command line: ``batchclient map · simulate · demo``.
 
 Rules:
-- A command parses, calls the façade and prints; what it does lives in modules that know no typer.
+- A command parses, calls the façade and prints. The work is done by modules without typer.
 - Results go to stdout; progress, summaries and complaints go to stderr.
-- Exit status: 0 all went well, 1 something failed, 2 wrong usage (nothing was sent), 130 Ctrl-C (``batchclient_script``).
-- typer and rich come with an extra, so that this module imports neither: it says what is missing.
+- Exit statuses are those of ``batchclient.jobs.statuses``, and 130 for Ctrl-C
+  (``batchclient_script``).
+- A command is imported when it is called. ``batchclient_script`` answers ``--version``, ``--help``
+  and an empty command line.
+- typer and rich come with an extra. This module imports neither, and names the missing package.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ _EXTRA_MODULES = frozenset({"click", "rich", "typer"})
 
 
 def main() -> None:
-    """Run the command line, for ``batchclient_script`` and ``python -m batchclient``."""
+    """Run the command named by the process's first argument."""
     try:
-        from batchclient.cli.app import app
+        from batchclient.cli.app import make_app
+
+        app = make_app(sys.argv[1:2])
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA_MODULES:

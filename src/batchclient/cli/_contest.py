@@ -2,11 +2,12 @@
 
 Rules:
 - The server is in another process: the CPU time here is the client's alone.
-- Every run has texts of its own (a word in front differs), so that no run finds the answers of an earlier one in the
-  server's prefix cache. Both clients are warm: each has made one call before.
-- Generation is greedy, so that answers can be checked.
-- Latency is what one caller sees, from its call to its answer, while a given number of callers are served at once. It is
-  measured on single calls, ours and theirs alike; the rows of a map have no caller that waits.
+- Every run has texts of its own (a word in front differs), so no run finds the answers of an
+  earlier run in the server's prefix cache. Both clients are warm: each has made one call before.
+- Generation is greedy, so answers can be checked.
+- Latency is the time of one caller, from the call to the answer, with a given number of callers at
+  once. Both clients are measured on single calls; no caller waits for a row of a map.
+- Nothing is read from the environment: ``demo`` decides which server is meant.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from batchclient.client import BatchClient
+from batchclient.client import BatchClient, InnerClient
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Contest", "Report", "Run", "percentile"]
 
 _TRIALS = {16: 128, 64: 192, 256: 384}
-"""Calls in flight that ``AsyncOpenAI`` is tried with, and on how many texts: more than a single wave, and no more seconds than it must take."""
+"""Calls in flight to try ``AsyncOpenAI`` with, and on how many texts: more than one wave each."""
 _CALLED = 1000
 """Texts for ``complete()``: enough for a p95."""
 _COMPARED = 64
@@ -44,10 +45,10 @@ class Run:
         prompts, answers: in the same order.
         seconds, cpu_s: of this process.
         requests: HTTP requests sent.
-        latencies_s: one per call; none for a map.
-        list_sizes: how many requests carried how many prompts.
-        failed: calls that got no answer; theirs is empty in ``answers``.
-        cause: of the first of them.
+        latencies_s: of each call; empty for a map.
+        batch_sizes: how many requests carried how many prompts.
+        failed: calls without an answer; the text in ``answers`` is empty.
+        cause: of the first failure.
     """
 
     prompts: Sequence[str]
@@ -56,7 +57,7 @@ class Run:
     cpu_s: float
     requests: int
     latencies_s: Sequence[float] = ()
-    list_sizes: Counter[int] = field(default_factory=Counter)
+    batch_sizes: Counter[int] = field(default_factory=Counter)
     failed: int = 0
     cause: str = ""
 
@@ -68,16 +69,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a contest found.
+    """The results of a contest.
 
     Args:
         mapped: ``batch_map`` over all texts.
-        called: ``complete()``, with as many callers at once as ``rival``, for the first thousand texts.
-        rival: ``AsyncOpenAI`` and ``gather`` at its best.
+        called: ``complete()`` for the first thousand texts, with as many callers at once as
+            ``rival``.
+        rival: ``AsyncOpenAI`` and ``gather`` at their best.
         trials: texts per second of the rival, by calls in flight.
-        best: the calls in flight that won.
-        agreeing: of ``compared`` prompts, how many got one answer from both clients.
-        compared: prompts that both clients were asked.
+        best: the calls in flight of the best trial.
+        agreeing: of ``compared`` prompts, how many got the same answer from both clients.
+        compared: prompts sent by both clients.
     """
 
     mapped: Run
@@ -96,7 +98,7 @@ class Contest:
         base_url, model, api_key: of the server.
         texts: to be mapped.
         max_tokens: per answer.
-        say: told what happens next.
+        say: told each step before it begins.
     """
 
     def __init__(
@@ -122,13 +124,13 @@ class Contest:
         """Run everything.
 
         Raises:
-            BatchClientError: our client got an error. Theirs are counted in its ``Run``.
+            BatchClientError: our client got an error. The ``Run`` of the rival counts its errors.
         """
         import openai
 
         self._say("batch_map …")
         mapped = await self._map()
-        # Retries would be requests that nobody counted.
+        # Retries would be uncounted requests.
         async with openai.AsyncOpenAI(
             base_url=self._base_url, api_key=self._api_key or "none", max_retries=0
         ) as rival_client:
@@ -170,7 +172,7 @@ class Contest:
             seconds,
             cpu_s,
             after.batches - before.batches,
-            list_sizes=Counter(after.list_sizes) - Counter(before.list_sizes),
+            batch_sizes=Counter(after.list_sizes) - Counter(before.list_sizes),
         )
 
     async def _call(self, in_flight: int) -> Run:
@@ -184,8 +186,8 @@ class Contest:
             run = await _gather(call, self._prompts("call")[:_CALLED], in_flight)
             return replace(run, requests=client.statistics().batches - before)
 
-    def _client(self, preset: str, limit: int | None = None) -> BatchClient:
-        return BatchClient(self._base_url, model=self._model, api_key=self._api_key, preset=preset, limit=limit)
+    def _client(self, preset: Literal["balanced", "throughput"], limit: int | None = None) -> BatchClient:
+        return InnerClient(self._base_url, model=self._model, api_key=self._api_key, preset=preset, limit=limit)
 
     def _rival_call(self, client: AsyncOpenAI) -> Call:
         async def call(prompt: str) -> str:
@@ -202,7 +204,7 @@ def _template(name: str) -> str:
 
 
 async def _gather(call: Call, prompts: Sequence[str], in_flight: int) -> Run:
-    """Ask for all prompts, ``in_flight`` at once: what people write without this library."""
+    """Ask for all prompts, ``in_flight`` at once, as people write without this library."""
     import openai
 
     latencies: list[float] = []
@@ -215,7 +217,7 @@ async def _gather(call: Call, prompts: Sequence[str], in_flight: int) -> Run:
             try:
                 answer = await call(prompt)
             except openai.OpenAIError as error:
-                # "Connection error." is all it says itself.
+                # The message alone says "Connection error." and no more.
                 causes.append(f"{type(error).__name__}: {error.__cause__ or error!s:.200}")
                 return ""
             latencies.append(time.perf_counter() - started)
@@ -240,6 +242,6 @@ async def _all(calls: Iterable[Awaitable[str]]) -> list[str]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of the values do not exceed."""
+    """Return a value exceeded by a share of ``1 - share`` of the values, at most."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

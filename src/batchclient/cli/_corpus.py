@@ -1,6 +1,6 @@
-"""Real texts that every machine with Python has: the docstrings of its standard library.
+"""Real texts on every machine with Python: the docstrings of its standard library.
 
-The same Python gives the same texts in the same order. Nothing is imported: the sources are only parsed.
+The same Python gives the same texts in the same order. The sources are parsed, not imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 __all__ = ["docstrings"]
 
 _SHORTEST, _LONGEST = 20, 400
-# Other people's packages, and code that is broken on purpose.
+# Other people's packages, and code broken on purpose.
 _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "lib2to3", "__pycache__"})
 
 

@@ -4,31 +4,52 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from batchclient.cli._rows import ADDED_BY, Format
 from batchclient.errors import ConfigError
+from batchclient.jobs.shards import Shard
+from batchclient.jobs.source import FORMATS_SAID
 
 __all__ = [
+    "BACKENDS",
+    "CALLS",
+    "PRESETS",
+    "RENAMED",
+    "Call",
     "Refusal",
     "call_from",
-    "format_from",
+    "concurrency_from",
     "headers_from",
     "in_options",
-    "limit_from",
+    "one_of",
+    "output_from",
     "packed_from",
     "params_from",
     "refusal_of",
+    "refusal_of_file",
+    "variable_of",
 ]
+
+Call = Literal["complete", "chat", "embed", "classify"]
+CALLS: tuple[Call, ...] = ("complete", "chat", "embed", "classify")
+PRESETS: tuple[Literal["latency", "balanced", "throughput"], ...] = ("latency", "balanced", "throughput")
+BACKENDS: tuple[Literal["httpx", "httpx2", "aiohttp"], ...] = ("httpx", "httpx2", "aiohttp")
+
+RENAMED = {
+    "--limit": "give --concurrency for the sequences in flight, or --first for the first N rows of IN",
+    "--max-list": "give --max-batch-size for the prompts in a request",
+}
+"""Options of other names, and the option to give instead."""
 
 _OPTIONS = {
     "base_url": "--base-url",
     "api_key": "--api-key",
     "headers": "--header",
-    "http_backend": "--http-backend",
-    "limit": "--limit",
-    "max_list": "--max-list",
+    "http.backend": "--http-backend",
+    "limit": "--concurrency",
+    "batching.max_size": "--max-batch-size",
     "model": "--model",
     "preset": "--preset",
     "prompt": "--prompt",
@@ -36,9 +57,16 @@ _OPTIONS = {
     "max_tokens": "--max-tokens",
     "temperature": "--temperature",
 }
-"""An argument of the library, and what it is called on the command line."""
-_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http_backend)\b")
-"""Those that stand in the library's own messages and mean nothing in a server's."""
+"""The arguments of the library, and their names on the command line."""
+_OF_FILES = frozenset({"columns", "format", "sample", "shard"})
+"""Names with which an error's message about the input begins; the options have the same names."""
+_LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
+"""Arguments named in the library's own messages; no server's message has such names."""
+_EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_MAP = re.compile(r'stream_map\((?:call="(\w+)")?\)')
+"""The method that the command calls; a message names the call of a row."""
+_OTHER_CALL = 'chat(), or call="chat" of a map,'
+"""Of a refusal of a field that the library does not know."""
 
 _NOT_FIELDS = {
     "model": "give --model",
@@ -46,80 +74,133 @@ _NOT_FIELDS = {
     "timeout_s": "give --timeout",
     "timeout": "give --timeout",
     "n": "a row holds one completion; write the row n times",
-    "docs": "it is no field of the server's",
-    "ordered": "it is no field of the server's; give --unordered",
+    "docs": "no field of the server's",
+    "ordered": "no field of the server's; give --unordered",
     "call": "give --call",
-    "look_ahead": "it is no field of the server's",
-    "response_model": "it is no field of the server's",
-    "priority": "it orders the calls of one client, and a job's calls are alike",
-    "tenant": "it is no field of the server's",
+    "look_ahead": "no field of the server's",
+    "response_model": "no field of the server's",
+    "priority": "priorities order the calls of one client, and a job's calls are alike",
+    "tenant": "no field of the server's",
 }
-"""Names that would be taken for arguments of ``stream_map``, or that a row has no place for."""
-
+"""Names of arguments of ``stream_map``, and names without a place in a row."""
 
 _GENERATING = ("complete", "chat")
+_SHARD = "{shard}"
+_LONGEST_NUMBER = 10
+"""Digits. Python refuses to read some thousand of them, with an error of its own."""
+
+_T = TypeVar("_T", bound=str)
 
 
 class Refusal(Exception):
     """The command cannot begin. The message is one line and names the thing."""
 
 
-def refusal_of(error: ConfigError, params: Iterable[str] = ()) -> Refusal:
-    """Put a library error into the command line's words; ``params`` are the names given with ``--param``."""
+def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Collection[str] = ()) -> Refusal:
+    """Put a library error into the command line's words.
+
+    Args:
+        error: the library's.
+        params: the names given with ``--param``.
+        variables: the arguments taken from the environment, by their names in the library.
+    """
     option = _OPTIONS.get(error.field or "")
+    if error.field is not None and error.field in variables:
+        option = variable_of(error.field)
+    if error.field in params and " is an argument of BatchClient, " in error.message:
+        instead = f"give {option}" if option else "no field of the server's"
+        return Refusal(f"--param {error.field}: {instead}")
     message = error.message.removesuffix(": BatchClient(…, model=…)")
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
+    message = _MAP.sub(lambda method: f"{method[1] or 'complete'}()", message)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
+    message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
 
 
+def refusal_of_file(error: ConfigError) -> Refusal:
+    """Put an error about the input, or about its rows, into the command line's words."""
+    message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
+    return Refusal(f"--{message}" if error.field in _OF_FILES else message)
+
+
+def variable_of(argument: str) -> str:
+    """The environment variable of an argument of the library."""
+    return f"BATCHCLIENT_{argument.upper()}"
+
+
 def in_options(message: str) -> str:
-    """Put the library's names for what was given on the command line into the options' names."""
+    """Replace the library's names of arguments with the options' names."""
     return _LIBRARY_NAMES.sub(lambda name: _OPTIONS[name[0]], message)
 
 
-def format_from(text: str | None) -> Format | None:
-    """Read the name of a format.
+def one_of(option: str, text: str, choices: Collection[_T]) -> _T:
+    """Read one of several names.
 
     Raises:
-        Refusal: there is no such format.
+        Refusal: the text is another one.
     """
-    formats: dict[str | None, Format | None] = {None: None, "jsonl": "jsonl", "text": "text"}
-    if text not in formats:
-        raise Refusal(f"--format: jsonl or text, not {text!r:.40}")
-    return formats[text]
+    for choice in choices:
+        if text == choice:
+            return choice
+    raise Refusal(f"{option}: one of {', '.join(choices)}, not {text!r:.40}")
 
 
-def call_from(text: str) -> str:
-    """Read what is asked for each row.
+def output_from(path: str, shard: Shard | None) -> str:
+    """Read the path of an output: the number of the shard goes in place of ``{shard}``.
+
+    Raises:
+        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
+    """
+    if shard is None:
+        if _SHARD in path:
+            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
+        return path
+    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
+        raise Refusal(
+            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
+        )
+    return path.replace(_SHARD, str(shard[0]))
+
+
+def call_from(text: str) -> Call:
+    """Read the call made for each row.
 
     Raises:
         Refusal: there is no such call.
     """
-    if text not in ADDED_BY:
-        raise Refusal(f"--call: {', '.join(ADDED_BY)}, not {text!r:.40}")
-    return text
+    return one_of("--call", text, CALLS)
 
 
-def limit_from(text: str | None) -> int | str | None:
-    """Read a limit. What is no whole number is left as it is, for the library to take or refuse."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else text
+def concurrency_from(text: str | None) -> int | Literal["auto"] | None:
+    """Read the limit on the sequences in flight.
+
+    Raises:
+        Refusal: the text is neither a positive whole number nor ``auto``.
+    """
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if text.isascii() and text.isdigit() and len(text) < _LONGEST_NUMBER and int(text) >= 1:
+        return int(text)
+    raise Refusal(f"--concurrency: a whole number of at least 1, or auto, not {text!r:.40}")
 
 
 def packed_from(text: str | None, call: str) -> bool:
     """Read whether vectors are written as base64.
 
     Raises:
-        Refusal: there is no such way, or no vector.
+        Refusal: there is no such form, or no vector.
     """
-    if text is not None and call != "embed":
+    if text is None:
+        return False
+    if call != "embed":
         raise Refusal("--vectors is for --call embed")
-    if text not in (None, "numbers", "base64"):
-        raise Refusal(f"--vectors: numbers or base64, not {text!r:.40}")
-    return text == "base64"
+    return one_of("--vectors", text, ("numbers", "base64")) == "base64"
 
 
 def params_from(
@@ -128,7 +209,7 @@ def params_from(
     """Read ``name=JSON`` texts into a server's fields.
 
     Raises:
-        Refusal: one of them is no such text, comes twice, or is not the server's.
+        Refusal: a text has another form, a name comes twice, or a name is no field of the server's.
     """
     params: dict[str, Any] = {}
     if call not in _GENERATING:
@@ -147,23 +228,23 @@ def params_from(
             raise Refusal(f"--param {name}: {_NOT_FIELDS[name]}")
         if name == "encoding_format" and call == "embed":
             raise Refusal(
-                "--param encoding_format: how vectors travel is found out; give --vectors for how they are written"
+                "--param encoding_format: the client finds out how vectors travel; give --vectors for the form in OUT"
             )
         if name in params:
-            raise Refusal(f"--param {name}: it is given twice")
+            raise Refusal(f"--param {name}: given twice")
         try:
             params[name] = json.loads(value)
         except ValueError:
             hint = f"; for a text write --param '{name}=\"…\"'"
-            raise Refusal(f"--param {name}: its value is not JSON{hint}") from None
+            raise Refusal(f"--param {name}: the value is not JSON{hint}") from None
     return params
 
 
 def headers_from(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``Name: value`` texts. A complaint shows no value: it may be a secret.
+    """Read ``Name: value`` texts. A complaint shows no value, which may be a secret.
 
     Raises:
-        Refusal: one of them is no such text.
+        Refusal: a text has another form.
     """
     headers: dict[str, str] = {}
     for number, text in enumerate(texts, 1):

@@ -1,45 +1,47 @@
-"""The typer app: the commands by name, and ``--version``."""
+"""The typer app: the commands by name."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
-import batchclient
-from batchclient.cli.demo import demo
-from batchclient.cli.map import map_rows
-from batchclient.cli.simulate import simulate
+from batchclient_script import COMMANDS
 
-__all__ = ["app"]
+__all__ = ["make_app"]
 
-# Plain texts: rich's boxes break long lines, and a complaint is one line that can be searched for. No pretty tracebacks:
-# they may show the values of variables, and one of those is the API key.
-app = typer.Typer(
-    name="batchclient",
-    help="Many small calls in, few well-shaped requests out: a client for self-hosted LLM servers.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("map")(map_rows)
-app.command("simulate")(simulate)
-app.command("demo")(demo)
+_FUNCTIONS = {
+    "map": ("batchclient.cli.map", "map_rows"),
+    "simulate": ("batchclient.cli.simulate", "simulate"),
+    "demo": ("batchclient.cli.demo", "demo"),
+}
+"""The module and the function of each command."""
 
 
-def _show_version(value: bool) -> None:  # noqa: FBT001  # typer's callbacks are positional
-    if value:
-        typer.echo(f"batchclient {batchclient.__version__}")
-        raise typer.Exit
+def make_app(named: Sequence[str] = ()) -> typer.Typer:
+    """Make the app, and import its commands.
+
+    Args:
+        named: the commands to import. Without a known command among them the app has all commands,
+            so typer can say which of them was meant.
+    """
+    # Plain texts: the boxes of rich break long lines, and a complaint is one line to search for.
+    # No pretty tracebacks: they may show the values of variables, among them the API key.
+    app = typer.Typer(
+        name="batchclient",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # With a callback the app keeps the commands' names, also where it has a single command.
+    app.callback()(_nothing)
+    for name in [name for name in COMMANDS if name in named] or COMMANDS:
+        module, function = _FUNCTIONS[name]
+        app.command(name, short_help=COMMANDS[name])(getattr(import_module(module), function))
+    return app
 
 
-@app.callback()
-def _common(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+def _nothing() -> None:
     pass

@@ -1,8 +1,9 @@
-"""``batchclient demo``: what this library is for, on real texts, beside what people do without it.
+"""``batchclient demo``: this library on real texts, beside the code people write without it.
 
 Rules:
-- Without a server it starts the embedded one, as a process of its own.
-- Nothing is shown that was not measured in this run, and nothing is claimed that the answers' content does not bear out.
+- Without ``--base-url`` the server is the embedded one, in a process of its own, whatever the
+  environment says: a demo must not load a real server because a variable is set.
+- Every figure shown was measured in this run; every claim is checked by the content of the answers.
 """
 
 from __future__ import annotations
@@ -13,39 +14,44 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from batchclient._client.connections import shown
 from batchclient.cli._contest import Contest, Report, Run, percentile
 from batchclient.cli._corpus import docstrings
-from batchclient.errors import BatchClientError
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from batchclient.cli._refusal import Refusal, in_options, refusal_of
+from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
+from batchclient.client import InnerClient
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.jobs.statuses import Status
 
 __all__ = ["demo"]
 
 _PROFILE = "gpu"
 _LENGTHS = "lognormal:10:0.8"
-"""Answers of a few to ``max_tokens`` tokens: in a list of 64 they do not end together."""
+"""Answers of a few to ``max_tokens`` tokens: in a batch of 64 the ends differ."""
 _BUCKETS = (1, 8, 16, 32, 64, 128)
 
 
 class DemoFailed(Exception):
-    """The demo's own checks failed, or it could not run. The message is one line."""
+    """The demo could not run, or its own checks failed. The message is one line."""
 
 
 def demo(
     *,
     base_url: Annotated[
-        str | None, typer.Option(help="A real server's root with its /v1, instead of the embedded one.")
+        str | None, typer.Option(help="A real server's root with its /v1. Default: the embedded server.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The name that server knows its model by.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The real server's name of its model. Default: BATCHCLIENT_MODEL.")
+    ] = None,
     api_key: Annotated[
         str | None,
-        typer.Option(envvar="BATCHCLIENT_API_KEY", show_default=False, help="Better given by the environment."),
+        typer.Option(help="Sent to the real server as a bearer token. Default: BATCHCLIENT_API_KEY."),
     ] = None,
     documents: Annotated[
         int, typer.Option(min=1, help="Texts to map: docstrings of Python's standard library.")
@@ -53,17 +59,33 @@ def demo(
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate per text, at most.")] = 16,
 ) -> None:
     """Map real texts with batch_map and with AsyncOpenAI + gather, side by side."""
-    if (base_url is None) != (model is None):
-        typer.echo("Error: --base-url and --model go together", err=True)
-        raise typer.Exit(2)
     try:
-        _run(base_url, model, api_key or None, documents, max_tokens)
+        _run(_real_server(base_url, model, api_key), documents, max_tokens)
+    except Refusal as refusal:
+        typer.echo(f"Error: {refusal}", err=True)
+        raise typer.Exit(Status.USAGE) from None
     except DemoFailed as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(Status.FAILED) from None
 
 
-def _run(base_url: str | None, model: str | None, api_key: str | None, documents: int, max_tokens: int) -> None:
+def _real_server(base_url: str | None, model: str | None, api_key: str | None) -> ServerOptions | None:
+    if base_url is None:
+        if model is not None:
+            raise Refusal("--model needs --base-url")
+        return None
+    server = server_options([base_url], model, api_key, {})
+    if not server.arguments["model"]:
+        raise Refusal("--base-url needs --model, or BATCHCLIENT_MODEL")
+    try:
+        # Checks the arguments; a wrong URL may be a key, and must not be shown.
+        InnerClient(**server.arguments)
+    except ConfigError as error:
+        raise refusal_of(error, variables=server.variables) from None
+    return server
+
+
+def _run(given: ServerOptions | None, documents: int, max_tokens: int) -> None:
     started = time.monotonic()
     texts = docstrings(documents)
     if not texts:
@@ -71,11 +93,18 @@ def _run(base_url: str | None, model: str | None, api_key: str | None, documents
     characters = sum(map(len, texts)) // len(texts)
     typer.echo(f"{len(texts):,} docstrings of Python's standard library, {characters} characters on average")
     _warn_if_busy()
-    with _server(base_url, model) as (url, name):
-        contest = Contest(url, name, api_key, texts, max_tokens, lambda text: typer.echo(f"  {text}"))
-        report = _contend(contest, url)
+    with _server(given) as server:
+        contest = Contest(
+            server.urls[0],
+            server.arguments["model"],
+            server.arguments["api_key"],
+            texts,
+            max_tokens,
+            lambda text: typer.echo(f"  {text}"),
+        )
+        report = _contend(contest, server)
     _show(report)
-    _check(report, max_tokens, embedded=base_url is None)
+    _check(report, max_tokens, embedded=given is None)
     typer.echo(f"All of it took {time.monotonic() - started:.0f} s. Read on: README.md, then docs/tutorial.md")
 
 
@@ -88,11 +117,11 @@ def _warn_if_busy() -> None:
 
 
 @contextlib.contextmanager
-def _server(base_url: str | None, model: str | None) -> Iterator[tuple[str, str]]:
-    """Yield a URL and a model: those given, or the embedded server's."""
-    if base_url is not None and model is not None:
-        typer.echo(f"Server: {shown(base_url)}, model {model}")
-        yield base_url, model
+def _server(given: ServerOptions | None) -> Iterator[ServerOptions]:
+    """Yield the given server, or the embedded one."""
+    if given is not None:
+        typer.echo(f"Server: {shown(given.urls[0])}, model {given.arguments['model']}")
+        yield given
         return
     from batchclient.simulator import EmbeddedServer
 
@@ -105,33 +134,37 @@ def _server(base_url: str | None, model: str | None) -> Iterator[tuple[str, str]
         typer.echo(
             f"Server: the embedded one, a model of vLLM, in a process of its own; profile {_PROFILE}, {_LENGTHS}"
         )
-        yield server.base_url, server.model
+        arguments: dict[str, Any] = {
+            "base_url": [server.base_url],
+            "model": server.model,
+            "api_key": None,
+            "headers": {},
+        }
+        yield ServerOptions(arguments, frozenset())
     finally:
         server.stop()
 
 
-def _contend(contest: Contest, url: str) -> Report:
+def _contend(contest: Contest, server: ServerOptions) -> Report:
     try:
         return asyncio.run(contest.run())
     except BatchClientError as error:
-        notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-        raise DemoFailed(f"batchclient on {url}: {type(error).__name__}: {error}{notes}") from None
+        said = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        hint = KEY_HINT if isinstance(error, AuthenticationFailed) and not server.has_key else ""
+        url = shown(server.urls[0])
+        raise DemoFailed(f"batchclient on {url}: {type(error).__name__}: {in_options(said)}{hint}") from None
 
 
 def _show(report: Report) -> None:
-    from rich.console import Console
-
     rates = ", ".join(f"{number}: {rate:,.0f}" for number, rate in report.trials.items())
     typer.echo(f"AsyncOpenAI + gather, texts/s by calls in flight: {rates}; {report.best} is its best here")
     Console(highlight=False).print(_table(report))
     if report.rival.failed:
         typer.echo(_failed(report.rival))
-    typer.echo(f"Lists batch_map sent: {_histogram(report.mapped.list_sizes)}")
+    typer.echo(f"Batches of batch_map: {_histogram(report.mapped.batch_sizes)}")
 
 
 def _table(report: Report) -> Table:
-    from rich.table import Table
-
     mapped, called, rival = runs = report.mapped, report.called, report.rival
     callers = f"× {report.best}"
     table = Table(caption=f"latency of one call, with {report.best} callers at once; a map has none")
@@ -165,7 +198,7 @@ def _failed(rival: Run) -> str:
 
 
 def _histogram(sizes: Counter[int]) -> str:
-    """One line: how many lists were how long."""
+    """Return one line: how many batches had how many prompts."""
     parts = []
     low = 1
     for high in _BUCKETS:
@@ -178,15 +211,15 @@ def _histogram(sizes: Counter[int]) -> str:
 
 
 def _check(report: Report, max_tokens: int, *, embedded: bool) -> None:
-    """Check that each text got its own answer, as far as the server allows.
+    """Check whether each text got its own answer, as far as the server allows.
 
     Raises:
-        DemoFailed: some did not.
+        DemoFailed: some texts got another one.
     """
     if report.rival.failed:
         raise DemoFailed(_failed(report.rival))
     agreement = f"{report.agreeing} of {report.compared} greedy answers are the same from both clients"
-    # On a real server the company a prompt is computed in changes the last bits, and with them the odd close decision.
+    # On a real server the other prompts of a step change the last bits, and so a close choice.
     if report.agreeing * 2 < report.compared:
         raise DemoFailed(f"only {agreement}")
     if not embedded:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient.jobs.statuses import Status
+
 __all__ = ["simulate"]
 
 
@@ -14,9 +16,11 @@ def simulate(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    profile: Annotated[str, typer.Option(help="What the server costs; --profiles lists them.")] = "gpu",
+    profile: Annotated[str, typer.Option(help="The speed of the server; --profiles lists them.")] = "gpu",
     model: Annotated[str, typer.Option(help="The served model's name.")] = "simulated",
-    max_model_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt and its answer together.")] = 32_768,
+    max_model_len: Annotated[
+        int, typer.Option(min=1, help="Tokens of a prompt and its answer together, at most.")
+    ] = 32_768,
     max_num_seqs: Annotated[
         int | None, typer.Option(min=1, help="Sequences running at once (default: the profile's).")
     ] = None,
@@ -27,7 +31,7 @@ def simulate(
         int | None, typer.Option(help="503 above this many sequences (default: none).")
     ] = None,
     max_body_bytes: Annotated[
-        int | None, typer.Option(min=1, help="413 for a longer body (default: 64 MiB, or what the real server reads).")
+        int | None, typer.Option(min=1, help="413 for a longer body (default: the real server's length, else 64 MiB).")
     ] = None,
     fault: Annotated[list[str] | None, typer.Option(help="A fault, as status=503,rate=0.05; repeatable.")] = None,
     api_key: Annotated[str | None, typer.Option(help="Demand this key.", envvar="BATCHCLIENT_SIMULATE_API_KEY")] = None,
@@ -36,7 +40,9 @@ def simulate(
     output_lengths: Annotated[str, typer.Option(help="fixed, or lognormal:MEAN:SIGMA in tokens.")] = "fixed",
     guise: Annotated[
         str,
-        typer.Option(help="Whose paths, bodies and limits it has: vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"),
+        typer.Option(
+            help="The server to imitate (paths, bodies, limits): vllm, sglang, tgi, llamacpp, trtllm, tei, openai, …"
+        ),
     ] = "vllm",
     profiles: Annotated[bool, typer.Option("--profiles", help="List the profiles and exit.")] = False,
     faults: Annotated[bool, typer.Option("--faults", help="List the faults and exit.")] = False,
@@ -81,7 +87,7 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
         listener = listen(host, port)
     except OSError as error:
         typer.echo(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(Status.USAGE) from None
 
     def announce() -> None:
         typer.echo(
@@ -93,7 +99,7 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
             serve(server, listener, announce)
     except (ImportError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(Status.FAILED) from None
 
 
 def _list(rows: dict[str, str]) -> None:

@@ -1,28 +1,31 @@
-"""Names that calls without a text for an answer are given, and no server's table has: refused, since most servers ignore what they do not know.
+"""Names of parameters that no call has: refused, since most servers ignore an unknown field.
 
 Rules:
-- ``score("a", "b", instructions=…)`` would bring a number, and not the one that was asked for. So a name counts if any server, of any sort and
-  version, takes it for the call; else the error names the nearest one that counts.
-- ``extra_body`` passes whatever it holds. So do programs that write bodies themselves (the drop-in, the transports).
-- A new version's fields are added here. Until then they go by ``extra_body``.
-
-Sources: vLLM 0.32 ``entrypoints/pooling/*/protocol.py``, ``serve/tokenize/protocol.py``, ``openai/completion/protocol.py``, and the older names there;
-SGLang 0.5.23 ``srt/entrypoints/openai/protocol.py``; TEI 1.9 ``router/src/http/types.rs``; TGI 3.3 ``router/src/lib.rs``; llama.cpp
-``tools/server/README.md``; TensorRT-LLM ``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose forms gateways have.
+- ``temprature=0`` would bring an answer, and another than the caller asked for. So a call takes the
+  keys of its class in ``params`` and no other name; the error has the nearest right name.
+- A class has a field if any server, of any sort and version, takes the field for that call.
+- ``extra_body`` passes any field. So do programs that write bodies themselves: the drop-in and the
+  transports.
+- A new version's fields are added to ``params``. Until then they go by ``extra_body``.
+- A name that the tables of ``_fields`` give to batchclient keeps the refusal that stands there.
+- An argument of ``BatchClient`` is named as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects._fields import FIELDS
+from batchclient._given_as import GIVEN_AS, OTHER_WORDS
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
 from batchclient.errors import ConfigError
 
-__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "refuse_unknown"]
+__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "METHODS", "known_fields", "refuse_unknown"]
 
 LIKELIHOOD = "likelihood"
-"""Stands for ``log_likelihood()``, which asks for completions."""
+"""The kind of ``log_likelihood()``, which asks for completions."""
 INPUT_FIELDS = frozenset(
     [
         "input",
@@ -39,53 +42,15 @@ INPUT_FIELDS = frozenset(
         "items",
     ]
 )
-"""What servers call what a call without a text for an answer is about: it is an argument, and no field may come twice."""
-_ALWAYS = frozenset(FIELDS) | {"extra_body"}
-"""Whatever is to be said of these is said elsewhere."""
+"""The servers' names of the input of a call that generates nothing.
+
+The input is an argument here, and no field may come twice.
+"""
+_GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
-_POOLED = (
-    "truncate_prompt_tokens truncation_side padding mm_processor_kwargs media_io_kwargs cache_salt add_special_tokens additional_data"
-    " use_activation activation softmax normalize chat_template chat_template_kwargs add_generation_prompt continue_final_message"
-    " truncate truncation_direction prompt_name rid lora_path routing_key data_parallel_rank return_hidden_states modality"
-)
-_SCORED = (
-    f"{_POOLED} instruction instruct raw_scores return_documents return_text apply_softmax item_first label_token_ids max_tokens_per_doc"
-    " max_chunks_per_doc rank_fields"
-)
-_TABLES: dict[str, frozenset[str]] = {
-    Kind.EMBEDDING: frozenset(
-        f"{_POOLED} dimensions encoding_format embed_dtype endianness embd_normalize input_type embedding_types embedding_type task"
-        " late_chunking normalized instruction instruct prompt_embeds".split()
-    ),
-    Kind.CLASSIFICATION: frozenset(f"{_POOLED} raw_scores".split()),
-    Kind.SCORE: frozenset(_SCORED.split()),
-    Kind.RERANK: frozenset(_SCORED.split()),
-    Kind.TOKENS: frozenset(
-        [
-            "add_special_tokens",
-            "add_special",
-            "parse_special",
-            "with_pieces",
-            "return_token_strs",
-            "chat_template",
-            "chat_template_kwargs",
-            "add_generation_prompt",
-            "continue_final_message",
-            "mm_processor_kwargs",
-            "prompt_name",
-        ]
-    ),
-    LIKELIHOOD: frozenset(
-        f"{_POOLED} temperature top_p top_k min_p top_a typical_p tfs_z seed stop stop_token_ids stop_regex min_tokens ignore_eos logit_bias"
-        " presence_penalty frequency_penalty repetition_penalty repeat_penalty length_penalty early_stopping skip_special_tokens"
-        " spaces_between_special_tokens include_stop_str_in_output no_stop_trim allowed_token_ids bad_words logprob_token_ids use_beam_search"
-        " response_format structured_outputs guided_json guided_regex guided_choice guided_grammar guided_decoding_backend regex ebnf json_schema"
-        " grammar session_id session_params extra_key custom_params custom_logit_processor vllm_xargs watermarking repetition_detection"
-        " thinking_token_budget return_token_ids routed_experts_prompt_start detokenize lora_request disaggregated_params cache_prompt id_slot"
-        " samplers mirostat top_p_min adapter_id service_tier".split()
-    ),
-}
-_METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+    Kind.COMPLETION: ("complete()", ("prompt", "response_model")),
+    Kind.CHAT: ("chat()", ("messages", "response_model")),
     Kind.EMBEDDING: ("embed()", ("text",)),
     Kind.CLASSIFICATION: ("classify()", ("text",)),
     Kind.SCORE: ("score()", ("query", "document")),
@@ -93,35 +58,124 @@ _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     Kind.TOKENS: ("tokenize()", ("text",)),
     LIKELIHOOD: ("log_likelihood()", ("continuation", "given")),
 }
+"""A call's method, and the arguments that belong to it alone."""
+_OF_MAPS = {
+    "batch_map": ("docs", "call", "look_ahead", "return_exceptions"),
+    "stream_map": ("docs", "call", "look_ahead", "ordered"),
+}
+_OF_CLIENT = frozenset(
+    (
+        "base_url", "api_key", "headers", "preset", "limit", "batching", "schedule", "http", "outage_patience_s",
+        "retry", "max_queued", "when_full", "requests_per_minute", "tokens_per_minute", "dialect", "detect",
+        "server_metrics", "http_client", "transport", "single_flight", "render_chat", "max_model_len",
+        "count_tokens", "on_adjustment",
+    )
+)  # fmt: skip
+"""The arguments of ``BatchClient`` that no call has."""
+_TEXTS = {
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "num_return_sequences": "n",
+    "random_seed": "seed",
+    "stop_sequences": "stop",
+    "response_schema": "response_model",
+}
 _MEANT: dict[str, dict[str, str]] = {
+    Kind.COMPLETION: _TEXTS,
+    Kind.CHAT: _TEXTS,
     LIKELIHOOD: {"context": "given", "prefix": "given", "prompt": "given", "text": "continuation"},
     Kind.RERANK: {"top_k": "top_n"},
 }
-"""What another library's word means here, where no likeness shows it."""
+"""The meaning of another library's word, where no likeness shows the meaning."""
 
 
-def refuse_unknown(call: str, given: Iterable[str]) -> None:
+@cache
+def known_fields(call: str) -> frozenset[str]:
+    """Return the names of the fields that a call takes: the keys of its class in ``params``.
+
+    Args:
+        call: its kind, or ``LIKELIHOOD``.
+    """
+    from batchclient import params  # with the first call: an import of batchclient does without
+
+    of_calls: dict[str, type[Mapping[str, Any]]] = {
+        Kind.COMPLETION: params.CompletionParams,
+        Kind.CHAT: params.ChatParams,
+        Kind.EMBEDDING: params.EmbeddingParams,
+        Kind.CLASSIFICATION: params.ClassificationParams,
+        Kind.SCORE: params.ScoreParams,
+        Kind.RERANK: params.ScoreParams,
+        Kind.TOKENS: params.TokenizeParams,
+        LIKELIHOOD: params.LikelihoodParams,
+    }
+    return frozenset(of_calls[call].__annotations__)
+
+
+@cache
+def _passed(call: str) -> frozenset[str]:
+    """Return the names that are not refused here: fields, and names whose refusal stands elsewhere."""
+    of_kind = FIELDS_OF_KIND.get(Kind(call), {}) if call != LIKELIHOOD else {}
+    ours = {name for name, (role, _) in {**FIELDS, **of_kind}.items() if role is Role.OURS}
+    elsewhere = ours if call in _GENERATING else ours | INPUT_FIELDS
+    return known_fields(call) | (elsewhere - _MEANT.get(call, {}).keys())
+
+
+def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False, method: str | None = None) -> None:
     """Refuse names that the call does not have and no server knows.
 
     Args:
         call: its kind, or ``LIKELIHOOD``.
         given: the names beside the arguments that it has.
+        to_caller: whether the call is streamed to its caller.
+        method: the method that was called, where it is another than the call's own.
 
     Raises:
-        ConfigError: it names the first of them, and the nearest right one.
+        ConfigError: the error tells the first unknown name, and the nearest known name.
     """
-    known, meant = _TABLES[call], _MEANT.get(call, {})
-    for name in given:
-        if name in known or ((name in _ALWAYS or name in INPUT_FIELDS) and name not in meant):
-            continue
-        from difflib import get_close_matches  # seldom needed, and slow to import
+    passed = _passed(call)
+    if passed.issuperset(given):
+        return
+    name = next(each for each in given if each not in passed)
+    of_call, own = METHODS[call]
+    if method is not None:
+        own += _OF_MAPS.get(method.partition("(")[0], ())
+    called = method or (STREAM_METHODS[of_call] if to_caller else of_call)
+    if not isinstance(name, str):
+        raise ConfigError(f"a parameter of {called} has a name that is a {type(name).__name__}")
+    _refuse_clients(name, called)
+    raise ConfigError(
+        f"{name:.60} is no argument of {called}, and no server is known that takes such a field. "
+        f"{_hint(call, name, own)}If yours does, give extra_body={{{name[:60]!r}: …}}",
+        field=name,
+    )
 
-        method, own = _METHODS[call]
-        near = get_close_matches(name, [*meant, *own, *_ARGUMENTS, *sorted(known)], 1)
-        near = [meant.get(each, each) for each in near]
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise ConfigError(
-            f"{name:.60} is no argument of {method}, and no server is known that takes such a field. {hint}"
-            f"If yours does, give extra_body={{{name[:60]!r}: …}}",
-            field=name,
-        )
+
+def _refuse_clients(name: str, called: str) -> None:
+    """Refuse a name that is the client's, by whatever word.
+
+    Args:
+        name: of the argument.
+        called: the method that was given the argument.
+
+    Raises:
+        ConfigError: the error tells how the client is given the argument.
+    """
+    if name in _OF_CLIENT:
+        message = f"{name} is an argument of BatchClient, not of {called}: BatchClient(…, {name}=…)"
+        raise ConfigError(message, field=name)
+    given = GIVEN_AS.get(name) or OTHER_WORDS.get(name)
+    if given is not None and given.partition("=")[0] in _OF_CLIENT - {"api_key"}:
+        raise ConfigError(f"{name} is no argument of {called}; BatchClient has {given}", field=name)
+
+
+def _hint(call: str, name: str, own: tuple[str, ...]) -> str:
+    """Say which name was meant, as far as one is near."""
+    if call == Kind.COMPLETION and name in known_fields(Kind.CHAT):
+        return 'It is a field of chats: chat(), or call="chat" of a map, takes it. '
+    from difflib import get_close_matches  # seldom needed, and slow to import
+
+    meant = _MEANT.get(call, {})
+    near = get_close_matches(name, [*meant, *own, *_ARGUMENTS, *sorted(known_fields(call))], 1)
+    return f"Did you mean {meant.get(near[0], near[0])}? " if near else ""

@@ -1,4 +1,6 @@
-"""The shared parts of bodies in a server's own fields, remembered: calls come by the thousand with the same few parameters."""
+"""The shared parts of request bodies in a server's own fields, remembered: calls come by the
+thousand with the same few parameters.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ T = TypeVar("T")
 
 
 class Bodies(Generic[T]):
-    """What is made of shapes' fields, by shape.
+    """Values made from shapes' fields, remembered by shape.
 
     Args:
-        make: from a call's fields in OpenAI's names, with nulls left out, which mean the server's default.
+        make: makes a value from a call's fields in OpenAI's names. Nulls, which mean the server's
+            default, are left out.
     """
 
     def __init__(self, make: Callable[[dict[str, Any]], T]) -> None:
@@ -29,7 +32,7 @@ class Bodies(Generic[T]):
         self._made: dict[bytes, T] = {}
 
     def of(self, shape: Shape) -> T:
-        """What was made of a shape's fields."""
+        """Return the value made from a shape's fields."""
         made = self._made.get(shape.body)
         if made is None:
             if len(self._made) >= _REMEMBERED:
@@ -40,5 +43,5 @@ class Bodies(Generic[T]):
 
 
 def refuse(server: str, what: str) -> Failure:
-    """A call that this sort of server cannot answer as it was meant; nothing is sent."""
+    """Return the failure of a call that the server cannot answer as meant; nothing is sent."""
     return Failure(FailureKind.UNSUPPORTED, BadRequest, f"a {server} server {what}; the call was not sent")

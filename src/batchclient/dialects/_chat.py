@@ -1,12 +1,17 @@
-"""``/v1/chat/completions`` as OpenAI defined it, and vLLM's form of it for lists of conversations.
+"""``/v1/chat/completions`` as OpenAI defined it, and vLLM's form for lists of conversations.
 
-What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
-- A list, ``/v1/chat/completions/batch``, answers plainly with a choice per conversation, ``index`` in their order. Its one usage is the sum.
-  Asked for token ids it gives each answer's own, and nobody's prompt's: so a caller's output tokens are exact, and its prompt tokens a share.
-- Asked to stream, a list gives each answer's last token alone, with status 200; ``tools`` it drops silently. Neither is ever sent there.
-- A stream opens with an event per choice that has the role and an empty content, which stands for no token.
-- A tool call comes in fragments: one with ``index``, ``id``, ``type`` and ``function.name``, then pieces of ``function.arguments`` (``_deltas``).
-- Reasoning is called ``reasoning``; older servers and others say ``reasoning_content``. It is kept under its server's name.
+Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
+- A list goes to ``/v1/chat/completions/batch``. The plain reply has a choice per conversation,
+  ``index`` in their order, and a sum as its usage.
+- Asked for token ids, a list's reply has each answer's ids and no prompt's. So a caller's output
+  tokens are exact, and the prompt tokens are a share.
+- Asked to stream, a list sends only each answer's last token, with status 200. A list drops
+  ``tools`` silently. So neither is ever sent with a list.
+- A stream opens with an event per choice, with the role and an empty content, and no token.
+- A tool call comes in fragments: the first has ``index``, ``id``, ``type`` and ``function.name``;
+  the rest are pieces of ``function.arguments`` (``_deltas``).
+- Reasoning is called ``reasoning``; older servers and others say ``reasoning_content``. The
+  server's name is kept.
 """
 
 from __future__ import annotations
@@ -29,15 +34,13 @@ __all__ = ["Chat", "ChatPlainDecoder", "ChatStreamDecoder"]
 _PATH = "/chat/completions"
 _COUNT_FIELDS = b'"return_token_ids":true,'
 _TEXTS = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
-"""Fields of a message that are texts and nothing else."""
+"""Fields of a message that are always texts."""
 
 
 class Chat:
-    """The form of chats.
+    """The form of chats. ``priority_sign`` is as for ``Completions``.
 
-    Args:
-        list_path: where a list of conversations goes; ``None``: the server takes none.
-        priority_sign: as for ``Completions``.
+    ``list_path`` is the path for lists of conversations; ``None``: the server takes no such lists.
     """
 
     def __init__(self, list_path: str | None = None, priority_sign: int = -1) -> None:
@@ -67,10 +70,10 @@ class Chat:
         return WireRequest("POST", path, body=b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
-        """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
+        """Return a fresh decoder. Servers and mocks that do not stream answer with an object."""
         decoder = decoder_of(batch, secrets, content_type, forms=(ChatPlainDecoder, ChatStreamDecoder))
         if len(batch.requests) > 1:
-            # A list that is streamed holds each answer's last token alone.
+            # A streamed list holds only the last token of each answer.
             decoder.other = None
         return decoder
 
@@ -79,7 +82,7 @@ _OWN_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "logprobs
 
 
 class ChatPlainDecoder(PlainDecoder):
-    """A reply that is one JSON object."""
+    """A chat's reply that is a JSON object."""
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
         (piece,) = pieces
@@ -96,9 +99,9 @@ class ChatPlainDecoder(PlainDecoder):
 
 
 class ChatStreamDecoder(StreamDecoder):
-    """A reply that is a stream of events, those of all choices mixed."""
+    """A chat's reply that is a stream of events, mixed from all choices."""
 
-    # Tokens may have been a parser's, of tool calls or of reasoning.
+    # Tokens without a text may have gone into tool calls or reasoning, by the server's parser.
     _needs_text = False
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
@@ -144,7 +147,7 @@ class ChatStreamDecoder(StreamDecoder):
 
 
 def _without_nulls(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the server sent it; ``content`` stays, whatever it is, and an empty list of tool calls goes."""
+    """Return a message without nulls and empty ``tool_calls``; ``content`` stays, even null."""
     kept = {name: value for name, value in message.items() if value is not None or name == "content"}
     kept.setdefault("content", None)
     if kept.get("tool_calls") == []:
@@ -162,11 +165,11 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _join(deltas: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join the pieces of one message to what a plain reply would have held."""
+    """Join the pieces of a message into a plain reply's message."""
     message = {"role": "assistant", "content": None, **join_deltas(deltas, _TEXTS)}
     calls = message.get("tool_calls")
     if calls or message.get("reasoning") or message.get("reasoning_content"):
-        # The opening event's empty content says nothing: where no other came, a plain reply has null.
+        # The opening event's empty content says nothing: if no other came, a plain reply has null.
         message = {name: value for name, value in message.items() if value != "" or name not in _TEXTS}
         message.setdefault("content", None)
     if calls == []:

@@ -1,11 +1,13 @@
-"""What the decoders of completions share: one prompt's answer from its choices' pieces, and what is wrong with a reply.
+"""The base of the decoders of completions: an answer from its choices, and the faults of a reply.
 
 Rules:
 - Choices are numbered prompt by prompt: ``index = prompt * n + k``. Every index is ticked off once.
-- ``finish_reason: "abort"`` comes with status 200 when the server shuts down: a failure, with truncated text.
-- What a server says in its errors is shown without the prompts and the keys that it quotes.
-- A usage is believed only if it is one: two whole numbers. A prompt's choices count their prompt once.
-- A choice that cannot be read fails its own call, and is not asked for again. If none of a reply can be read, the reply is what is wrong.
+- ``finish_reason: "abort"`` comes with status 200 and a truncated text when the server shuts down:
+  a failure.
+- Servers' error messages are shown without the prompts and keys quoted in them.
+- A usage is believed only with two whole numbers. The choices of a prompt count the prompt once.
+- An unreadable choice fails its own call, and is not asked for again. If no choice can be read, the
+  reply is at fault.
 """
 
 from __future__ import annotations
@@ -41,21 +43,23 @@ __all__ = [
 _HANDED_OUT = frozenset({"index", "text", "finish_reason", "logprobs", "token_ids"})
 _COUNTED_ONLY = _HANDED_OUT | {"prompt_token_ids"}
 ABORTED = frozenset({"abort", "error"})
-"""Reasons to finish that are none."""
+"""Reasons to finish that mean a failure."""
 
 
 _JOINED = frozenset({"reasoning", "reasoning_content"})
-"""Other fields of a choice that are texts in pieces (LiteLLM's completions); of all others each event has the whole."""
+"""Other fields of a choice whose texts come in pieces (LiteLLM's completions). Every event has the
+whole of any other field.
+"""
 
 
 class ReplyDecoder:
-    """What is known of a reply while it is read."""
+    """The state of a reply while it is read."""
 
     other: type[ReplyDecoder] | None = None
-    """Reads a reply of the form that was not expected, streamed or plain, where its first bytes show that it is one."""
+    """Reads a reply of the other form, streamed or plain, if the first bytes show such a form."""
 
     complete = False
-    """A reply that is one JSON value is so at its end only."""
+    """Whether all answers are complete; a reply that is one JSON value never is before its end."""
 
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
@@ -71,15 +75,15 @@ class ReplyDecoder:
         self._own_fields = _HANDED_OUT if self._keep_ids else _COUNTED_ONLY
         self._extra: dict[str, Any] = {}
         self.events = 0
-        self.begun = False
+        self.begun: bool = False
         self.failed = False
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
-        """Take in some bytes; return the answers that they completed, by position."""
+        """Take in bytes; return the answers that are now complete, by position."""
         raise NotImplementedError
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """The reply is over: return the last answers, and why the unanswered requests have none."""
+        """End the reply; return the last answers, and why the unanswered requests have none."""
         raise NotImplementedError
 
     def _choice(self, pieces: list[dict[str, Any]], index: int) -> Choice:
@@ -111,14 +115,14 @@ class ReplyDecoder:
         return Choice(index, text, reason, logprobs, token_ids, extra)
 
     def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
-        """Whether a choice without any text has an empty one."""
+        """Whether a choice without any text has an empty text."""
         return False
 
     def _clean(self, message: str) -> str:
         return redact(message, (request.prompt for request in self._batch.requests), self._secrets)
 
     def _aborted_by(self, piece: Mapping[str, Any]) -> Failure:
-        """Why the server gave a choice up; some say it with a status."""
+        """Return why the server gave a choice up; some servers tell by a status."""
         status = piece.get("status_code")
         if type(status) is not int or not 400 <= status < 600:
             return _ABORT
@@ -126,7 +130,7 @@ class ReplyDecoder:
         return failure_of(status, message, None, streamed=False, retry_after_s=None)
 
     def _error_reply(self, error: object) -> Failure:
-        """An error object where an answer was expected; its code decides, as a status would."""
+        """Return the failure told by an error object; its code decides as a status would."""
         fields = error if isinstance(error, dict) else {"message": str(error)}
         status = fields.get("code")
         if type(status) is not int or not 400 <= status < 600:
@@ -144,10 +148,10 @@ def is_aborted(piece: Mapping[str, Any]) -> bool:
 
 
 def text_of(piece: Mapping[str, Any]) -> str | None:
-    """The text of a choice's event; the last may have none (LiteLLM leaves out what is empty), and one that brings reasoning.
+    """Return the text of a choice's event, or raise ``TypeError``.
 
-    Raises:
-        TypeError: it is no text, or is missing elsewhere.
+    A text may be missing (``None``) from the last event, since LiteLLM leaves out empty values, and
+    from an event with reasoning.
     """
     text = piece.get("text")
     if type(text) is str:
@@ -158,11 +162,7 @@ def text_of(piece: Mapping[str, Any]) -> str | None:
 
 
 def reason_of(piece: Mapping[str, Any]) -> str | None:
-    """Why a choice ended.
-
-    Raises:
-        TypeError: what stands there is no text.
-    """
+    """Return why a choice ended; raise ``TypeError`` if the reason is no string."""
     reason = piece.get("finish_reason")
     if reason is not None and type(reason) is not str:
         raise TypeError("a reason to finish is no string")
@@ -170,7 +170,10 @@ def reason_of(piece: Mapping[str, Any]) -> str | None:
 
 
 def join_fields(pieces: Sequence[dict[str, Any]], but: Collection[str]) -> dict[str, Any]:
-    """Join the other fields of a choice's events, without nulls: the last word on each counts, and ``""`` is none."""
+    """Join the other fields of a choice's events, without nulls.
+
+    The last value but ``""`` counts; the texts of ``_JOINED`` are appended.
+    """
     joined: dict[str, Any] = {}
     for piece in pieces:
         for name, value in piece.items():
@@ -215,7 +218,7 @@ def malformed(what: str, cause: BaseException | None = None, *, once: bool = Fal
 
 
 def error_of(reply: Mapping[str, Any]) -> object:
-    """What a reply, or an event of one, says is wrong; ``None``: it is no error. Some servers say beside an answer that there is none."""
+    """Return the error told by a reply or event; ``None``: none, or an empty one by an answer."""
     error = reply.get("error")
     if error is not None and (error or not reply.get("choices")):
         return error
@@ -225,7 +228,7 @@ def error_of(reply: Mapping[str, Any]) -> object:
 
 
 def spoilt(cause: BaseException) -> Failure:
-    """A choice that cannot be read, in a reply that can."""
+    """Return the failure of an unreadable choice in a readable reply."""
     message = "what the server sent for this call cannot be read; what it sent for others with it can"
     return Failure(FailureKind.REFUSED, DialectError, message, cause=cause)
 
@@ -234,7 +237,7 @@ _ABORT = Failure(FailureKind.MAYBE_PROCESSED, ServerFault, "the server aborted t
 
 
 def usage_together(usages: list[Usage | None]) -> Usage | None:
-    """The usage of one prompt's choices: the prompt is counted once."""
+    """Return the usage of a prompt's choices together: the prompt is counted once."""
     known = [usage for usage in usages if usage is not None]
     if len(known) < len(usages):
         return None

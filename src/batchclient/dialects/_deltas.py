@@ -1,13 +1,19 @@
-"""A message put together from its pieces, on every field, known or not.
+"""A message joined from its pieces, on every field, known or not.
 
-The reference is openai-python's accumulation (``openai.lib.streaming._deltas``, 2.x): texts are joined, numbers added, objects merged field by
-field, entries of lists merged by ``index``, other lists joined; ``index`` and ``type`` are the last one's; nulls say nothing; where two pieces are of
-different types the first counts. Where we differ, it would spoil the answer or raise:
-- ``""``, or the same again, changes no ``id``, ``name``, ``role`` or ``type``: many servers send them with every piece. A name may come in pieces.
-- A numbered entry with a name and another ``id`` than the one before is another: some servers number every tool call 0. An other id alone is none:
-  older vLLM made a new one for every piece.
-- Numbers may have gaps, and begin anywhere. What has none goes on with the entry of its ``id``; with neither an ``id`` nor a name with the last entry.
-- A truth value is the last one's.
+The reference is openai-python's accumulation (``openai.lib.streaming._deltas``, 2.x):
+- Texts are joined, numbers added, objects merged field by field.
+- Entries of lists are merged by ``index``; other lists are joined.
+- The last ``index`` and ``type`` count, and nulls say nothing. Where two pieces have different
+  types, the first counts.
+
+The differences, where the reference would spoil the answer or raise:
+- ``""``, or the same value again, changes no ``id``, ``name``, ``role`` or ``type``: many servers
+  send such values with every piece. A name may come in pieces.
+- A numbered entry with a name and another ``id`` than before is a new entry: some servers number
+  every tool call 0. Another ``id`` alone begins no entry: older vLLM made one for every piece.
+- Numbers may have gaps, and begin anywhere. A piece without a number belongs to the entry of its
+  ``id``; with neither ``id`` nor name, to the last entry.
+- The last truth value counts.
 """
 
 from __future__ import annotations
@@ -20,27 +26,23 @@ from batchclient.dialects._reader import index_of
 __all__ = ["join_deltas"]
 
 _LABELS = frozenset({"id", "name", "role", "type"})
-"""Texts that are sent whole, perhaps with every piece; but a name."""
+"""Texts sent whole, perhaps with every piece; only a name may come in pieces."""
 
 
 class _Text(list[str]):
-    """A text's pieces: joined once."""
+    """A text's pieces, joined once."""
 
 
 def join_deltas(deltas: Iterable[Mapping[str, Any]], texts: frozenset[str]) -> dict[str, Any]:
-    """Join the pieces of one message; nulls are left out.
-
-    Args:
-        deltas: in order.
-        texts: the fields that are texts and nothing else.
+    """Join the pieces of a message in order; nulls are left out.
 
     Raises:
-        TypeError: one of those is something else, or a tool call is none.
+        TypeError: a field of ``texts`` is no text, or a tool call is no object.
     """
     message: dict[str, Any] = {}
     for delta in deltas:
         if len(delta) == 1:
-            # Most have a piece of one text.
+            # Most pieces hold a part of a single text.
             ((name, value),) = delta.items()
             before = message.get(name)
             if type(before) is _Text and type(value) is str:
@@ -102,22 +104,18 @@ def _label(name: str, before: Any, value: str) -> Any:
 
 
 class _Entries:
-    """A list's entries, numbered or not.
-
-    Args:
-        strict: every one has to be an object.
-    """
+    """A list's entries, numbered or not; if ``strict``, every entry has to be an object."""
 
     __slots__ = ("_found", "_latest", "_strict")
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self._found: list[tuple[int, Any]] = []
-        """Each with its number; of equal ones the first to come is the first."""
+        """(number, entry) each; of equal numbers the first to come is first."""
         self._latest: dict[int, dict[str, Any]] = {}
 
     def add(self, pieces: Any) -> None:
-        """Take in what one piece has."""
+        """Take in the entries of a piece."""
         for piece in pieces:
             if not isinstance(piece, dict):
                 if self._strict:
@@ -127,7 +125,7 @@ class _Entries:
             _add(self._entry(piece), piece)
 
     def _entry(self, piece: dict[str, Any]) -> dict[str, Any]:
-        """What a piece goes on with."""
+        """Return the entry to which a piece belongs."""
         place, label, is_named = index_of(piece.get("index")), piece.get("id"), bool(_name_of(piece))
         is_numbered = type(place) is int
         if is_numbered:
@@ -151,7 +149,7 @@ class _Entries:
         return entry
 
     def finished(self) -> list[Any]:
-        """Return them in order."""
+        """Return the entries in order."""
         return [_finished(entry) for _, entry in sorted(self._found, key=lambda numbered: numbered[0])]
 
 

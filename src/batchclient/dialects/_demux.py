@@ -1,8 +1,9 @@
-"""Which choice belongs to whom: by ``index``, and only if every index comes exactly once.
+"""Which choice belongs to which prompt: by ``index``, and only if every index comes exactly once.
 
-Servers number the choices of a list prompt by prompt: choice ``k`` of prompt ``p`` has ``index = p * n + k`` (vLLM 0.32,
-``entrypoints/openai/completion/serving.py``). The order in which they come says nothing: TGI answers in the order of
-completion. A reply with a missing, doubled or unknown index is never handed out.
+Servers number the choices of a list prompt by prompt: choice ``k`` of prompt ``p`` has
+``index = p * n + k`` (vLLM 0.32, ``entrypoints/openai/completion/serving.py``). The order of
+arrival says nothing: TGI answers in the order of completion. A reply with a missing, doubled or
+unknown index is never handed out.
 """
 
 from __future__ import annotations
@@ -13,12 +14,7 @@ __all__ = ["Demux"]
 
 
 class Demux:
-    """Ticks off the choices of one reply.
-
-    Args:
-        prompts: prompts in the request.
-        n: choices per prompt.
-    """
+    """Ticks off the choices of a reply: ``n`` for each of ``prompts`` prompts."""
 
     __slots__ = ("_left", "_n", "_open", "_seen", "_size")
 
@@ -38,11 +34,11 @@ class Demux:
         """Return the index if a choice with it may still come.
 
         Raises:
-            DemuxError: it is no index of this request, or its choice has finished already.
+            DemuxError: the request has no such index, or the choice has finished already.
         """
         # bool is an int, and True would be taken for choice 1.
         if type(index) is not int or not 0 <= index < self._size:
-            # Only a number is shown: anything else may be text of the prompt's.
+            # Only a number is shown: anything else may be text of the prompt.
             shown = str(index)[:20] if type(index) is int else f"of type {type(index).__name__}"
             raise DemuxError(f"the server sent a choice with index {shown} for {self._size} choices")
         if self._seen[index]:
@@ -60,5 +56,5 @@ class Demux:
         return position
 
     def missing(self) -> str:
-        """What has not come, in words."""
+        """Return the number of missing choices, in words."""
         return f"{self._size - sum(self._seen)} of {self._size} choices are missing from the reply"

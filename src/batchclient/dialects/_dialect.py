@@ -1,4 +1,4 @@
-"""What every dialect has: the slots of ``Dialect``, and those of the decoder of its replies."""
+"""The slots of every dialect and of its replies' decoder."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from batchclient.types import Completion
 __all__ = ["Decoder", "Dialect", "OwnFields"]
 
 OwnFields = Callable[[Mapping[str, Any]], frozenset[str]]
-"""From a completion's fields, without nulls, to those that each prompt of a list may have its own values of; none: it shares lists
-with its like only."""
+"""From a completion's fields, without nulls, to the fields whose values may differ between the
+prompts of a list. If there are none, the call shares lists only with calls of equal fields.
+"""
 
 
 class Decoder(Protocol):
     """Turns one reply into answers, piece by piece."""
 
     events: int
-    """Streamed events with choices so far: two per choice, or one per token on servers that ignore ``stream_interval``."""
+    """Streamed events with choices so far: two per choice, or one per token on servers without
+    ``stream_interval``.
+    """
     begun: bool
     """Whether every prompt of a stream has had its first event."""
 
     @property
     def failed(self) -> bool:
-        """Whether what is still to come can change nothing: ``end`` will say why."""
+        """Whether the reply has failed, whatever still comes: ``end`` says why."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether a stream has brought all that was asked for, or has said that it is over; its end may still bring a usage."""
+        """Whether a stream has brought every answer or has ended itself; a usage may follow."""
         ...
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
-        """Take in some bytes; return the (position, answer) pairs they completed."""
+        """Take in bytes; return the (position, answer) pairs that are now complete."""
         ...
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """The reply is over: return the last answers, and why the unanswered requests have none."""
+        """End the reply; return the last answers, and why the unanswered requests have none."""
         ...
 
 
@@ -49,37 +52,37 @@ class Dialect(Protocol):
 
     name: str
     is_known_server: bool
-    """Whether it is the language of one sort of server, which is not only taken for granted: its lists are known to be served at once."""
+    """Whether the dialect is a known server's, not only assumed: lists are then served at once."""
     length_reach: int | None
-    """How many length buckets a batch may span; ``None``: any (the server batches continuously)."""
+    """How many length buckets a batch may span; ``None``: any (continuous batching)."""
     own_fields: OwnFields | None
-    """Which fields a list's prompts may each have their own values of; ``None``: none, whatever the call."""
+    """Which fields may differ between the prompts of a list; ``None``: none, whatever the call."""
 
     @property
     def caps(self) -> Mapping[Kind, int]:
-        """Prompts per request that the server takes by default, by kind of call; a kind that is missing has no known cap."""
+        """Prompts per request taken by default; a kind of call that is missing has no known cap."""
         ...
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut these out of the server's messages, too: a server that joined later has a key of its own."""
+        """Cut further keys out of the server's messages: a server added later has its own key."""
         ...
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
-        """Write the batch's request; or say why this server cannot be asked so."""
+        """Write the batch's request, or say why the server cannot be asked."""
         ...
 
     def decoder(self, batch: Batch, content_type: str = "") -> Decoder:
-        """Return a fresh decoder for the batch's reply, which may not be of the type that was asked for."""
+        """Return a fresh decoder for the batch's reply, which may have an unexpected type."""
         ...
 
     def events_per_choice(self, shape: Shape) -> int:
-        """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
+        """Return the most events of a streamed choice, if the server heeds ``stream_interval``."""
         ...
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Say what an error reply means. ``wall_time`` is Unix time, for ``Retry-After`` dates."""
+        """Return an error reply's meaning. ``wall_time``: Unix time, for ``Retry-After`` dates."""
         ...
 
     def rate_limits(self, headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
-        """Return what the reply's headers say is left of a gateway's rate limits; usually nothing."""
+        """Return the rest of a gateway's rate limits by the reply's headers; usually nothing."""
         ...

@@ -1,12 +1,14 @@
 """``/v1/embeddings`` as OpenAI defined it: lists of texts or of token ids.
 
-What it rests on (vLLM 0.32, ``entrypoints/pooling/embed``, observed on a running server; ``openai`` asks for base64 in the same way):
-- There is no cap on lists. ``data[i].index`` says whose a vector is, ``usage`` is the list's total.
-- With ``encoding_format: "base64"`` a vector is the base64 of its 32-bit floats, the lowest byte first. Reading 4,096 numbers takes
-  84 µs so and 219 µs as JSON numbers, in a quarter of the bytes. So it is asked for unless the caller
-  chose a form, and read in whichever form it comes: many servers ignore the field (Ollama, SGLang), and one that refuses it is
-  asked without.
-- One input is written as itself: so servers that take no lists can be asked, too.
+Facts (vLLM 0.32, ``entrypoints/pooling/embed``, observed on a running server; ``openai`` asks for
+base64 in the same way):
+- Lists have no cap. ``data[i].index`` names a vector's input; ``usage`` is the list's total.
+- With ``encoding_format: "base64"`` a vector is the base64 of its 32-bit floats, the lowest byte
+  first. Reading 4,096 numbers takes 84 µs, and 219 µs from JSON numbers, which take four times the
+  bytes. So base64 is asked for unless the caller chose a form.
+- A vector is read in either form: many servers ignore the field (Ollama, SGLang). A server that
+  refuses the field is asked without it.
+- A single input is no list, so that servers without lists can be asked, too.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class _Vectors(ItemsDecoder):
     def _answers(self, reply: Any) -> tuple[Answers, Failure | None]:
         answers, failure = super()._answers(reply)
         if len({len(embedding.vector) for _, embedding in answers}) > 1:
-            # One of them is not what was asked for, and nothing says which.
+            # At least one vector is another than asked for, and nothing says which.
             return [], malformed("the reply's vectors have different lengths", once=True)
         if self._batch.shape.verbatim and isinstance(reply, dict):
             items = self._placed
@@ -66,8 +68,8 @@ def read_vector(given: object) -> array[float]:
     """Return a vector that came as base64 of 32-bit floats or as numbers.
 
     Raises:
-        TypeError: it came as something else.
-        ValueError: it is empty, cut off, or not finite.
+        TypeError: the vector came as something else.
+        ValueError: the vector is empty, cut off, or not finite.
     """
     if isinstance(given, str):
         vector = array("f")

@@ -1,10 +1,12 @@
-"""The coalescing key, and the table that says for each field of a call what it does to it.
+"""The coalescing key, and the table that says for each field of a call how the field is treated.
 
 Rules:
-- The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects keep their order: two
-  JSON schemas that differ only in the order of their properties ask for different answers.
-- It is bytes, never Python equality: ``1 == True == 1.0``, but they are three keys.
-- A field that is not in the table joins the key and is carried through untouched.
+- The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects
+  keep their order: two JSON schemas that differ only in the order of their properties ask for
+  different answers.
+- The key is bytes, never Python equality: ``1 == True == 1.0``, but the three are three keys.
+- A field that is not in the table joins the key and goes to the server as it is: each field of
+  ``params``, and each field of ``extra_body``.
 """
 
 from __future__ import annotations
@@ -18,11 +20,19 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "check_embedding_fields", "sort_fields"]
+__all__ = [
+    "FIELDS",
+    "FIELDS_OF_KIND",
+    "STREAM_METHODS",
+    "Role",
+    "canonical",
+    "check_embedding_fields",
+    "sort_fields",
+]
 
 
 class Role(Enum):
-    """What a field does to the batching of its call."""
+    """How a field bears on the batching of its call."""
 
     JOINS = "joins the coalescing key"
     SOLO = "kept on our side inside a batch; sent when the call goes alone"
@@ -31,28 +41,29 @@ class Role(Enum):
 
 
 FIELDS: dict[str, tuple[Role, str]] = {
-    # Whom the call is for, not what it asks: a batch has many callers and one value.
+    # Fields about the caller, not about the answer: a batch has many callers and one value.
     "user": (Role.SOLO, "a label for the server's log"),
     "request_id": (Role.SOLO, "one per caller; a batch is one request"),
     "metadata": (Role.SOLO, "labels of the caller's"),
-    # Request-wide on the server: the reply carries the first prompt's only (vLLM 0.32, completion/serving.py).
+    # Request-wide on the server: the reply carries the first prompt's only (vLLM 0.32,
+    # completion/serving.py).
     "kv_transfer_params": (Role.ALONE, "answered for the first prompt only"),
     "ec_transfer_params": (Role.ALONE, "answered for the first prompt only"),
     "prompt_embeds": (Role.ALONE, "another kind of prompt"),
-    # How a reply travels is decided per batch.
+    # The batch decides how a reply travels.
     "stream": (
         Role.OURS,
         "complete() and chat() return the whole answer; stream() and stream_chat() hand it out piece by piece",
     ),
     "stream_options": (Role.OURS, "set where a reply is streamed inside"),
     "stream_interval": (Role.OURS, "set where a reply is streamed inside"),
-    # Ours, because it orders our own queue as well.
+    # A call's own argument, because the priority orders the client's queue as well.
     "priority": (
         Role.OURS,
-        "give it to the call, priority=…; BatchClient(send_priority=True) passes it on to the server",
+        "give it to the call, priority=…; schedule=Schedule(send_priority=True) of the client passes it to the server",
     ),
     "tenant": (Role.OURS, "give it to the call, tenant=…"),
-    # Arguments of other libraries that would otherwise travel silently in the body.
+    # Arguments of other libraries, which would otherwise travel silently in the body.
     "prompt": (Role.OURS, "the prompt is the first argument"),
     "messages": (Role.OURS, "complete() takes a prompt"),
     "extra_headers": (Role.OURS, "give headers to the client: BatchClient(headers=…)"),
@@ -62,7 +73,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "extra_query": (Role.OURS, "put a query into the client's base_url"),
     "timeout": (Role.OURS, "the argument is timeout_s, in seconds"),
 }
-"""Everything else joins the key."""
+"""Every other field joins the key."""
 
 _NO_TOOLS = (Role.ALONE, "lists of chats drop it silently (vLLM 0.32)")
 _NOT_IN_LISTS = (Role.ALONE, "the reply to a list of chats has no place for it (vLLM 0.32)")
@@ -82,7 +93,7 @@ FIELDS_OF_KIND: dict[Kind, dict[str, tuple[Role, str]]] = {
         "audio": _NOT_IN_LISTS,
     }
 }
-"""What stands before ``FIELDS`` for one kind of call."""
+"""The entries that stand before ``FIELDS`` for one kind of call."""
 _METHODS = {
     Kind.CHAT: "chat()",
     Kind.EMBEDDING: "embed()",
@@ -91,7 +102,9 @@ _METHODS = {
     Kind.RERANK: "rerank()",
     Kind.TOKENS: "tokenize()",
 }
-"""What a kind's method is called."""
+"""The method of a kind."""
+STREAM_METHODS = {"complete()": "stream()", "chat()": "stream_chat()"}
+"""The methods that hand an answer out piece by piece."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -100,11 +113,13 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     """Write fields as canonical JSON.
 
     Raises:
-        ConfigError: a value is not JSON (NaN, bytes, a date, a lone surrogate, …); it names the field.
+        ConfigError: a value is not JSON (NaN, bytes, a date, a lone surrogate, …); the error names
+            the field.
     """
     with suppress(TypeError, ValueError, RecursionError):
         return _encode(dict(sorted(fields.items()))).encode()
-    # Not raised while that error is handled: it may hold the text that could not be written, and would be our error's context.
+    # Not raised while that error is handled: the error may hold the text that could not be written,
+    # and would be the context of ours.
     raise _blame(fields)
 
 
@@ -121,12 +136,16 @@ def _blame(fields: Mapping[str, Any]) -> ConfigError:
 
 
 def sort_fields(
-    params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False
+    params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False, method: str | None = None
 ) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-    """Split a call's parameters by the table: (those that join the key, those for a lone call, why it goes alone).
+    """Split a call's parameters by the table.
 
-    ``extra_body`` is merged into the parameters, as with openai's client. A call that is streamed ``to_caller`` may say
-    ``stream=True`` and its ``stream_interval``.
+    ``extra_body`` is merged into the parameters, as with openai's client. A call that is streamed
+    ``to_caller`` may say ``stream=True`` and its ``stream_interval``. ``method`` names the method
+    that was called, where it is another than the call's own.
+
+    Returns:
+        The fields that join the key, the fields for a lone call, and why the call goes alone.
 
     Raises:
         ConfigError: a field is not the caller's to set.
@@ -157,13 +176,13 @@ def sort_fields(
                 raise ConfigError("stream_interval is a whole number of tokens, at least 1", field=name)
             joining[name] = value
         elif not (name == "stream" and (value is None or value is to_caller)):
-            method = _METHODS.get(kind, "complete()")
-            raise ConfigError(f"{name} is not a parameter of {method}: {why}", field=name)
+            called = method or _METHODS.get(kind, "complete()")
+            raise ConfigError(f"{name} is not a parameter of {called}: {why}", field=name)
     return joining, solo, alone
 
 
 def check_embedding_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse fields that would bring an answer that is no vector of 32-bit floats.
+    """Refuse fields that would bring an answer other than a vector of 32-bit floats.
 
     Raises:
         ConfigError: naming the field.

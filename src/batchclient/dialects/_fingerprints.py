@@ -1,21 +1,29 @@
-"""Which server is behind a URL, from at most three plain GETs: which page to ask for next, and what the pages say together.
+"""Which server is behind a URL, from at most three plain GETs: the next page to ask for, and the
+facts told by the pages.
 
 Rules:
-- ``/models`` first: nearly every server has it, and ``owned_by`` names most of them. What it does not say is asked of one page that only
-  that sort of server has (``/version``, ``/server_info``, ``/props``); a server that names nobody is asked for ``/info``.
-- Any bytes are read without an exception. What is not understood is not there; nothing is guessed from a body that is half right.
-- A page that is refused (401, 403) ends the questions: the other pages would be, too. A 503 and its like say nothing at all.
-- Three GETs are the budget of one finding, those that brought nothing included.
+- ``/models`` comes first: nearly every server has the page, and ``owned_by`` names most servers. A
+  named server is asked for a page that only its sort has (``/version``, ``/server_info``,
+  ``/props``). A server that names nobody is asked for ``/info``.
+- Any bytes are read without an exception. Unknown values are ignored; nothing is guessed from a
+  body that is half right.
+- A refused page (401, 403) ends the questions: the other pages would be refused, too. A 503 and its
+  like tell nothing at all.
+- Three GETs are the budget of a finding, GETs without an answer included.
 
 Sources (``servers.md`` sections 0, 1 and 4 of the project's notes; pages in ``tests/wire``):
-- vLLM 0.32: ``owned_by: "vllm"`` (``entrypoints/serve/engine/protocol.py``), ``max_model_len``, ``root``, ``parent`` of a LoRA; ``/version``.
-- SGLang 0.5.23: ``owned_by: "sglang"``, ``max_model_len``; ``/server_info`` (before: ``/get_server_info``) with the server's arguments and
-  ``internal_states``, in which the effective ``max_running_requests`` of each data-parallel rank stands.
-- llama.cpp ``tools/server``: ``owned_by: "llamacpp"``, ``meta.n_ctx``; ``/props`` with ``total_slots`` and ``default_generation_settings.n_ctx``,
-  which is a slot's. Every reply has ``Server: llama.cpp``.
+- vLLM 0.32: ``owned_by: "vllm"`` (``entrypoints/serve/engine/protocol.py``), ``max_model_len``,
+  ``root``, ``parent`` of a LoRA; ``/version``.
+- SGLang 0.5.23: ``owned_by: "sglang"``, ``max_model_len``; ``/server_info`` (before:
+  ``/get_server_info``) with the server's arguments and ``internal_states``. The states hold the
+  effective ``max_running_requests`` of each data-parallel rank.
+- llama.cpp ``tools/server``: ``owned_by: "llamacpp"``, ``meta.n_ctx``; ``/props`` with
+  ``total_slots`` and ``default_generation_settings.n_ctx``, a slot's length. Every reply has
+  ``Server: llama.cpp``.
 - TensorRT-LLM ``serve/openai_protocol.py``: ``owned_by: "tensorrt_llm"``; ``/version``.
-- TGI 3.3 and TEI 1.9: ``/info`` with ``max_client_batch_size`` and ``max_concurrent_requests``; TGI's has ``max_total_tokens``, TEI's
-  ``max_input_length`` and ``model_type``. TGI's ``owned_by`` is the model's own name; TEI has no ``/models``.
+- TGI 3.3 and TEI 1.9: ``/info`` with ``max_client_batch_size`` and ``max_concurrent_requests``;
+  TGI's has ``max_total_tokens``, TEI's ``max_input_length`` and ``model_type``. TGI's ``owned_by``
+  is the model's own name; TEI has no ``/models``.
 """
 
 from __future__ import annotations
@@ -41,7 +49,7 @@ _OWNERS = {
     "tensorrt_llm": "trtllm",
     "TensorRT-LLM": "trtllm",
 }
-"""``owned_by`` in ``/models``, and the dialect's name."""
+"""By ``owned_by`` in ``/models``: the dialect's name."""
 _NEXT = {
     "vllm": ("/version",),
     "sglang": ("/server_info", "/get_server_info"),
@@ -49,11 +57,13 @@ _NEXT = {
     "trtllm": ("/version",),
     None: ("/info",),
 }
-"""By what ``/models`` said: the pages to ask for until one answers."""
+"""By the server named in ``/models``: the pages to ask for until one answers."""
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
-"""The server is busy, is loading its model (llama.cpp) or is not there behind its proxy. Not 500: transformers serve says it for good."""
+"""The server is busy, is loading its model (llama.cpp) or is missing behind its proxy. 500 is no
+member: transformers serve answers 500 for good.
+"""
 _REFUSES = frozenset({"tgi", "tei"})
-"""Servers that refuse what is beyond the number that they name (``max_concurrent_requests``)."""
+"""Servers that refuse requests beyond the number they name (``max_concurrent_requests``)."""
 _POOLED = (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS)
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 _LONGEST_NAME = 512
@@ -63,13 +73,13 @@ _LARGEST_NUMBER = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a server names.
+    """A model named by a server.
 
     Args:
-        id: what a call names it by.
-        max_len: prompt and answer together, tokens; ``None``: not said.
-        parent: the base model's name, of a LoRA adapter.
-        root: what was loaded; equal for two names of one model.
+        id: the model's name in calls.
+        max_len: prompt and answer together, tokens; ``None``: not told.
+        parent: of a LoRA adapter, the base model's name.
+        root: the model that was loaded; equal for two names of one model.
     """
 
     id: str
@@ -80,16 +90,16 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server's pages say together.
+    """The facts told by a server's pages.
 
     Args:
-        dialect: the name of the dialect it speaks; ``"openai"``: it lists models as OpenAI does, and names nobody that is known;
-            ``None``: nothing was understood.
-        version: as the server says it.
-        models: those that it names.
-        max_len: of any model it serves under whatever name, tokens (llama.cpp, TGI).
-        caps: inputs per request that it takes, by kind of call, where it says so.
-        slots: sequences that it takes or runs at once, if it says so.
+        dialect: the name of the server's dialect. ``"openai"``: the server lists models as OpenAI
+            does, and names no known server. ``None``: nothing was understood.
+        version: as told by the server.
+        models: the models named by the server.
+        max_len: of any model, under whatever name, tokens (llama.cpp, TGI).
+        caps: inputs per request, by kind of call, where told.
+        slots: sequences taken or run at once, where told.
     """
 
     dialect: str | None = None
@@ -112,29 +122,33 @@ class ServerFacts:
 
     @property
     def takes(self) -> int | None:
-        """Sequences to have in flight at most, if it says so: an eighth less than its own bound where it refuses what is beyond."""
+        """The most sequences to have in flight; ``None``: not told.
+
+        An eighth of the server's own bound is left free where the server refuses more.
+        """
         if self.slots is None or self.dialect not in _REFUSES:
             return self.slots
         return max(1, self.slots - self.slots // 8)
 
     @property
     def known(self) -> str | None:
-        """The dialect's name if it is one of the servers that are known by name."""
+        """The dialect's name if the server is known by name."""
         return self.dialect if self.dialect != "openai" else None
 
     @property
     def server(self) -> str | None:
-        """Its name as it may be shown, such as ``"vllm 0.32.0"``; ``None``: it is none of those that are known."""
+        """The server's name to show, such as ``"vllm 0.32.0"``; ``None``: no known server."""
         return f"{self.known} {self.version}" if self.known and self.version else self.known
 
     def length_of(self, model: str) -> int | None:
-        """The length of a model, tokens; ``None``: not said."""
+        """Return a model's length, tokens; ``None``: not told."""
         return next((served.max_len for served in self.models if served.id == model and served.max_len), self.max_len)
 
     def base_models(self) -> list[str]:
-        """The models that a call may mean when it names none: no LoRA adapters, and one name of each."""
+        """Return the models a call may mean without a name: no LoRA adapters, no second names."""
         if self.dialect == "tgi":
-            # Another name than this is taken for a LoRA adapter's (``router/src/server.rs``), the model's own too.
+            # TGI takes every other name for a LoRA adapter's (``router/src/server.rs``), the
+            # model's own too.
             return ["tgi"]
         bases = [model for model in self.models if model.parent is None] or list(self.models)
         names: dict[str, str] = {}
@@ -144,7 +158,7 @@ class ServerFacts:
 
 
 class Fingerprint:
-    """What one server's pages have said so far."""
+    """The facts told by a server's pages so far."""
 
     __slots__ = ("_answered", "_asked", "_info", "_models", "_over", "_owner", "_owns_itself", "_page")
 
@@ -167,7 +181,7 @@ class Fingerprint:
         return self._asked == 0
 
     def next(self) -> WireRequest | None:
-        """The next page to ask for; ``None``: there is none. It counts as asked."""
+        """Return the next page to ask for, and count the page as asked; ``None``: none is left."""
         page = None if self._over or self._asked >= _MOST_PAGES else self._choose()
         if page is None:
             return None
@@ -182,7 +196,10 @@ class Fingerprint:
 
     @property
     def names_models(self) -> bool:
-        """Whether the names of its models are known, and so that a call may use them (TGI's owner is the model itself)."""
+        """Whether calls may use the models' names.
+
+        A model that owns itself may be TGI's, which has another name: ``/info`` tells.
+        """
         return bool(self.facts().base_models()) and not (self._owns_itself and self.open)
 
     def _choose(self) -> str | None:
@@ -197,7 +214,7 @@ class Fingerprint:
         self._over = True
 
     def take(self, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-        """Take in the page that was asked for last; return whether it said anything, if only that it is not there."""
+        """Take in the page asked for last; return whether it told anything, if only its absence."""
         page = self._page
         assert page is not None, "a page is asked for before it is taken in"
         if self._owner is None and headers.get("server", "").startswith("llama.cpp"):
@@ -227,7 +244,7 @@ class Fingerprint:
         self._owns_itself = any(card.get("owned_by") == card["id"] for card in cards)
 
     def facts(self) -> ServerFacts:
-        """What is known now."""
+        """Return the facts that are known now."""
         info, models, owner = self._info, self._models, self._owner
         if owner is None and info:
             owner = _owner_of(info)
@@ -236,7 +253,7 @@ class Fingerprint:
         read = {"sglang": _sglang, "llamacpp": _llamacpp, "tgi": _tgi, "tei": _tei}.get(owner)
         said = read(info) if read is not None else {}
         if owner == "sglang" and info.get("allow_auto_truncate") is True:
-            # Nothing is too long for it.
+            # The server cuts longer inputs: none is too long.
             models = tuple(replace(model, max_len=None) for model in models or ())
         if not models and (name := _name(info.get("served_model_name")) or _name(info.get("model_id"))):
             models = (ServedModel(name),)
@@ -244,7 +261,7 @@ class Fingerprint:
 
 
 def _owner_of(info: dict[str, Any]) -> str | None:
-    """Whose ``/info`` it is."""
+    """Return which server has such an ``/info``."""
     if _count(info.get("max_concurrent_requests")) is None:
         return None
     if _count(info.get("max_total_tokens")) is not None:
@@ -311,5 +328,5 @@ def _count(value: object) -> int | None:
 
 
 def _version(value: object) -> str | None:
-    # It is shown and logged.
+    # The version is shown and logged.
     return value if isinstance(value, str) and _VERSION.fullmatch(value) else None

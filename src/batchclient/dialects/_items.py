@@ -1,11 +1,13 @@
-"""Replies that are a list with an item per input: what the readers of vectors, scores and classes share.
+"""Replies that are a list with an item per input: vectors, scores, classes.
 
 Rules:
-- Every input has exactly one item, by ``index``; with one missing, doubled or unknown nothing is handed out.
-- A list's usage is a total. A caller gets its own tokens where it went alone, or where its token ids' number can be checked against
-  that total; else a share of it (``_shares``).
-- A number that is no number (NaN, infinity) is that input's failure alone, and tried once more: it may come of the others computed with it. An
-  item that is not what servers send is that input's failure, too, and is not asked for again.
+- Every input has exactly one item, by ``index``. With one missing, doubled or unknown, nothing is
+  handed out.
+- A list's usage is a total. A lone call's tokens are exact. So are a list's if all prompts are
+  token ids and add up to the total. Otherwise a call gets a share of the total (``_shares``).
+- An item with NaN or infinity fails its input alone. The input is tried once more: the number may
+  come of the other inputs computed with it.
+- An item of another form than servers send fails its input alone, and is not asked for again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ Answers = list[tuple[int, Any]]
 
 
 def input_of(batch: Batch, name: bytes = b"input") -> bytes:
-    """Write a batch's prompts as a member of a JSON object, with a comma: one as itself, with its caller's own fields; several as a list."""
+    """Write a batch's prompts as a member of a JSON object, with a comma.
+
+    A single prompt is written as itself, with its caller's own fields; several prompts as a list.
+    """
     requests = batch.requests
     if len(requests) > 1:
         return b'"%b":[%b],' % (name, b",".join([request.prompt for request in requests]))
@@ -36,12 +41,7 @@ def input_of(batch: Batch, name: bytes = b"input") -> bytes:
 
 
 def finite(number: object) -> float:
-    """Return a number of the reply's.
-
-    Raises:
-        TypeError: it is none.
-        ValueError: it is NaN or infinite.
-    """
+    """Return a finite number; raise ``TypeError`` or ``ValueError`` for any other value."""
     if type(number) not in (int, float):
         raise TypeError("a score is no number")
     if not math.isfinite(number):  # type: ignore[arg-type]
@@ -50,13 +50,7 @@ def finite(number: object) -> float:
 
 
 class ItemsDecoder(PlainDecoder):
-    """Reads such a reply. Subclasses read an item and make an answer of it.
-
-    Args:
-        batch: what the reply is to.
-        secrets: keys to cut out of the server's messages.
-        content_type: of the reply.
-    """
+    """Reads a reply with an item per input. Subclasses read an item and make an answer of it."""
 
     _called = "items"
     _holders: tuple[str, ...] = ("data",)
@@ -65,11 +59,11 @@ class ItemsDecoder(PlainDecoder):
     """The items in the order of the inputs."""
 
     def _answer(self, item: Any, usage: Usage | None, attempts: int, extra: dict[str, Any]) -> Any:
-        """Make one caller's answer.
+        """Make a caller's answer.
 
         Raises:
-            KeyError, TypeError, AttributeError: the item is not what servers send.
-            ValueError: its numbers are none.
+            KeyError, TypeError, AttributeError: the item has another form than servers send.
+            ValueError: the item's numbers are unusable.
         """
         raise NotImplementedError
 
@@ -101,11 +95,7 @@ class ItemsDecoder(PlainDecoder):
         return items
 
     def _in_order(self, items: list[Any]) -> list[Any]:
-        """Return the items in the order of the inputs.
-
-        Raises:
-            DemuxError: one is missing, doubled or unknown.
-        """
+        """Return the items in the order of the inputs; raise ``DemuxError`` on a mismatch."""
         placed: list[Any] = [None] * len(self._batch.requests)
         for item in items:
             index = self._demux.check(index_of(item.get("index"), self._size))
@@ -117,12 +107,12 @@ class ItemsDecoder(PlainDecoder):
 
 
 def _reason(error: ValueError) -> str:
-    """The error's words: ours alone, since a library's may quote what it was given."""
+    """Return an error's words if they are batchclient's own; a library's may quote the reply."""
     return str(error) if type(error) is ValueError else type(error).__name__
 
 
 def _usages(batch: Batch, usage: Any) -> list[Usage | None]:
-    """Each request's usage, as far as it is known."""
+    """Return each request's usage, as far as known."""
     shares = prompt_shares(batch, usage.get("prompt_tokens") if isinstance(usage, dict) else None)
     if shares is None:
         return [None] * len(batch.requests)

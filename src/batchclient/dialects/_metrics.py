@@ -1,19 +1,24 @@
-"""A server's metrics page (``GET /metrics``, Prometheus text format) as a ``ServerLoad``: vLLM, SGLang, TGI, llama.cpp.
+"""A server's metrics page (``GET /metrics``, Prometheus text format) as a ``ServerLoad``: vLLM,
+SGLang, TGI, llama.cpp.
 
 Rules:
-- Any bytes give a ``ServerLoad`` or ``None``, never an exception. ``None``: nothing on the page is known here.
-- A sample that is no finite number of at least 0 is not there. What a page lacks is ``None``; nothing is guessed.
-- Samples of one name are added up: data-parallel engines are one server to us. Ratios are averaged.
-- Where several models are on a page, those of the model that was asked for count; if none is (a LoRA's name), all do.
-- Of tensor- and pipeline-parallel ranks, which report the same sequences, the first counts.
+- Any bytes give a ``ServerLoad`` or ``None``, never an exception. ``None``: the page tells no load.
+- A sample other than a finite number of at least 0 is ignored. A missing value is ``None``; nothing
+  is guessed.
+- Samples of one name are added up: data-parallel engines are one server here. Ratios are averaged.
+- Where a page shows several models, the requested model's samples count. If the page lacks the
+  requested name (a LoRA's), all samples count.
+- Tensor- and pipeline-parallel ranks report the same sequences, so only the first rank counts.
 
-One regular expression for the dozen names that matter, not ``prometheus_client``'s parser: on a real vLLM's page (48 kB, 415 samples) that
-takes 7 ms per page in the caller's event loop against 0.2 ms here, raises on a page that is cut off, and would be a dependency of
-every user for one page that may not be there.
+A regular expression finds the dozen names that matter, instead of ``prometheus_client``'s parser.
+On a real vLLM's page (48 kB, 415 samples) the parser takes 7 ms in the caller's event loop, the
+expression 0.2 ms. The parser also raises on a page that is cut off. For a page that may not exist,
+it would be a dependency of every user.
 
-Sources: the names are those of vLLM 0.32 (``v1/metrics/loggers.py``, and ``tests/wire/vllm/metrics_*.txt``; before 0.9
-``gpu_cache_usage_perc``, ``gpu_prefix_cache_*``), SGLang (``srt/metrics/collector.py``), TGI (``docs/source/reference/metrics.md``) and
-llama.cpp (``tools/server/README.md``).
+Sources: the names are those of vLLM 0.32 (``v1/metrics/loggers.py``, and
+``tests/wire/vllm/metrics_*.txt``; before 0.9 ``gpu_cache_usage_perc``, ``gpu_prefix_cache_*``),
+SGLang (``srt/metrics/collector.py``), TGI (``docs/source/reference/metrics.md``) and llama.cpp
+(``tools/server/README.md``).
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ _SUMMED = {
         b"sglang:cached_tokens_total",
     ),
 }
-"""By field of ``ServerLoad``: the names it goes by; the first on the page counts."""
+"""By field of ``ServerLoad``: the servers' names; the first name on the page counts."""
 _KV_USAGE = (
     b"vllm:kv_cache_usage_perc",
     b"vllm:gpu_cache_usage_perc",
@@ -64,10 +69,11 @@ _KV_USAGE = (
     b"llamacpp:kv_cache_usage_ratio",
 )
 _GAUGES_OF_LOAD = ("running", "waiting", "kv_usage_ratio")
-"""A page with none of these says nothing of the load, whatever else is on it."""
+"""A page without any of the three tells no load, whatever else the page tells."""
 
 _NAMES = sorted((name for names in (*_SUMMED.values(), _KV_USAGE) for name in names), reverse=True)
-# The newline in front makes the search jump from line to line. The bound on labels is several times that of a real page.
+# The newline in front makes the search jump from line to line. The bound on labels is several times
+# that of a real page.
 _SAMPLE = re.compile(
     rb"\n("
     + b"|".join(re.escape(name) for name in _NAMES)
@@ -79,11 +85,9 @@ _ESCAPED = re.compile(rb"\\(.)")
 
 
 def parse_metrics(page: bytes, model: str | None = None) -> ServerLoad | None:
-    """Return what a metrics page says of the load; ``None`` if it is none.
+    """Return the load told by a metrics page's decoded body; ``None`` if the page tells none.
 
-    Args:
-        page: the decoded body.
-        model: the model that is asked for, if the page shows several.
+    On a page of several models ``model`` counts.
     """
     found: dict[bytes, list[tuple[dict[bytes, bytes], float]]] = {}
     for match in _SAMPLE.finditer(b"\n" + page.replace(b"\r\n", b"\n")):
@@ -110,7 +114,7 @@ def _labels(text: bytes) -> dict[bytes, bytes]:
 def _chosen(
     found: dict[bytes, list[tuple[dict[bytes, bytes], float]]], names: tuple[bytes, ...], model: bytes | None
 ) -> list[tuple[dict[bytes, bytes], float]]:
-    """The samples of the first of the names that is there: of one rank each, and of the model if it is there."""
+    """Return the samples of the first known name: the first rank's, and the model's if any."""
     samples = next((found[name] for name in names if name in found), [])
     samples = [
         sample

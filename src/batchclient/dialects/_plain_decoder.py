@@ -1,10 +1,13 @@
-"""A reply that is one JSON value: nothing of it is handed out before all of it was checked.
+"""A reply that is a JSON value: nothing is handed out before the whole reply was checked.
 
 Rules:
-- Every choice has to be there, once. A list's usage is one sum: each prompt's is counted from its token ids, if they were sent, else it is a share.
-- What was finished is answered; a prompt the server gave up on, and one whose choice cannot be read, is a failure of its own.
-- A stream where none was asked for is read as one: some gateways know nothing else.
-- A lone call that hands the reply on gets it as it came.
+- Every choice has to be there, once.
+- A list's usage is a sum. A prompt's usage is counted from the token ids, if the reply has any;
+  else the usage is a share of the sum.
+- Finished choices are answered. A prompt fails by itself if the server gave a choice up, or if a
+  choice is unreadable.
+- A stream in a plain reply's place is read as a stream: some gateways know nothing else.
+- A lone call that hands the reply on gets the reply unchanged.
 """
 
 from __future__ import annotations
@@ -44,10 +47,10 @@ _OF_EVENTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class PlainDecoder(ReplyDecoder):
-    """A reply that is one JSON value, as a rule an object."""
+    """A reply that is a JSON value, usually an object."""
 
     _reply_type: type = dict
-    """``object`` where it may be an array, too."""
+    """``object`` where an array is possible, too."""
     _called = "choices"
 
     def __init__(
@@ -57,12 +60,12 @@ class PlainDecoder(ReplyDecoder):
         self._chunks: list[bytes] = []
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
-        """Collect; nothing is known before the end."""
+        """Collect the bytes; nothing is known before the end."""
         self._chunks.append(chunk)
         return []
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """Parse the reply and check it whole before any of it is handed out."""
+        """Parse the reply and check it whole before any answer is handed out."""
         body = b"".join(self._chunks)
         try:
             reply = from_json(body)
@@ -79,13 +82,14 @@ class PlainDecoder(ReplyDecoder):
         shown = self._clean(self._content_type)
         kind = f" (its content type is {shown})" if "json" not in self._content_type else ""
         begins = self._clean(error_in(body[:_SHOWN_BYTES])[0])
-        # All of it came, so that no connection is to blame: a second time is for a proxy that was being restarted.
+        # The whole reply came, so no connection is at fault. A second attempt is for a proxy that
+        # was being restarted.
         return malformed(f"the reply is not JSON, or was cut off{kind}; it begins: {begins}", error, once=True)
 
     def _as_stream(
         self, form: type[ReplyDecoder], body: bytes, now: float
     ) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """A stream that was read as a whole: nobody knows when its first token came."""
+        """Read a stream that came as a whole: when its first token came is unknown."""
         decoder = form(self._batch, self._secrets, self._content_type, self._reader)
         answers = decoder.feed(body, now)
         more, failure = decoder.end(now)
@@ -116,7 +120,7 @@ class PlainDecoder(ReplyDecoder):
             return [], malformed(f"the reply's {self._called} are not what such a server sends", error)
 
     def _as_it_came(self, reply: dict[str, Any]) -> Completion:
-        """The answer to a lone call that hands the reply on: whatever is in it is its caller's to judge."""
+        """Return the answer to a lone call that hands the reply on: the caller is its judge."""
         usage, attempts = usage_in(reply.get("usage")), self._batch.requests[0].attempts
         return Completion((), usage, attempts, reply=Reply(reply, source=(self._batch.id, 1), alone=self._batch.alone))
 
@@ -164,7 +168,7 @@ class PlainDecoder(ReplyDecoder):
         return answers, aborted or self._why_unread(unreadable, answers)
 
     def _why_unread(self, error: Exception | None, answers: list[Any]) -> Failure | None:
-        """Why some of the calls have no answer though they have a place in the reply; if none has one, the reply is at fault."""
+        """Return why some calls have no answer; if none has any, the reply is at fault."""
         if error is None:
             return None
         if answers:
@@ -173,7 +177,7 @@ class PlainDecoder(ReplyDecoder):
         return malformed(f"the reply's {self._called} are not what such a server sends", error, once=once)
 
     def _usages(self, choices: list[Any], reply: dict[str, Any]) -> Sequence[Usage | None]:
-        """What each call took."""
+        """Return each call's usage."""
         n, requests = self._n, self._batch.requests
         if not self._reader.counts_each and len(requests) == 1:
             return [usage_in(reply.get("usage"))]
@@ -194,7 +198,7 @@ class PlainDecoder(ReplyDecoder):
 
     @staticmethod
     def _size_of(choice: dict[str, Any]) -> int:
-        """How much a choice has written, bytes."""
+        """Return the bytes of a choice's text."""
         return size_of(choice.get("text"))
 
 
@@ -205,7 +209,7 @@ def _count_ids(choices: list[dict[str, Any]]) -> Usage | None:
 
 
 def _count_made(choices: list[dict[str, Any]]) -> int | None:
-    """How many tokens the choices of one prompt have, if the reply lists them."""
+    """Return the number of tokens of a prompt's choices, if the reply lists the tokens."""
     completion = 0
     for choice in choices:
         ids = choice.get("token_ids")

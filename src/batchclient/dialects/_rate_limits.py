@@ -1,10 +1,13 @@
-"""What gateways say in a reply's headers of their rate limits.
+"""Gateways' rate limits, as told by a reply's headers.
 
-Read are OpenAI's ``x-ratelimit-remaining-requests`` and ``x-ratelimit-reset-requests`` (and ``-tokens``), whose resets are written
-``6m0s``, ``1s``, ``20ms``; and the IETF's ``RateLimit`` with ``RateLimit-Policy`` in its forms to date: ``"default";r=0;t=5``,
-``limit=10, remaining=0, reset=5``, and ``RateLimit-Remaining`` with ``RateLimit-Reset``. Whatever is not understood is ignored.
+- OpenAI's ``x-ratelimit-remaining-requests`` and ``x-ratelimit-reset-requests`` (and ``-tokens``),
+  whose resets are written ``6m0s``, ``1s``, ``20ms``.
+- The IETF's ``RateLimit`` with ``RateLimit-Policy`` in its forms to date: ``"default";r=0;t=5``,
+  ``limit=10, remaining=0, reset=5``, and ``RateLimit-Remaining`` with ``RateLimit-Reset``.
 
-Sources: OpenAI's guide to rate limits; draft-ietf-httpapi-ratelimit-headers, versions 05, 07 and 10.
+Any other value is ignored.
+
+Sources: OpenAI's guide to rate limits; draft-ietf-httpapi-ratelimit-headers, 05, 07 and 10.
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ _ITEM = re.compile(r'"([^"]{0,128})"((?:\s*;\s*[a-z]+=[^,;\s]{1,64})*)')
 _MEMBER = re.compile(r"\b([a-z]+)=([0-9]{1,15})(?![0-9.])")
 _LONGEST_VALUE = 1024
 _LONGEST_RESET_S = 1e8
-"""Larger ones are Unix times."""
+"""Larger resets are Unix times."""
 
 
 def read_rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
-    """Return what the headers say is left; nothing if they say nothing. Names must be in lower case."""
-    # One look at the names: nearly no self-hosted server sends any of them.
+    """Return the rest of each limit that the headers tell. Names must be in lower case."""
+    # One look at the names: nearly no self-hosted server sends such headers.
     if not any("ratelimit" in name for name in headers):
         return ()
     windows = [

@@ -1,8 +1,9 @@
-"""Other servers' replies in the form of OpenAI's, and whom a usage belongs to.
+"""Other servers' replies in OpenAI's form, and whom a usage belongs to.
 
-A reader stands between a reply and its decoder, one per reply: what the decoders see has ``choices``, each with ``index``, ``text`` and
-``finish_reason``. A choice that cannot be read becomes ``unreadable``, which fails alone. A reply of which nothing can be read raises one of the
-errors that the decoders take for a malformed one.
+A reader stands between a reply and its decoder; each reply has its own reader. The decoder sees
+``choices``, each with ``index``, ``text`` and ``finish_reason``. An unreadable choice becomes
+``unreadable``, which fails alone. An unreadable reply raises one of ``BAD_FORM``, which decoders
+report as a malformed reply.
 """
 
 from __future__ import annotations
@@ -26,15 +27,13 @@ __all__ = [
 ]
 
 BAD_FORM = (LookupError, TypeError, AttributeError, ValueError)
-"""What reading something that is not what servers send raises."""
+"""Errors raised by reading data of another form than servers send."""
 
 
 def index_of(given: Any, size: int | None = None) -> Any:
-    """Return the number that an ``index`` stands for: ``"0"`` (protobuf's JSON) and ``0.0`` (Lua's) are 0; whatever is no number, as it is.
+    """Return the number meant by an ``index``; any other value is returned unchanged.
 
-    Args:
-        given: what the server sent; ``None``: nothing.
-        size: how many there are; where it is one alone, it needs no number.
+    ``"0"`` (protobuf's JSON) and ``0.0`` (Lua's) mean 0. A lone choice (``size`` 1) needs no index.
     """
     if type(given) is int:
         return given
@@ -48,7 +47,7 @@ def index_of(given: Any, size: int | None = None) -> Any:
 
 
 def unreadable(index: Any) -> dict[str, Any]:
-    """A choice that no decoder takes: its text is none, and nothing more comes of it."""
+    """Return a choice refused by every decoder: the text is no string, and the choice is over."""
     return {"index": index, "text": False, "finish_reason": "unreadable"}
 
 
@@ -56,21 +55,21 @@ class Reader(Protocol):
     """Turns one reply into OpenAI's form."""
 
     counts_each: bool
-    """Whether each choice has a usage of its own: in a plain reply ``usage`` of the choice, in a stream that beside it."""
+    """Whether each choice has a usage of its own, inside the choice or, streamed, beside it."""
     tells_sums: bool
-    """Whether the one usage of a list, else, is the sum over its prompts."""
+    """Otherwise: whether the usage of a list is the sum over the prompts."""
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply."""
+        """Return a plain reply in OpenAI's form."""
         ...
 
     def event(self, event: Any) -> Any:
-        """One event of a stream."""
+        """Return an event of a stream in OpenAI's form."""
         ...
 
 
 class OpenAIReader:
-    """Of servers whose replies are OpenAI's."""
+    """Reads replies in OpenAI's form."""
 
     counts_each = False
     tells_sums = True
@@ -79,24 +78,25 @@ class OpenAIReader:
         pass
 
     def reply(self, reply: Any) -> Any:
-        """As it is."""
+        """Return the reply unchanged."""
         return reply
 
     def event(self, event: Any) -> Any:
-        """As it is."""
+        """Return the event unchanged."""
         return event
 
 
 class StopReader:
-    """Of servers that leave the stop string that ended an answer in its text. What may be the beginning of one is held back until it is known.
+    """Reads replies of servers that leave the stop string at the end of an answer's text.
 
-    A text that holds a stop string was ended by it, so that there is nothing to lose where a server cuts it off itself.
+    The end of a piece that may begin a stop string is held back until the next piece. A stop string
+    in a text always ended the text, so nothing is lost where a server cuts the string off itself.
     """
 
     counts_each = False
     tells_sums = True
     reasons: Mapping[str, str] = {}
-    """The server's words for why an answer ended, where they are not OpenAI's."""
+    """OpenAI's reason to finish for each of the server's words, where the two differ."""
 
     def __init__(self, batch: Batch) -> None:
         self._stops = _STOPS.of(batch.shape)
@@ -104,13 +104,13 @@ class StopReader:
         self._held: dict[int, str] = {}
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply."""
+        """Cut stop strings out of a plain reply."""
         for choice in reply["choices"]:
             self._translate(choice)
         return reply
 
     def event(self, event: Any) -> Any:
-        """One event."""
+        """Cut stop strings out of an event, and hold back a possible beginning."""
         for choice in event.get("choices") or ():
             index = index_of(choice.get("index"), self._size)
             if not self._stops or type(index) is not int:
@@ -159,12 +159,7 @@ _STOPS: Bodies[tuple[str, ...]] = Bodies(_stops_of)
 
 
 class UsageWatch:
-    """Whether what stands beside the choices of a stream is each choice's own usage.
-
-    Args:
-        batch: whose reply it is.
-        reader: the reply's.
-    """
+    """Whether the usage beside the choices of a stream is each choice's own."""
 
     __slots__ = ("_began", "_each", "_learnt", "_most", "comes_last", "sum_comes_last")
 
@@ -176,37 +171,35 @@ class UsageWatch:
         self._learnt = batch.wire.learnt
         self._began: set[int] | None = None if single or reader.counts_each or batch.wire.learnt.usage_is_own else set()
         most = batch.shape.max_output_tokens
-        # With ``max_tokens`` 0 vLLM counts a token all the same.
+        # vLLM counts a token even with ``max_tokens`` 0.
         self._most = None if most is None else max(1, most)
         self.comes_last = lone and asked and not reader.counts_each
-        """Whether the usage of a lone call follows its last choice, where it does not stand beside that."""
+        """Whether a lone call's usage follows the last choice, unless the choice has its own."""
         self.sum_comes_last = not lone and asked and not reader.counts_each and reader.tells_sums
-        """Whether a list's usage comes as one sum after its last answer, where no choice has its own beside it."""
+        """Whether a list's usage follows the last answer as a sum: no choice has its own."""
 
     def usage(self, index: int, usage: Usage | None) -> Usage | None:
-        """What is believed of the usage beside a choice."""
+        """Return the usage beside a choice if the usage is believed to be the choice's own."""
         if usage is None or not self._each or (self._most is not None and usage.completion_tokens > self._most):
             return None
         if not usage.total_tokens:
-            # LiteLLM's proxy writes zeros beside every piece where it was not asked for a usage.
+            # LiteLLM's proxy writes zeros beside every piece if no usage was asked for.
             return None
         began = self._began
         if began is not None:
             began.add(index)
             if usage.completion_tokens >= len(began):
                 return None
-            # Fewer tokens than choices that began: it is no sum of them.
+            # Fewer tokens than choices that began: the usage is no sum over the choices.
             self._learnt.usage_is_own = True
             self._began = None
         return usage
 
 
 def legacy_logprobs(tokens: list[tuple[str, float | None, dict[str, float]]], start: int = 0) -> dict[str, Any]:
-    """Logprobs in the form of ``/v1/completions``.
+    """Return logprobs in the form of ``/v1/completions``, of tokens from character ``start`` on.
 
-    Args:
-        tokens: (text, logprob, the likeliest with theirs) of each.
-        start: where the first of them begins in the answer, characters.
+    Each token is (text, logprob, the likeliest tokens with their logprobs).
     """
     offsets = []
     for text, _, _ in tokens:

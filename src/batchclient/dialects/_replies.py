@@ -1,4 +1,4 @@
-"""What servers say when they do not answer: error bodies in all their shapes, and ``Retry-After`` in all its forms."""
+"""Servers' error replies: bodies in all their shapes, and ``Retry-After`` in all its forms."""
 
 from __future__ import annotations
 
@@ -11,43 +11,48 @@ from typing import Any
 
 from pydantic_core import from_json
 
-__all__ = ["error_in", "model_len_in", "read_retry_after", "redact"]
+__all__ = ["HTML_PAGE", "error_in", "model_len_in", "read_retry_after", "redact"]
 
+HTML_PAGE = "an HTML page"
+"""The message of an error whose body is HTML."""
 _LENGTHS = (
     re.compile(r"maximum context length is ([1-9][0-9]{0,11}) tokens"),
     re.compile(r"maximum context length of ([1-9][0-9]{0,11}) tokens"),
     re.compile(r"model's context length \(([1-9][0-9]{0,11}) tokens\)"),
     re.compile(r"available context size \(([1-9][0-9]{0,11}) tokens\)"),
 )
-"""vLLM's words, SGLang's for what was asked for and for a prompt alone, and llama.cpp's."""
+"""The words of vLLM, of SGLang (for the requested length, for a prompt alone) and of llama.cpp."""
 _NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 _DATE = re.compile(r"[A-Za-z]{3,9},? [0-9A-Za-z: +-]{1,40}")
-"""All three forms of HTTP's begin with a weekday. What reads them takes digits of any script, and underscores."""
+"""All three forms of HTTP's dates begin with a weekday. ``parsedate_to_datetime`` alone would take
+digits of any script, and underscores.
+"""
 _LONGEST_MESSAGE = 400
 _SHORTEST_SECRET = 4
 _WORDS = frozenset({"role", "type"})
 _SHORTEST_PIECE = 12
-"""Fewer characters of a prompt than this are not looked for where a server echoes only a piece of it."""
+"""The shortest piece of a prompt, in characters, that is looked for in a message."""
 
 
 def error_in(body: bytes) -> tuple[str, str | None]:
     """Return (message, code) of an error body.
 
-    Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp), ``{"error": "…"}`` (vLLM's 401, TGI),
-    ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat ``{"message", "type"}`` (SGLang), plain text and HTML.
+    Seen on real servers: ``{"error": {"message", "type", "code"}}`` (vLLM, llama.cpp),
+    ``{"error": "…"}`` (vLLM's 401, TGI), ``{"detail": "…" | [{"loc", "msg"}]}`` (FastAPI), a flat
+    ``{"message", "type"}`` (SGLang), plain text and HTML.
     """
     try:
         reply = from_json(body)
     except ValueError:
         text = body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip()
-        return ("an HTML page" if text[:1] == "<" else text) or "no message", None
+        return (HTML_PAGE if text[:1] == "<" else text) or "no message", None
     if not isinstance(reply, dict):
         return f"a JSON {type(reply).__name__} where an object was expected", None
     error: Any = reply.get("error", reply.get("detail", reply))
     if isinstance(error, str):
         return error, _code(reply)
     if isinstance(error, list):
-        # FastAPI echoes the input, prompts and all: take the place and the message only.
+        # FastAPI echoes the input, prompts included: take only the place and the message.
         parts = [f"{_place(item.get('loc'))}: {item.get('msg', '')}" for item in error if isinstance(item, dict)]
         return "; ".join(parts) or "no message", None
     if isinstance(error, dict):
@@ -56,7 +61,7 @@ def error_in(body: bytes) -> tuple[str, str | None]:
 
 
 def model_len_in(message: str) -> int | None:
-    """Return the model's length in tokens if an error's message tells it."""
+    """Return the model's length in tokens, if an error message tells the length."""
     found = next((match for match in (length.search(message) for length in _LENGTHS) if match), None)
     return int(found[1]) if found else None
 
@@ -74,14 +79,8 @@ def _code(error: Mapping[str, Any]) -> str | None:
 
 
 def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> str:
-    """Cut prompts and keys out of a server's message and shorten it.
-
-    Args:
-        message: the server's words.
-        prompts: the batch's prompts as JSON.
-        secrets: keys.
-    """
-    # What lies beyond is not shown: bound the work before looking for anything.
+    """Cut prompts (written as JSON) and keys out of a server's message, and shorten the message."""
+    # The rest is never shown: cutting it off first bounds the work.
     message = message[: 2 * _LONGEST_MESSAGE]
     labels = {form: "[prompt]" for prompt in prompts for form in _forms(prompt)}
     labels.update(dict.fromkeys(secrets, "[key]"))
@@ -92,7 +91,8 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
     long = [form for form in forms if len(form) > _SHORTEST_PIECE]
     for form in long:
         message = _cut_pieces(message, form, labels[form])
-    # A list of conversations holds thousands of texts, and a server's words mostly nothing of any: one look tells.
+    # A list of conversations holds thousands of texts, and a server's message mostly none of them:
+    # one look tells.
     everything = "\0".join(long)
     if any(message[at : at + _SHORTEST_PIECE] in everything for at in range(0, len(message), _SHORTEST_PIECE)):
         for form in long:
@@ -102,7 +102,10 @@ def redact(message: str, prompts: Iterable[bytes], secrets: Iterable[str]) -> st
 
 
 def _forms(prompt: bytes) -> tuple[str, ...]:
-    """How a server may write a prompt: as it is, as JSON, as ASCII-only JSON, as Python's ``repr``; of a conversation, every text in it."""
+    """Return the ways to write a prompt: as is, as JSON, as ASCII-only JSON, as Python's ``repr``.
+
+    Of a conversation, every text is written so.
+    """
     value = json.loads(prompt)
     if isinstance(value, str):
         return value, prompt[1:-1].decode(), json.dumps(value)[1:-1], repr(value)[1:-1]
@@ -118,7 +121,7 @@ _write = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _texts_in(value: object) -> Iterator[str]:
-    """Every text within a JSON value, but the words of the protocol."""
+    """Yield every text within a JSON value, except the protocol's words (``role``, ``type``)."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -131,7 +134,8 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _cut_pieces(message: str, form: str, label: str) -> str:
-    # A server that shortens its echo shows the beginning, the end or both: pydantic shows 25 and 24 characters.
+    # A server that shortens its echo shows the beginning, the end or both: pydantic shows 25 and 24
+    # characters.
     head, tail = form[:_SHORTEST_PIECE], form[-_SHORTEST_PIECE:]
     while (start := message.find(head)) >= 0:
         end = start + len(head)
@@ -147,10 +151,10 @@ def _cut_pieces(message: str, form: str, label: str) -> str:
 
 
 def _cut_runs(message: str, form: str, label: str) -> str:
-    """Cut what a server shows of a prompt's middle: every common run of at least twice ``_SHORTEST_PIECE``, less one."""
+    """Cut a prompt's middle: every common run of at least twice ``_SHORTEST_PIECE``, less one."""
     start = 0
     while start + _SHORTEST_PIECE <= len(message):
-        # Every run that long covers one of these pieces whole.
+        # Every run that long covers one of the message's pieces whole.
         found = form.find(message[start : start + _SHORTEST_PIECE])
         if found < 0:
             start += _SHORTEST_PIECE
@@ -167,10 +171,10 @@ def _cut_runs(message: str, form: str, label: str) -> str:
 
 
 def read_retry_after(headers: Mapping[str, str], wall_time: float) -> float | None:
-    """Return the server's wish to be left alone, in seconds, or ``None`` if it has none that makes sense.
+    """Return how long a server wants to be left alone, seconds; ``None``: no wish that makes sense.
 
-    Source: RFC 9110, section 10.2.3 (seconds or a date); ``retry-after-ms`` is openai's. A number is digits with at most one
-    point among or before them. Zero, the past and nonsense count as no wish.
+    Source: RFC 9110, section 10.2.3 (seconds or a date); ``retry-after-ms`` is openai's. A number
+    is digits with at most one point among or before them. Zero, the past and nonsense are no wish.
     """
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip(" \t")
@@ -189,7 +193,7 @@ def _date(value: str, wall_time: float) -> float | None:
         return None
     try:
         date = parsedate_to_datetime(value)
-        # HTTP knows no other zone than GMT, and one of its three forms names none.
+        # HTTP knows no zone but GMT, and one of its three forms names none.
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - wall_time
     except (ValueError, TypeError, OverflowError, IndexError):
         return None

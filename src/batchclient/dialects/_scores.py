@@ -1,14 +1,18 @@
 """Scores of pairs, ranks of documents, classes of texts.
 
-What it rests on (vLLM 0.32, ``entrypoints/pooling/scoring`` and ``classify``, observed on a running server):
-- ``/score`` takes ``text_1`` and ``text_2``: one against one, one against many, or as many against as many, so that unrelated callers'
-  pairs share a request. The other names that it knows (``queries`` and ``documents``, ``data_1`` and ``data_2``) mean the same; these are
-  the oldest. ``/v1/score`` does the same and has the server log a warning each time.
-- ``/rerank`` takes one query with its documents, and answers them by score: ``index`` says which is which. On servers that have
-  nothing else (llama.cpp, TEI, SGLang, Infinity) a list is a rerank of pairs that share their query, or no list at all.
-- ``/classify`` answers each input's likeliest label and every class's probability, in the model's order.
+Facts (vLLM 0.32, ``entrypoints/pooling/scoring`` and ``classify``, observed on a running server):
+- ``/score`` takes ``text_1`` and ``text_2``: one against one, one against many, or as many against
+  as many. So unrelated callers' pairs share a request.
+- The other names (``queries`` and ``documents``, ``data_1`` and ``data_2``) mean the same;
+  ``text_1`` and ``text_2`` are the oldest. ``/v1/score`` does the same, with a warning in the
+  server's log each time.
+- ``/rerank`` takes a query with its documents, and answers by score: ``index`` names the document.
+  On servers with nothing else (llama.cpp, TEI, SGLang, Infinity) a list is a rerank of pairs with a
+  common query, or no list at all.
+- ``/classify`` answers an input's likeliest label, and each class's probability in model order.
 
-A pair is the JSON array of its two texts; what ranks documents puts the query into the coalescing key (``Kind.RERANK``).
+A pair is the JSON array of its two texts. A rank's query is part of the coalescing key
+(``Kind.RERANK``).
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ __all__ = ["Classes", "PairScores", "RerankScores"]
 
 
 class PairScores:
-    """The form of servers that score as many pairs as they are given, at their root."""
+    """The form of servers that score any number of pairs, at their root."""
 
     mixes_queries = True
 
@@ -47,12 +51,7 @@ class PairScores:
 
 
 class RerankScores:
-    """The form of servers that only rank documents for one query.
-
-    Args:
-        from_root: whether they do it at the server's root.
-        documents: the field that takes them (``texts`` on TEI).
-    """
+    """The form of servers that rank documents, in a field ``documents``, for a single query."""
 
     mixes_queries = False
 
@@ -61,7 +60,7 @@ class RerankScores:
         self._documents = documents.encode()
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
-        """Write the batch's request; or say that pairs with different queries share none."""
+        """Write the batch's request, or refuse a list of pairs with different queries."""
         pairs = [from_json(request.prompt) for request in batch.requests]
         query = pairs[0][0]
         if any(other != query for other, _ in pairs):
@@ -77,7 +76,7 @@ class RerankScores:
 
 
 def _solo(batch: Batch) -> bytes:
-    """A lone caller's own fields, with a comma."""
+    """Return a lone caller's own fields, with a comma."""
     requests = batch.requests
     return requests[0].solo_fields + b"," if len(requests) == 1 and requests[0].solo_fields else b""
 

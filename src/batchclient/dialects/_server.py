@@ -1,9 +1,10 @@
-"""What all dialects are made of: a name, what lists the server takes, and a *form* for each kind of call that it serves.
+"""The base of all dialects: a name, the lists taken by the server, and a *form* per kind of call.
 
-A form writes one kind of call as one sort of server takes it, and reads the reply. Dialects share forms: most servers write
-completions as OpenAI does.
+A form writes a kind of call for a sort of server, and reads the reply. Dialects share forms: most
+servers take completions as OpenAI does.
 
-Fields of ours that a server refuses are left out of what its endpoint is sent from then on, for the dialect's life.
+A field added by batchclient and refused by a server is left out of the endpoint's later requests,
+for the dialect's life.
 """
 
 from __future__ import annotations
@@ -29,36 +30,36 @@ _NO_ROUTE = (404, 405)
 
 
 class Form(Protocol):
-    """How one sort of server takes one kind of call."""
+    """A kind of call as a sort of server takes it."""
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
-        """Write the batch's request; or say why this server cannot be asked so."""
+        """Write the batch's request, or say why the server cannot be asked."""
         ...
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> Decoder:
-        """Return a fresh decoder for the batch's reply, which may not be of the type that was asked for."""
+        """Return a fresh decoder for the batch's reply, which may have an unexpected type."""
         ...
 
 
 class ServerDialect:
-    """One sort of server. Subclasses set the class attributes.
+    """A sort of server. Subclasses set the class attributes.
 
     Args:
         secrets: keys to cut out of the server's messages.
-        assumed: it is only taken for such a server, until it is known which it is: what it says of usage is believed once it is seen to
-            tell the calls of a list apart.
+        assumed: whether the server is not known yet. The usage beside a choice is then believed
+            only once the server was seen to tell the calls of a list apart.
     """
 
     name: str
-    is_known_server = True
+    is_known_server: bool = True
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     own_fields: OwnFields | None = None
     forms: Mapping[Kind, Form]
     without: frozenset[str] = frozenset()
-    """Fields that vLLM has and this sort of server does not."""
+    """Fields of vLLM's that the server lacks."""
     list_routes: frozenset[Kind] = frozenset()
-    """The kinds whose lists have a route of their own, which an older server lacks."""
+    """The kinds of call whose lists have a route of their own, which an older server lacks."""
 
     def __init__(self, secrets: tuple[str, ...] = (), *, assumed: bool = False) -> None:
         self._secrets = secrets
@@ -71,7 +72,7 @@ class ServerDialect:
         return f"{type(self).__name__}()"
 
     def hide(self, secrets: tuple[str, ...]) -> None:
-        """Cut these out of messages, too."""
+        """Cut further keys out of messages."""
         self._secrets += secrets
 
     def encode(self, batch: Batch) -> WireRequest | Failure:
@@ -81,7 +82,7 @@ class ServerDialect:
             message = f"a {self.name} server has no {batch.shape.kind.value} calls"
             return Failure(FailureKind.UNSUPPORTED, BadRequest, message)
         if batch.shape.is_mixed and self.own_fields is None:
-            # Its endpoint joined, or became known, after the list was queued.
+            # The endpoint joined, or its server became known, after the list was queued.
             message = f"a {self.name} server takes no parameters per prompt"
             return Failure(FailureKind.MIX_REFUSED, BadRequest, message)
         batch.wire.without, batch.wire.learnt = (
@@ -96,11 +97,11 @@ class ServerDialect:
         return self.forms[batch.shape.kind].decoder(batch, self._secrets, content_type)
 
     def events_per_choice(self, shape: Shape) -> int:
-        """How many events a streamed choice sends at most, where the server heeds how they are asked for."""
+        """Return the most events of a streamed choice, if the server heeds ``stream_interval``."""
         return ANY_NUMBER if "stream_interval" in self._without else events_per_choice(shape)
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Say what an error reply means."""
+        """Return the meaning of an error reply."""
         message, code = error_in(body)
         prompts = [request.prompt for request in batch.requests]
         clean = redact(message, prompts, self._secrets)
@@ -113,7 +114,7 @@ class ServerDialect:
             self._without |= refused
             return Failure(FailureKind.FIELDS_REFUSED, BadRequest, f"{status}: {clean}", status, code=code)
         if status in _NO_ROUTE and len(prompts) > 1 and batch.shape.kind in self.list_routes and "model" not in clean:
-            # Were it the model that is missing, each call would hear so again by itself.
+            # If the model is missing after all, each call by itself gets the same reply again.
             return Failure(FailureKind.LIST_REFUSED, NotFound, f"{status}: {clean}", status, code=code)
         return failure_of(
             status,
@@ -126,5 +127,5 @@ class ServerDialect:
 
     @staticmethod
     def rate_limits(headers: Mapping[str, str]) -> tuple[RateWindow, ...]:
-        """Read OpenAI's and the IETF's headers: these servers send none, a gateway before them may."""
+        """Read OpenAI's and the IETF's headers: the servers send none, a gateway in front may."""
         return read_rate_limits(headers)

@@ -1,11 +1,12 @@
-"""From a call's parameters to its shape: what it may share a request with, whatever server it goes to.
+"""From a call's parameters to its shape: which calls may share a request, on any server.
 
 Rules:
-- A shape is made when the call is, and its server is chosen later: nothing in it belongs to one sort of server.
+- A shape is made when the call is made, and the server is chosen later: nothing in a shape belongs
+  to one sort of server.
 - Equal parameters give the same object, so that groups are found by identity.
-- The key begins with the kind of call and of prompt; then comes the shared part of the body.
-- Where all servers are of one sort that takes some fields per prompt (``mix``), completions that differ only in those have the same
-  mixed shape, whose body is what they share.
+- The key begins with the kind of call and of prompt; the shared part of the body follows.
+- Where all servers are of one sort that takes some fields per prompt (``mix``), completions that
+  differ only in those fields have the same mixed shape, whose body is the shared part.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Shapes:
         self._own_fields: OwnFields | None = None
 
     def mix(self, own_fields: OwnFields | None) -> None:
-        """From now on completions may differ in these fields and share a list; ``None``: in none."""
+        """Let completions differ in these fields and share a list; ``None``: in no field."""
         if own_fields is not self._own_fields:
             self._own_fields = own_fields
             for remembered in (self._shapes, self._known, self._mixed):
@@ -62,47 +63,54 @@ class Shapes:
         alone: str | None = None,
         to_caller: bool = False,
         verbatim: bool = False,
+        method: str | None = None,
     ) -> tuple[Shape, bytes]:
-        """Return what calls with these parameters may share, and the fields sent only when one goes alone.
+        """Return the shape of a call, and the fields sent only when the call goes alone.
 
         Args:
             params: the call's.
             model: its name.
             kind: of the call.
-            token_ids: whether the prompt is one of ids.
-            alone: why the call goes alone, if its input is the reason.
-            to_caller: whether it is streamed to its caller.
-            verbatim: whether its answer keeps the server's own reply.
+            token_ids: whether the prompt is a list of ids.
+            alone: why the call goes alone, if the input is the reason.
+            to_caller: whether the answer is streamed to the caller.
+            verbatim: whether the answer keeps the server's own reply.
+            method: the method that was called, where it is another than the call's own.
 
         Raises:
-            ConfigError: a parameter is wrong, or not JSON, or not the caller's to set; it names the field.
+            ConfigError: a parameter is unknown, or wrong, or not JSON, or not the caller's to set;
+                the error names the field.
         """
         known = self._known
         signature: tuple[object, ...] | None = None
-        # Writing the key costs 5 µs, and calls come by the thousand with the same few parameters. ``marshal`` writes them in a
-        # fraction of that, and tells apart what JSON does: 1, True, 1.0 and "1" differ. Version 2: later ones depend on who else holds a value.
+        # Writing the key costs 5 µs, and calls come by the thousand with the same few parameters.
+        # ``marshal`` writes the parameters in a fraction of that time, and tells apart the values
+        # that JSON tells apart: 1, True, 1.0 and "1" differ. Version 2: in later versions the bytes
+        # depend on who else holds a value.
         try:
             signature = (kind, model, token_ids, alone, to_caller, verbatim, marshal.dumps(params, 2))  # type: ignore[arg-type]
-        except ValueError:  # of a type that it does not know, or too deep: ``canonical`` decides
+        except ValueError:  # a type unknown to ``marshal``, or too deep: ``canonical`` decides
             pass
         else:
             shape = known.get(signature)
             if shape is not None:
                 return shape, b""
-        if kind not in _GENERATING and not verbatim:
-            refuse_unknown(kind, params)
-        joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
+        if not verbatim:
+            # A body that another program wrote may hold any field.
+            refuse_unknown(kind, params, to_caller=to_caller, method=method)
+        joining, solo, reason = sort_fields(params, kind, to_caller=to_caller, method=method)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):
-            # The server's default. A plain list asks for them on our account, and no field may come twice.
+            # The server's default. A plain list asks for token ids on our account, and no field may
+            # come twice.
             del joining["return_token_ids"]
         body = canonical(joining)
         prefixes = _PREFIXES.get(kind)
         answer_key = (prefixes[token_ids] if prefixes is not None else f"{kind.value}:".encode()) + body
         key = f"{reason}!".encode() + answer_key if alone or to_caller else answer_key
         if verbatim:
-            # Their answers hold what others' do not: none may be given another's.
+            # Such answers hold more than others' do: none may be given another call's.
             answer_key = b"verbatim!" + answer_key
             key = b"verbatim!" + key
         shape = self._shapes.get(key)
@@ -115,7 +123,7 @@ class Shapes:
             if key is not answer_key:
                 if to_caller and shape.plain_only:
                     raise ConfigError("beam search and prompt_logprobs cannot be streamed", field="stream")
-                # A reply that is handed on is in the form that its caller asked for.
+                # A reply that is handed on has the form that its caller asked for.
                 packable = shape.packable and not verbatim
                 shape = replace(shape, answer_key=answer_key, to_caller=to_caller, verbatim=verbatim, packable=packable)
             elif self._own_fields is not None and kind is Kind.COMPLETION and shape.alone_reason is None:
@@ -130,7 +138,7 @@ class Shapes:
         return shape, b""
 
     def _with_mixed(self, shape: Shape, fields: Mapping[str, Any], prefix: bytes) -> Shape:
-        """Return a completion's shape with what it may share with completions that have other sampling parameters."""
+        """Return a completion's shape with the mixed shape, which differs in sampling parameters."""
         assert self._own_fields is not None
         own = self._own_fields({name: value for name, value in fields.items() if value is not None})
         if not own:
@@ -178,12 +186,13 @@ def _make_shape(
     is_chat = kind is Kind.CHAT
     max_tokens = _count(fields, "max_tokens", 0)
     if is_chat and _count(fields, "max_completion_tokens", 0) is not None:
-        # OpenAI's newer name; it stands before the other (vLLM 0.32, chat_completion/serving.py).
+        # OpenAI's newer name; it stands before ``max_tokens`` (vLLM 0.32,
+        # chat_completion/serving.py).
         max_tokens = fields["max_completion_tokens"]
     if is_chat and alone is None and n != 1 and n is not None:
         alone = "n"
     if max_tokens is None and kind is Kind.COMPLETION:
-        # The server's default, should the call name none (vLLM 0.32, completion/protocol.py).
+        # The server's default, if the call names none (vLLM 0.32, completion/protocol.py).
         max_tokens = 16
     return Shape(
         key=key,
@@ -194,10 +203,11 @@ def _make_shape(
         alone_reason=alone,
         plain_only=bool(fields.get("use_beam_search"))
         or fields.get("prompt_logprobs") is not None
-        # Servers have another parser for streamed tool calls, made for a token at a time; whoever needs no stream is spared it.
+        # Servers have another parser for streamed tool calls, made for a token at a time; a call
+        # that needs no stream is spared that parser.
         or (is_chat and bool(fields.get("tools")) and not to_caller),
         wants_token_ids=_flag(fields, "return_token_ids"),
-        # Of a chat it gives back the last message only, which counts for nothing here.
+        # Of a chat, ``echo`` returns the last message only, which counts for nothing here.
         echo=_flag(fields, "echo") and not is_chat,
         greedy=type(fields.get("temperature")) in (int, float) and fields["temperature"] == 0,
         kind=kind,

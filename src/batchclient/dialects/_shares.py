@@ -1,11 +1,14 @@
-"""Whose tokens they are where a server tells one sum for a whole list: shares of that sum, marked as estimates.
+"""Shares of a list's usage, where a server tells only a sum. A share is marked as an estimate.
 
 Rules:
-- Shares are whole numbers that add up to the server's sum: prompt tokens by the lengths that were expected, output tokens by the texts' lengths.
-- What is known of a call bounds its share: its token ids, a text (one token at least), ``max_tokens``, ``finish_reason: "length"``.
-- A sum that is less than those bounds allow is none (llama.cpp tells the first prompt's usage): nothing is shared out.
-- A share that can have only one value is exact, and bears no mark.
-- A streamed list's sum comes after its last answer, and no answer waits for it. Such a usage is estimated from the call's own events and text.
+- Shares are whole numbers that add up to the server's sum. Prompt tokens are shared by the expected
+  lengths, output tokens by the texts' lengths.
+- A share is bounded by facts about its call: token ids, a text (at least a token), ``max_tokens``,
+  ``finish_reason: "length"``.
+- A sum below the bounds is none (llama.cpp tells the first prompt's usage): nothing is shared out.
+- A share with a single possible value is exact, and not marked.
+- A streamed list's sum comes after the last answer, and no answer waits. The usage is then
+  estimated from the call's own events and text.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ _BYTES_PER_TOKEN = 4
 """A rough mean for English text."""
 _ANY = 1 << 30
 _MOST_BYTES_PER_EVENT = 16
-"""An event with more text than this, on average, holds more than one token."""
+"""An event with more text on average holds more than one token."""
 
 Made = tuple[int, str | None, int | None]
-"""What is known of one choice: the size of its text in bytes, why it ended, and how many token ids came with it."""
+"""The facts about a choice: bytes of its text, why it ended, and the number of its token ids
+(``None``: not told).
+"""
 
 
 def size_of(text: object) -> int:
-    """How long a text is in UTF-8, bytes; 0 for whatever is none."""
+    """Return the length of a text in UTF-8, bytes; 0 for a value of another type."""
     if type(text) is not str:
         return 0
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -38,9 +43,9 @@ def share_out(total: int, weights: Sequence[int], least: Sequence[int], most: Se
     """Return whole numbers that add up to a total, in proportion to weights as far as bounds allow.
 
     Args:
-        total: at least the sum of ``least`` and at most that of ``most``.
+        total: from the sum of ``least`` to the sum of ``most``.
         weights: at least 0 each.
-        least, most: each number's bounds.
+        least, most: the bounds of each number.
     """
     shares = [0] * len(weights)
     free, left = list(range(len(weights))), total
@@ -54,12 +59,14 @@ def share_out(total: int, weights: Sequence[int], least: Sequence[int], most: Se
         if not lack and not excess:
             for i in free:
                 shares[i] = left * heavy[i] // whole
-            # Of what rounding down has left, one more for each of the largest remainders: the heavier never has less.
+            # The rest left by rounding down goes, one each, to the largest remainders: the heavier
+            # never has less.
             rest = left - sum(shares[i] for i in free)
             for i in sorted(free, key=lambda i: left * heavy[i] % whole, reverse=True)[:rest]:
                 shares[i] += 1
             break
-        # Those that the larger of both misfits concerns stay at their bounds: what it leaves to the others cannot set them free again.
+        # Numbers on the side of the larger misfit stay at their bounds: the rest left to the others
+        # cannot free them again.
         bound, fixed = (least, lack) if sum(lack.values()) >= sum(excess.values()) else (most, excess)
         for i in fixed:
             shares[i] = bound[i]
@@ -69,7 +76,10 @@ def share_out(total: int, weights: Sequence[int], least: Sequence[int], most: Se
 
 
 def prompt_shares(batch: Batch, total: object) -> tuple[list[int], bool] | None:
-    """Share out the prompt tokens that a server told of a whole list; return (shares, whether they are estimates), or ``None`` if it told none."""
+    """Share out the prompt tokens told for a list; return (shares, whether they are estimates).
+
+    ``None``: the server told no number.
+    """
     if type(total) is not int or total < 0:
         return None
     sizes = [request.prompt_tokens for request in batch.requests]
@@ -77,22 +87,17 @@ def prompt_shares(batch: Batch, total: object) -> tuple[list[int], bool] | None:
         return [total], False
     ids = all(request.prompt[:1] == b"[" and request.prompt[1:2].isdigit() for request in batch.requests)
     if ids and sum(sizes) == total:
-        # Token ids are counted exactly. If they add up to what the server counted, it neither cut nor added any.
+        # Token ids are counted exactly. If they add up to the server's count, the server neither
+        # cut nor added any.
         return sizes, False
     least = [int(total >= len(sizes))] * len(sizes)
     return share_out(total, sizes, least, [total] * len(sizes)), True
 
 
 def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage] | None:
-    """Share out a list's usage among its requests.
+    """Share out a list's usage among its requests, by the facts about each choice, in order.
 
-    Args:
-        batch: the list.
-        told: what the server told of the whole.
-        made: of each choice, in order.
-
-    Returns:
-        A usage for each request; ``None`` if what was told is no sum of theirs.
+    ``None``: the usage told cannot be a sum over the requests.
     """
     prompts = prompt_shares(batch, told.prompt_tokens)
     if prompts is None:
@@ -119,11 +124,11 @@ def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage
     if left < sum(least):
         return None
     if left > sum(most):
-        # More than was asked for: the server counts something that is not in the texts.
+        # More than asked for: the server counts tokens that are not in the texts.
         most = [left] * len(open_)
     for place, share in zip(open_, share_out(left, sizes, least, most), strict=True):
         shares[place] = share
-    # One alone has what is left; at the sum of all bounds each is at its own.
+    # A single open share gets the rest; at the sum of all bounds each is at its own.
     guessed = frozenset(open_ if len(open_) > 1 and left not in (sum(least), sum(most)) else ())
     sizes_of_prompts, are_guessed = prompts
     return [
@@ -133,21 +138,22 @@ def shared_usages(batch: Batch, told: Usage, made: Sequence[Made]) -> list[Usage
 
 
 def _bounds(batch: Batch, size: int, reason: str | None) -> tuple[int, int]:
-    """The fewest and the most tokens that a choice may have."""
+    """Return the fewest and the most tokens of a choice."""
     limit = batch.shape.max_output_tokens
     if limit and reason == "length":
         return limit, limit
-    # An echoed prompt is a text without an output token. With ``max_tokens`` 0 vLLM counts a token all the same.
+    # An echoed prompt is a text without an output token. vLLM counts a token even with
+    # ``max_tokens`` 0.
     return int(size > 0 and not batch.shape.echo), _ANY if limit is None else max(1, limit)
 
 
 def estimated_tokens(size: int, events: int, reason: str | None, limit: int | None) -> int:
-    """How many tokens a streamed choice probably has.
+    """Estimate the tokens of a streamed choice.
 
     Args:
-        size: of its text, bytes.
-        events: that brought some of it: a token each, unless they hold too much.
-        reason: why it ended.
+        size: of the text, bytes.
+        events: events that brought text: a token each, unless the text is too long for that.
+        reason: why the choice ended.
         limit: ``max_tokens``; ``None``: the server decided.
     """
     if limit and reason == "length":

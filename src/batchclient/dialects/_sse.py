@@ -1,8 +1,10 @@
-"""Server-sent events: bytes in, ``data`` payloads out, whatever the split points.
+"""Server-sent events: bytes in, ``data`` payloads out, wherever the bytes are split.
 
-Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream". Lines end with LF, CRLF or CR; lines of one event join
-with LF; comments (keep-alive pings) and other fields are skipped. Where we differ: a last event without its blank line is
-delivered, because some servers leave it out; a half one is then no JSON and fails there. A byte-order mark is not looked for.
+Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream". Lines end with LF, CRLF or CR;
+the lines of an event join with LF. Comments (keep-alive pings) and other fields are skipped.
+
+Differences: a last event is delivered without its blank line, because some servers leave the line
+out. Half an event is then no JSON and fails later. No byte-order mark is looked for.
 """
 
 from __future__ import annotations
@@ -11,17 +13,13 @@ __all__ = ["EventStream"]
 
 
 class EventStream:
-    """An incremental parser.
-
-    Attributes:
-        rest: the pieces of a line that has not ended.
-        data: the lines of an event that has not ended.
-    """
+    """An incremental parser; ``rest`` is an unfinished line, ``data`` an unfinished event."""
 
     __slots__ = ("_skip_lf", "data", "rest")
 
     def __init__(self) -> None:
-        # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its square.
+        # Lists, joined once: a line in many chunks, or an event of many lines, must not cost its
+        # square.
         self.rest: list[bytes] = []
         self.data: list[bytes] = []
         self._skip_lf = False

@@ -1,4 +1,4 @@
-"""What an HTTP status means for the calls of a batch, where servers agree."""
+"""The meaning of an HTTP status for the calls of a batch, where servers agree."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from batchclient.errors import (
 __all__ = ["failure_of"]
 
 _LIST_REFUSED = re.compile(
-    # "prompt must be a string." (transformers serve); "batched prompts are not supported" (several proxies);
-    # "Input should be a valid string" (pydantic, where the field is a plain ``str``); "prompt_list_unsupported".
+    # "prompt must be a string." (transformers serve); "batched prompts are not supported" (several
+    # proxies); "Input should be a valid string" (pydantic, where the field is a plain ``str``);
+    # "prompt_list_unsupported".
     r"(prompt|input) must be a str|batched prompts|lists? of prompts (is|are) not|prompt_list_unsupported"
     r"|(prompt|input): Input should be a valid string",
     re.IGNORECASE,
@@ -27,9 +28,13 @@ _LIST_REFUSED = re.compile(
 _LIST_TOO_LONG = re.compile(r"maximum allowed count|batch size", re.IGNORECASE)
 _STATED_CAP = re.compile(r"maximum allowed (?:count of|batch size(?: of)?) ([1-9][0-9]{0,8})\b", re.IGNORECASE)
 _NOT_JSON = re.compile(r"out of range float values", re.IGNORECASE)
-"""A server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the list's others are well without it."""
+"""Words of a server that cannot write an answer's NaN (vLLM #19661, SGLang #5984): the other calls
+of the list can be answered without the call.
+"""
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory")
-"""PyTorch's words ("CUDA out of memory. Tried to allocate …") and its exception's name, as servers pass them on with 500."""
+"""PyTorch's words ("CUDA out of memory. Tried to allocate …"), and its exception's name, as servers
+pass them on with a 500.
+"""
 _STREAM_REFUSED = re.compile(r"\bstream", re.IGNORECASE)
 _PACKING_REFUSED = re.compile(r"encoding_format|base64", re.IGNORECASE)
 
@@ -43,10 +48,12 @@ def failure_of(
     retry_after_s: float | None,
     packed: bool = False,
 ) -> Failure:
-    """Return what a status means. ``message`` must be free of prompts and keys.
+    """Return the meaning of a status. ``message`` must be free of prompts and keys.
 
-    Sources: RFC 9110 for the statuses; for what servers make of them ``servers.md`` section 2 of the project's notes:
-    vLLM says 503 when its queue is full, TGI 429, TGI 422 for a list that is too long and 424 for a failed generation.
+    Sources: RFC 9110 for the statuses; section 2 of ``servers.md`` in the project's notes for the
+    servers' use. vLLM says 503 when its queue is full, TGI 429. TGI says 422 for a list that is too
+    long, and 424 for a failed generation. llama.cpp says 501 for a feature that was not turned on:
+    no repetition helps, and so the error is a ``BadRequest``.
     """
     if status == 404 and message == "Not Found":
         message = "Not Found; does base_url end in /v1, and in nothing more?"
@@ -91,5 +98,5 @@ def _classify(status: int, message: str, *, streamed: bool) -> tuple[FailureKind
     if 200 <= status < 300:
         # A success without an answer.
         return FailureKind.MAYBE_PROCESSED, DialectError, None
-    # A redirect: the base URL is not that of such a server.
+    # A redirect: there is no such server at the base URL.
     return FailureKind.REFUSED, DialectError, None

@@ -1,20 +1,26 @@
-"""A reply that is a stream of events, those of all prompts mixed: each prompt is answered when its last choice has finished.
+"""A reply that is a stream: all prompts' events come mixed, and a prompt's last choice completes
+the answer.
 
 Rules:
-- Two events per choice or one per token: both are read. An event that comes twice is known by its count of tokens, which has not grown, or, if it was the
-  last, by what it repeats being over. What repeats a choice that is over without a text, or with its last text and a usage for the first time (LiteLLM's
-  usage chunk), is no such event.
-- A list's first prompt has no answer before another has begun: LiteLLM's proxy numbers the pieces of all prompts 0, and its answer would be theirs.
-  Nor has a caller the pieces of several choices before. Where no other has begun before ``[DONE]``, or a choice has no end, the calls go plain.
-- An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``, and a choice's last event no ``text``,
-  if no tokens are told that would be in it.
-- A choice that cannot be read is over; the others are read to their ends.
-- One JSON value where a stream was asked for is read as that, whatever its content type.
-- An error in mid-stream is an event of its own, followed by ``[DONE]``. What had finished before it is answered.
-- A usage that does not stand beside its choice comes after the last one. A lone call's is waited for. A list's is one sum, for which no answer
-  waits: what each has is estimated (``_shares``).
-- A usage beside a choice is believed where it is known to be that choice's. Else it has to be seen: a running sum never has fewer tokens
-  than choices that began.
+- Two events per choice and an event per token are both read.
+- An event that comes twice is known by the count of tokens, which has not grown. A last event that
+  comes twice is known by its choice, which is over.
+- Once a choice is over, an event without a text is harmless. So is the last text with the first
+  usage (LiteLLM's usage chunk).
+- A list's first prompt has no answer before another prompt has begun. LiteLLM's proxy numbers the
+  pieces of all prompts 0, and the first answer would hold all texts. A caller of several choices
+  gets no pieces before a second choice has begun.
+- If no other choice has begun before ``[DONE]``, or a choice has no end, the calls go again without
+  streaming.
+- An event without choices is no error: a ping, or a usage. A lone choice needs no ``index``. A last
+  event needs no ``text``, if its usage tells no further tokens.
+- An unreadable choice is over; the others are read to their ends.
+- A JSON value in a stream's place is read as a plain reply, whatever the content type.
+- An error in mid-stream is an event, followed by ``[DONE]``. Choices finished before are answered.
+- A usage beside no choice comes after the last choice. A lone call waits for the usage. A list's
+  usage is a sum, and no answer waits: each usage is estimated (``_shares``).
+- A usage beside a choice is believed where it is known to be the choice's own. Otherwise the stream
+  has to show as much: a running sum never has fewer tokens than choices that began.
 """
 
 from __future__ import annotations
@@ -59,14 +65,16 @@ _NOT_STREAMED = Failure(
 )
 _EVENTS_PER_TOKEN = 4
 _FEWEST_EVENTS = 4096
-"""A server sends an event per token at most. One that sends many times as many for a choice would only fill our memory."""
+"""A server sends at most an event per token. Many times as many for a choice would only fill the
+client's memory.
+"""
 
 
 class StreamDecoder(ReplyDecoder):
-    """A reply that is a stream of events, those of all prompts mixed."""
+    """A reply that is a stream of events, mixed from all prompts."""
 
     _needs_text = True
-    """Whether an event that tells of tokens has a ``text``."""
+    """Whether an event with tokens has a ``text``."""
 
     def __init__(
         self, batch: Batch, secrets: tuple[str, ...], content_type: str = "", reader: Reader | None = None
@@ -74,41 +82,41 @@ class StreamDecoder(ReplyDecoder):
         super().__init__(batch, secrets, content_type, reader)
         self._events = EventStream()
         self._opening = True
-        """Whether nothing but blanks came yet, or what came is no stream."""
+        """Whether only blanks came so far, or the reply is no stream."""
         self._begin = b""
-        """What may be half a byte-order mark."""
+        """Bytes that may begin a byte-order mark."""
         self._whole: ReplyDecoder | None = None
-        """Reads what is no stream."""
+        """Reads a reply that is no stream."""
         self._watch = UsageWatch(batch, self._reader)
         self._held: Completion | None = None
-        """A lone call's answer that waits for its usage."""
+        """A lone call's answer, waiting for its usage."""
         self._first: tuple[int, Completion] | None = None
-        """The first prompt's answer, which waits until another has begun."""
+        """The first prompt's answer, waiting until another prompt has begun."""
         self._doubtful: list[Delta] | None = [] if self._n > 1 else None
-        """The first choice's pieces, which wait in the same way; ``None``: they need not."""
+        """The first choice's pieces, waiting until another choice has begun; ``None``: no wait."""
         self._is_done = False
-        """Whether the server has said that the stream is over."""
+        """Whether the server has ended the stream with ``[DONE]``."""
         self._pieces: dict[int, list[dict[str, Any]]] = {}
         self._finished: dict[int, Choice] = {}
         self._usage: dict[int, Usage] = {}
         self._verbatim: dict[int, dict[str, Any]] = {}
         self._about: dict[str, Any] = {}
-        """What the events say beside their choices, which is the same for all calls."""
+        """The events' fields beside ``choices``, equal for all calls."""
         self._first_at: dict[int, float] = {}
         self._tokens: dict[int, int] = {}
-        """Of each choice, as the last event said."""
+        """Tokens of each choice, as of its last event."""
         self._over: dict[int, dict[str, Any] | None] = {}
-        """The last event of each choice that has ended, if it had no usage; ``None``: the choice cannot be read."""
+        """By finished choice: the last event, empty if a usage came; ``None``: unreadable."""
         self._lost: dict[int, Failure] = {}
-        """Why calls have no answer though all of it came: the server gave up, or it cannot be read."""
+        """By position: why a call has no answer. The server gave up, or a choice is unreadable."""
         self._failure: Failure | None = None
         self.deltas: list[Delta] = []
-        """What came since they were taken away, where a caller waits for each."""
+        """Pieces since the last taking, where a caller waits for each."""
         tokens = batch.shape.max_output_tokens
         self._most_events = max(_FEWEST_EVENTS, _EVENTS_PER_TOKEN * tokens) if tokens is not None else 1 << 20
 
     def feed(self, chunk: bytes, now: float) -> list[tuple[int, Completion]]:
-        """Return the answers that some bytes completed."""
+        """Take in bytes; return the answers that are now complete."""
         if self._opening:
             return self._open(chunk, now)
         return self._take(self._events.feed(chunk), now)
@@ -159,11 +167,13 @@ class StreamDecoder(ReplyDecoder):
                 self._failure = mismatch(error)
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
-        self.failed = self._failure is not None
+        self.failed: bool = self._failure is not None
         return answers
 
     def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:
-        """Read what is no JSON to pydantic: a ping without data or with a word, the end with blanks, half a surrogate pair."""
+        """Read a payload refused by pydantic: a ping without data or with a word, ``[DONE]`` with
+        blanks, half a surrogate pair.
+        """
         said = payload.strip()
         if said == b"[DONE]":
             self.complete = self._is_done = True
@@ -194,7 +204,7 @@ class StreamDecoder(ReplyDecoder):
         if pieces is None:
             self._pieces[index] = pieces = []
             self._first_at.setdefault(index // self._n, now)
-            self.begun = len(self._first_at) == len(self._batch.requests)
+            self.begun: bool = len(self._first_at) == len(self._batch.requests)
             if self._first is not None:
                 answers.append(self._first)
                 self._first = None
@@ -213,7 +223,7 @@ class StreamDecoder(ReplyDecoder):
             if len(pieces) > self._most_events:
                 raise ValueError("more events than tokens")
             usage = self._watch.usage(index, usage_in(told))
-            # TGI says "" until it has finished.
+            # TGI sends "" until the choice has finished.
             if not reason:
                 if reason is not None and reason != "":
                     raise TypeError("a reason to finish is no string")
@@ -251,18 +261,18 @@ class StreamDecoder(ReplyDecoder):
                 answers.append((position, made))
 
     def _give_up(self, index: int, error: Exception) -> None:
-        """A choice that cannot be read is over, whatever comes of it."""
+        """Give an unreadable choice up: it is over, whatever still comes."""
         self._pieces.pop(index, None)
         self._over[index] = None
         self._demux.finish(index)
-        self.complete = self._demux.complete
+        self.complete: bool = self._demux.complete
         self._lost.setdefault(index // self._n, spoilt(error))
         if len(self._lost) == len(self._batch.requests) and all(lost.final for lost in self._lost.values()):
             once = len(self._batch.requests) == 1
             self._failure = malformed("an event is not what such a server sends", error, once=once)
 
     def _says_nothing_new(self, index: int, piece: dict[str, Any], event: dict[str, Any]) -> bool:
-        """Whether an event of a choice that is over leaves it as it was."""
+        """Whether an event of a finished choice leaves the choice as it was."""
         over = self._over[index]
         if over is None:
             return True
@@ -276,37 +286,43 @@ class StreamDecoder(ReplyDecoder):
 
     @staticmethod
     def _brings(piece: dict[str, Any]) -> dict[str, Any]:
-        """What an event adds to its choice."""
+        """Return an event's text and token ids, if any."""
         return {name: piece[name] for name in ("text", "token_ids") if piece.get(name)}
 
     @staticmethod
     def _verbatim_choice(pieces: list[dict[str, Any]], choice: Choice) -> dict[str, Any]:
-        """The choice as a plain reply would have it."""
+        """Return the choice in a plain reply's form."""
         return join_pieces(pieces, choice.text, choice.logprobs)
 
     def _may_be_empty(self, pieces: list[dict[str, Any]]) -> bool:
-        # LiteLLM leaves out a text that is empty. What has another form is not empty.
+        # LiteLLM leaves out an empty text. A choice of another form is not empty.
         return not any(name in piece for piece in pieces for name in ("text", "delta", "message"))
 
     def _check_growth(self, index: int, pieces: list[dict[str, Any]], usage: Usage) -> None:
-        """Refuse an event that brings the text of the one before it, and no token: it is the same. A last one may bring text that was held back."""
+        """Refuse an event that repeats the previous event's text and has no new token.
+
+        Last events are exempt: a last event may bring text that was held back.
+        """
         text = self._text_in(pieces[-1])
         if text and 0 < usage.completion_tokens <= self._tokens.get(index, 0) and text == self._text_in(pieces[-2]):
             raise DemuxError(f"the server sent a piece of choice {index} twice")
         self._tokens[index] = usage.completion_tokens
 
     def _check_silence(self, index: int, usage: Usage) -> None:
-        """Refuse a last event without a text that had one: one token may be the end's own, more are of a text that was lost on its way."""
+        """Refuse a last event with tokens but no text: only a single token may be the end's own.
+
+        More tokens belong to a text that was lost on the way.
+        """
         if usage.completion_tokens > self._tokens.get(index, 0) + 1:
             raise TypeError("an event has tokens and no text")
 
     @staticmethod
     def _text_in(piece: dict[str, Any]) -> Any:
-        """The text that an event brings."""
+        """Return an event's text."""
         return piece.get("text")
 
     def _estimate(self, index: int, pieces: list[dict[str, Any]], choice: Choice) -> Usage:
-        """What a choice of a list probably took, where the server tells no more than a sum, later."""
+        """Estimate the usage of a list's choice, where the server tells only a sum, later."""
         shape, ids = self._batch.shape, choice.token_ids
         events = sum(bool(self._text_in(piece)) for piece in pieces)
         tokens = estimated_tokens(size_of(choice.text), events, choice.finish_reason, shape.max_output_tokens)
@@ -314,12 +330,12 @@ class StreamDecoder(ReplyDecoder):
         return Usage(prompt_tokens, tokens if ids is None else len(ids), True, ids is None)
 
     def _take_back(self, position: int, answers: list[tuple[int, Completion]]) -> None:
-        """More of a choice has come after its end: what came of it in the same read is not handed out yet, and may be spoilt, too."""
+        """Withhold an answer from the same read: more came after its end, so it may be spoilt."""
         self._held = self._first = None
         answers[:] = [answer for answer in answers if answer[0] != position]
 
     def _release(self, answers: list[tuple[int, Completion]], told: Any = None) -> None:
-        """Hand out what waited for its usage."""
+        """Hand out the answer that waited for its usage."""
         held = self._held
         if held is not None:
             held.usage = usage_in(told)
@@ -329,7 +345,7 @@ class StreamDecoder(ReplyDecoder):
             self._held = None
 
     def _delta(self, piece: dict[str, Any], index: int) -> Delta:
-        """One event for the caller who waits for each."""
+        """Return an event for a caller who waits for each."""
         ids = piece.get("token_ids") if self._keep_ids else None
         return Delta(
             text_of(piece) or "",
@@ -357,7 +373,7 @@ class StreamDecoder(ReplyDecoder):
         return completion
 
     def end(self, now: float) -> tuple[list[tuple[int, Completion]], Failure | None]:
-        """The stream is over: whatever has no ``finish_reason`` was cut off."""
+        """End the stream: a choice without ``finish_reason`` was cut off."""
         if self._whole is not None:
             return self._whole.end(now)
         answers = self._take(self._events.end(), now)
@@ -387,7 +403,10 @@ def decoder_of(
     reader: Reader | None = None,
     forms: tuple[type[PlainDecoder], type[StreamDecoder]] = (PlainDecoder, StreamDecoder),
 ) -> PlainDecoder | StreamDecoder:
-    """Return a fresh decoder for a batch's reply, in the form that was asked for if nothing says otherwise; its first bytes have the last word."""
+    """Return a fresh decoder for a batch's reply, in the requested form or the content type's.
+
+    The reply's first bytes have the last word.
+    """
     plain, streamed = forms
     decoder: PlainDecoder | StreamDecoder
     if batch.streamed and not content_type.lower().startswith("application/json"):

@@ -1,7 +1,8 @@
-"""Replies with halves of surrogate pairs: JSON can escape one alone, and no file can hold it.
+"""Replies with halves of surrogate pairs: JSON can escape a lone half, but no file can hold it.
 
-A server escapes UTF-16, and cuts between two tokens. The halves of a pair that came in two pieces are joined; what stays alone becomes U+FFFD,
-as it does where servers decode bytes. pydantic's parser refuses such a reply whole, ``json`` reads it.
+A server escapes UTF-16, and cuts between two tokens. Halves that came in two pieces are joined. A
+lone half becomes U+FFFD, as on servers that decode bytes. pydantic's parser refuses such a reply
+whole; ``json`` reads it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _Path = tuple[Any, ...]
 
 
 def read_odd(text: bytes) -> Any:
-    """Parse JSON with what pydantic's parser refuses: lone surrogates, a byte-order mark.
+    """Parse JSON that pydantic's parser refuses: lone surrogates, a byte-order mark.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply. Not ``json``'s own error, which holds the whole text.
+        ValueError: no JSON, or nested too deeply. ``json``'s own error would hold the whole text.
     """
     try:
         return json.loads(text)
@@ -31,11 +32,7 @@ def read_odd(text: bytes) -> Any:
 
 
 def mend(value: Any) -> Any:
-    """Return a JSON value whose texts can be written.
-
-    Raises:
-        ValueError: it is nested too deeply.
-    """
+    """Return a JSON value whose texts can be written; raise ``ValueError`` if nested too deeply."""
     try:
         return _mend(value)
     except RecursionError:
@@ -57,10 +54,9 @@ def _joined(text: str) -> str:
 
 
 class MendingReader:
-    """A stream's reader whose events can be written: the first half of a pair is held back until the same text's next piece.
+    """A stream's reader whose events can be written.
 
-    Args:
-        reader: the server's.
+    The first half of a pair is held back until the next piece of the same text.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -68,18 +64,14 @@ class MendingReader:
         self.counts_each = reader.counts_each
         self.tells_sums = reader.tells_sums
         self._held: dict[_Path, str] = {}
-        """By choice and place within it."""
+        """Halves held back, by choice and place within the choice."""
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply."""
+        """Mend a plain reply."""
         return mend(self._reader.reply(reply))
 
     def event(self, event: Any) -> Any:
-        """One event of a stream.
-
-        Raises:
-            ValueError: it is nested too deeply.
-        """
+        """Mend an event of a stream; raise ``ValueError`` if nested too deeply."""
         event = self._reader.event(event)
         pieces = event.get("choices")
         mended = {name: mend(value) for name, value in event.items() if name != "choices"}
@@ -110,7 +102,7 @@ class MendingReader:
         if isinstance(value, dict):
             return {name: self._walk(each, (*path, name)) for name, each in value.items()}
         if isinstance(value, list):
-            # Only what is numbered goes on in a later piece.
+            # Only numbered entries go on in a later piece.
             numbered = [isinstance(each, dict) and type(each.get("index")) is int for each in value]
             return [
                 self._walk(each, (*path, each["index"])) if is_numbered else _mend(each)
@@ -120,7 +112,7 @@ class MendingReader:
 
 
 def _put(into: dict[str, Any], path: _Path) -> None:
-    """Append what stayed alone to the text at a place of the choice's last piece, which may not have it."""
+    """Append U+FFFD for a lone half at its place in the last piece, which may lack the place."""
     name, *rest = path
     if not rest:
         into[name] = (into.get(name) or "") + _ALONE

@@ -1,15 +1,19 @@
-"""Texts to token ids, as each sort of server does it.
+"""Texts to token ids, by each sort of server.
 
-What it rests on:
-- vLLM 0.32, ``entrypoints/serve/tokenize``, observed: ``/tokenize`` takes one ``prompt`` and answers ``tokens``; a list is refused.
-- SGLang 0.5.23, ``entrypoints/openai/protocol.py``: ``/v1/tokenize`` takes a ``prompt`` or a list of them; a list's ``tokens`` are lists.
-- llama.cpp, ``tools/server/README.md``: ``/tokenize`` takes one ``content`` and answers ``tokens``; special tokens are added only
-  where ``add_special`` says so.
-- TGI 3.3, ``router/src/server.rs``: ``/tokenize`` takes one ``inputs`` and answers an array of objects with an ``id``.
-- TEI 1.9, ``router/src/http/server.rs``: ``/tokenize`` takes ``inputs``, one or a list, and answers an array of such arrays.
+Facts:
+- vLLM 0.32, ``entrypoints/serve/tokenize``, observed: ``/tokenize`` takes a single ``prompt`` and
+  answers ``tokens``; a list is refused.
+- SGLang 0.5.23, ``entrypoints/openai/protocol.py``: ``/v1/tokenize`` takes a ``prompt`` or a list
+  of prompts; a list's ``tokens`` are lists.
+- llama.cpp, ``tools/server/README.md``: ``/tokenize`` takes a single ``content`` and answers
+  ``tokens``; special tokens are added only with ``add_special``.
+- TGI 3.3, ``router/src/server.rs``: ``/tokenize`` takes a single ``inputs`` and answers an array of
+  objects with an ``id``.
+- TEI 1.9, ``router/src/http/server.rs``: ``/tokenize`` takes ``inputs``, a text or a list, and
+  answers an array of such arrays.
 
-Nothing is computed by the model, so that a call has no usage. A text's tokens come without an index: a list's answer belongs to its
-callers by order, and only if it is as long as the list.
+The model computes nothing, so a call has no usage. Tokens come without an index. A list's answers
+belong to its callers by order, and only if the numbers of both are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ __all__ = ["LlamaCppTokens", "SglangTokens", "TeiTokens", "TgiTokens", "VllmToke
 
 
 class VllmTokens:
-    """One prompt at a time."""
+    """A single prompt at a time."""
 
     _path = "/tokenize"
     _field = b"prompt"
@@ -44,19 +48,19 @@ class VllmTokens:
 
 
 class SglangTokens(VllmTokens):
-    """One prompt or a list."""
+    """A prompt or a list of prompts."""
 
     _path = "/v1/tokenize"
 
 
 class LlamaCppTokens(VllmTokens):
-    """One text at a time, under another name."""
+    """A single text at a time, as ``content``."""
 
     _field = b"content"
 
 
 class TgiTokens(VllmTokens):
-    """One text at a time; objects come back."""
+    """A single text at a time; the answer is an array of objects."""
 
     _field = b"inputs"
 
@@ -66,7 +70,7 @@ class TgiTokens(VllmTokens):
 
 
 class TeiTokens(TgiTokens):
-    """One text or a list; an array of objects for each comes back, also for one."""
+    """A text or a list; the answer is an array of objects per text, even for a single text."""
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> _TokensDecoder:
         """Return a fresh decoder for the batch's reply."""
@@ -74,7 +78,7 @@ class TeiTokens(TgiTokens):
 
 
 class _TokensDecoder(PlainDecoder):
-    """``{"tokens": […]}``, with an array per text where several were asked for."""
+    """``{"tokens": […]}``, with an array per text for several texts."""
 
     _called = "tokens"
 
@@ -96,7 +100,7 @@ class _TokensDecoder(PlainDecoder):
         return answers, self._why_unread(unreadable, answers)
 
     def _lists(self, reply: Any) -> list[Any]:
-        """What came for each text."""
+        """Return each text's tokens."""
         tokens = reply["tokens"]
         if not isinstance(tokens, list):
             raise TypeError("tokens are no list")
@@ -104,7 +108,7 @@ class _TokensDecoder(PlainDecoder):
 
     @staticmethod
     def _ids(given: Any) -> list[int]:
-        """One text's ids."""
+        """Return a text's ids."""
         if not isinstance(given, list) or any(type(each) is not int for each in given):
             raise TypeError("a token id is no number")
         return given

@@ -1,13 +1,15 @@
-"""One call's own reply in OpenAI's form, cut out of the reply to the request that it shared.
+"""A call's own reply in OpenAI's form, cut out of the reply to the shared request.
 
 Rules:
-- A call that went alone has the server's reply as it came.
-- One of a list has the fields that the reply shares, nulls too, its own items numbered from 0, and a usage of its own.
-- What was asked for on our account alone (token ids) is null, as it would have been.
-- A streamed reply lacks fields that a plain one has. They are null here, as they are there unless something was asked for that keeps a call
-  out of lists; only ``system_fingerprint`` is lost.
-- Where the server told a list's tokens together, the usage is the call's share (``_shares``), and says ``"prompt_tokens_estimated": true`` or
-  ``"completion_tokens_estimated": true``. A program that reads ``usage.total_tokens`` must find a number there.
+- A call that went alone has the server's reply unchanged.
+- A call of a list has the reply's shared fields, nulls too, the call's items numbered from 0, and a
+  usage of its own.
+- Token ids requested only by batchclient are null, as in a reply without the request for ids.
+- A streamed reply lacks fields of a plain reply. The fields are null here, as in a plain reply to
+  any request that may join a list. Only ``system_fingerprint`` is lost.
+- Where the server told a list's tokens together, the usage is the call's share (``_shares``),
+  marked with ``"prompt_tokens_estimated": true`` or ``"completion_tokens_estimated": true``. A
+  program that reads ``usage.total_tokens`` must find a number there.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from batchclient.types import Usage
 __all__ = ["ESTIMATED", "join_pieces", "own_body"]
 
 ESTIMATED = ("prompt_tokens_estimated", "completion_tokens_estimated")
-"""The marks of a usage that is not the server's own count."""
+"""The marks of a usage other than the server's own count."""
 _PER_CALL = frozenset({"choices", "data", "usage"})
 _IN_PIECES = frozenset({"text", "logprobs", "token_ids"})
 _IDS = ("token_ids", "prompt_token_ids")
 _PLAIN_ONLY = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
 _PLAIN_ONLY_OF_ITEMS = ("prompt_logprobs", "routed_experts")
 _PLAIN_ONLY_OF_USAGE = ("prompt_tokens_details", "completion_tokens_details")
-"""What vLLM 0.32 writes into plain replies and not into events (``completion/protocol.py``)."""
+"""Fields that vLLM 0.32 writes only into plain replies (``completion/protocol.py``)."""
 
 
 def own_body(
@@ -39,14 +41,12 @@ def own_body(
     items: Sequence[Mapping[str, Any]],
     usage: Usage | None,
 ) -> dict[str, Any]:
-    """Return the body that one call's own reply would have had.
+    """Return the body that the call's own reply would have had.
 
     Args:
-        batch: the request's.
-        reply: its reply.
-        holder: what holds the items, ``"choices"`` or ``"data"``.
+        holder: the field of the items, ``"choices"`` or ``"data"``.
         items: the call's own.
-        usage: the call's, or its share; ``None``: the server told none.
+        usage: the call's, or a share; ``None``: the server told none.
     """
     body = {name: value for name, value in reply.items() if name not in _PER_CALL}
     if batch.streamed:
@@ -69,7 +69,7 @@ def own_body(
 
 
 def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
-    """A usage with the fields that the list's has; what they say of all calls together is null for one."""
+    """Return a usage with the fields of the list's; fields about all calls together are null."""
     known = {
         "prompt_tokens": usage.prompt_tokens,
         "total_tokens": usage.total_tokens,
@@ -82,7 +82,7 @@ def _usage_fields(told: Any, usage: Usage) -> dict[str, Any]:
 
 
 def join_pieces(pieces: Sequence[dict[str, Any]], text: str, logprobs: Any) -> dict[str, Any]:
-    """Join a streamed choice's events to what a plain reply would have held; nulls only where nothing else came."""
+    """Join a streamed choice's events into a plain reply's choice; null if nothing else came."""
     joined: dict[str, Any] = {name: None for piece in pieces for name in piece}
     joined.update(join_fields(pieces, _IN_PIECES))
     joined["text"], joined["logprobs"] = text, logprobs

@@ -1,14 +1,16 @@
-"""``/v1/completions`` as OpenAI defined it: lists of prompts, plain or streamed. How they are asked for.
+"""``/v1/completions`` as OpenAI defined it: requests for lists of prompts, plain or streamed.
 
-What it rests on (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
-- With ``stream_interval`` very large a prompt sends two events: its first token, then all the rest with
-  ``finish_reason``. With ``continuous_usage_stats`` each event carries the usage of its own prompt.
-  Before vLLM 0.27 ``stream_interval`` is ignored and an event comes per token; the decoder takes both.
-- A plain reply has one usage for the whole list, so a list also asks for token ids and counts them. Not with ``echo``: asked
-  for token ids, vLLM leaves the prompt out of the text. Such calls are streamed where they can be; else they have no usage.
+Facts (vLLM 0.32, observed on a running server; replies in ``tests/wire/vllm``):
+- With a very large ``stream_interval`` a prompt sends two events: the first token, then the rest
+  with ``finish_reason``. With ``continuous_usage_stats`` each event carries its prompt's usage.
+- vLLM before 0.27 ignores ``stream_interval`` and sends an event per token; the decoder takes both.
+- A plain reply has one usage for the whole list. A plain list therefore asks for token ids, and the
+  decoder counts the ids.
+- A list with ``echo`` does not ask: with token ids, vLLM leaves the prompt out of the text. Such a
+  list is streamed if possible; else the usages are shares (``_shares``).
 
-How the replies are read: ``_plain_decoder``, ``_stream_decoder``. What other servers do differently: ``_reader``. What they do not know is left out
-(``Batch.without``).
+Readers: ``_plain_decoder``, ``_stream_decoder``, and ``_reader`` for other servers. Fields unknown
+to a server are left out (``Batch.wire.without``).
 """
 
 from __future__ import annotations
@@ -31,18 +33,21 @@ _OPTIONS = b'"stream_options":{"include_usage":true},'
 _OPTIONS_EACH = b'"stream_options":{"include_usage":true,"continuous_usage_stats":true},'
 _TWO_EVENTS = 100_000
 _TOKENS_PER_EVENT = 256
-"""Of longer answers, and of those without a bound: at 2 tokens a second a server is then never silent for much over two minutes, however long it writes."""
+"""Of longer answers, and of answers without a bound. At 2 tokens a second a server is then never
+silent for much over two minutes, however long the answer.
+"""
 ANY_NUMBER = 1 << 30
 _COUNT_FIELDS = b'"return_token_ids":true,'
 
 
 class Completions:
-    """The form of completions, with what vLLM adds to it.
+    """The form of completions, with vLLM's additions.
 
     Args:
-        priority_sign: of the field ``priority``: -1 where the server serves lower numbers first, 1 where higher ones, 0 where it has none.
-        reader: makes what turns the server's replies into OpenAI's form.
-        bodies: makes the shared body from OpenAI's fields, where the server wants others; it may refuse them.
+        priority_sign: of the field ``priority``: -1 where the server serves lower numbers first, 1
+            where higher numbers, 0 where the server lacks the field.
+        reader: makes the reader that turns a reply into OpenAI's form.
+        bodies: makes or refuses the body from OpenAI's fields, where the server wants others.
     """
 
     def __init__(
@@ -78,12 +83,15 @@ class Completions:
         return WireRequest("POST", _PATH, body=b"".join(parts))
 
     def decoder(self, batch: Batch, secrets: tuple[str, ...], content_type: str) -> PlainDecoder | StreamDecoder:
-        """Return a fresh decoder for the batch's reply. Servers and mocks that do not stream answer with one object."""
+        """Return a fresh decoder. Servers and mocks that do not stream answer with an object."""
         return decoder_of(batch, secrets, content_type, self._reader(batch))
 
 
 def stream_fields(batch: Batch) -> bytes:
-    """The members that ask for a stream: few events, or one per token where a caller waits for each; none that the server refuses."""
+    """Return the members that ask for a stream, without those refused by the server.
+
+    A stream has few events, or one per token where a caller waits for each.
+    """
     fields = _STREAM
     if not batch.shape.to_caller and "stream_interval" not in batch.wire.without:
         fields += _INTERVAL % stream_interval(batch.shape)
@@ -93,11 +101,14 @@ def stream_fields(batch: Batch) -> bytes:
 
 
 def stream_interval(shape: Shape) -> int:
-    """Tokens per event after the first."""
+    """Return the tokens per event after the first."""
     return _TWO_EVENTS if events_per_choice(shape) == 2 else _TOKENS_PER_EVENT
 
 
 def events_per_choice(shape: Shape) -> int:
-    """Two where the answer is short; one more for every 256 tokens of a longer one, so that silence means something; any number without a bound."""
+    """Return the most events of a choice: two if the answer is short, any number without a bound.
+
+    A longer answer has another for every 256 tokens, so that silence means something.
+    """
     most = shape.max_output_tokens
     return ANY_NUMBER if most is None else 2 + most // (_TOKENS_PER_EVENT + 1)

@@ -1,17 +1,25 @@
-"""llama-server (llama.cpp): its own ``/completion``, where a list's answers come each with their own counts; else ``/v1/completions``.
+"""llama-server (llama.cpp): its own ``/completion``, where each answer of a list has its own
+counts; else ``/v1/completions``.
 
-What it rests on (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, seen running):
-- ``/completion`` takes lists of texts or ids of any length and answers with an array of results, each with ``index``, ``tokens_evaluated`` and
-  ``tokens_predicted``; one prompt's is an object, unless it has several choices. Sequences without a slot wait. ``n`` counts prompt by prompt, and a seed
-  gives each choice its own text.
-- ``n_predict`` is endless unless it is given: it always is, 16 where a call says nothing, as in OpenAI's API. Other defaults are the server's own
-  (temperature 0.8, top_k 40, …), as they are on its ``/v1/completions``: its operator may have set them.
-- Probabilities are told per token, in the form of neither of OpenAI's APIs: they are written as ``/v1/completions`` has them.
-- Fields without a translation go to ``/v1/completions``. Its usage is that of the first prompt's first choice: it is handed out for a
-  lone call with one choice only. Its logprobs have chat's form.
-- A stream's first event is ``data: null``; an event comes per token. ``/completion`` ends without ``[DONE]``.
-- ``echo`` is ignored: such calls are refused here. So are the names of models.
-- A body that it cannot read, and an input longer than its physical batch, are a 500: the call's fault all the same. 503 "Loading model" while it starts.
+Facts (``tools/server/README.md``, ``server-context.cpp``; commit 0c1e570, seen running):
+- ``/completion`` takes lists of texts or ids of any length. It answers with an array of results,
+  each with ``index``, ``tokens_evaluated`` and ``tokens_predicted``. A single prompt's reply is an
+  object, unless it has several choices.
+- Sequences without a slot wait. ``n`` counts prompt by prompt, and a seed still varies the choices.
+- ``n_predict`` is endless unless given. It is always given: 16 where a call says nothing, as in
+  OpenAI's API.
+- Other defaults are the server's own (temperature 0.8, top_k 40, …), as on ``/v1/completions``: the
+  operator may have set them.
+- Probabilities come per token, in the form of neither OpenAI API. They are written as
+  ``/v1/completions`` has them.
+- Fields without a translation go to ``/v1/completions``. The usage there is the first prompt's
+  first choice's, so only a lone call with a single choice gets a usage. The logprobs there have
+  chat's form.
+- A stream's first event is ``data: null``; an event comes per token. ``/completion`` ends without
+  ``[DONE]``.
+- ``echo`` is ignored: such calls are refused here. Names of models are ignored, too.
+- An unreadable body, or an input longer than the physical batch, is a 500, though the call is at
+  fault. While the server starts, it answers 503 "Loading model".
 """
 
 from __future__ import annotations
@@ -70,11 +78,11 @@ _AROUND = frozenset({"model", "logprobs", "return_token_ids", "echo"})
 _DEFAULT_MAX_TOKENS = 16
 _REASONS = {"limit": "length", "eos": "stop", "word": "stop"}
 _CALLS_FAULT = re.compile(r"too large to process|parse_error|parse error|type_error|json\.exception", re.IGNORECASE)
-"""In a 500: what would fail again the same way."""
+"""Words in a 500 about a call that would fail again in the same way."""
 
 
 def _native(fields: dict[str, Any]) -> bytes | None:
-    """The fields in llama.cpp's own names; ``None`` where one has no translation."""
+    """Return the fields in llama.cpp's own names; ``None``: a field has no translation."""
     if not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
         return None
     body = {_RENAMED.get(name, name): value for name, value in fields.items() if name not in _AROUND}
@@ -83,7 +91,7 @@ def _native(fields: dict[str, Any]) -> bytes | None:
         return None
     body.setdefault("n_predict", _DEFAULT_MAX_TOKENS)
     if fields.get("logprobs") is not None:
-        # 0 is none at all there, and the chosen token's alone in OpenAI's API.
+        # 0 asks for none at all there, and for the chosen token's alone in OpenAI's API.
         body["n_probs"] = max(1, fields["logprobs"])
     if fields.get("return_token_ids"):
         body["return_tokens"] = True
@@ -91,7 +99,7 @@ def _native(fields: dict[str, Any]) -> bytes | None:
 
 
 def _openai_body(fields: dict[str, Any]) -> bytes | Failure:
-    """The fields for ``/v1/completions``, whose default is endless as well."""
+    """Return the fields for ``/v1/completions``, whose default is endless as well."""
     return canonical({"max_tokens": _DEFAULT_MAX_TOKENS} | fields if "n_predict" not in fields else fields)
 
 
@@ -126,14 +134,16 @@ class _Completion:
         return decoder_of(batch, secrets, content_type, _NativeReader(batch))
 
     def _body_of(self, batch: Batch) -> bytes | None:
-        """The shared body for ``/completion``; ``None``: it goes to ``/v1/completions``, with the labels that a lone call may bring."""
+        """Return the shared body for ``/completion``, or ``None`` for ``/v1/completions``, which
+        also takes a lone call's labels.
+        """
         if len(batch.requests) == 1 and batch.requests[0].solo_fields:
             return None
         return self._bodies.of(batch.shape)
 
 
 class _NativeReader:
-    """One reply of ``/completion``."""
+    """Reads a reply of ``/completion``."""
 
     counts_each = True
     tells_sums = False
@@ -142,10 +152,10 @@ class _NativeReader:
         self._logprobs = _LOGPROBS.of(batch.shape)
         self._size = len(batch.requests) * batch.shape.weight
         self._length: dict[int, int] = {}
-        """Characters of each prompt's answer so far, where its logprobs say where tokens begin."""
+        """Characters of each prompt's answer so far, where logprobs tell the places of tokens."""
 
     def reply(self, reply: Any) -> Any:
-        """An object for one prompt, an array for several."""
+        """Read an object for a single prompt, an array for several."""
         items = reply if isinstance(reply, list) else [reply]
         return {
             "choices": [self._of_item(item) for item in items],
@@ -153,7 +163,7 @@ class _NativeReader:
         }
 
     def event(self, event: Any) -> Any:
-        """One prompt's event; the last has no text."""
+        """Read a prompt's event; the last has no text."""
         if "content" not in event:
             return event
         choice = self._of_item(event)
@@ -170,7 +180,7 @@ class _NativeReader:
         choice: dict[str, Any] = {"index": index, "text": item["content"], "finish_reason": None}
         choice["token_ids"] = item.get("tokens")
         if item["stop"]:
-            # Neither the limit, nor the end, nor a stop string: it was interrupted.
+            # Neither the limit, nor the end, nor a stop string: the generation was interrupted.
             choice["finish_reason"] = _REASONS.get(item["stop_type"], "abort")
             choice["stop_reason"] = item.get("stopping_word") or None
         choice["logprobs"] = self._legacy(index, item.get("completion_probabilities"))
@@ -195,7 +205,7 @@ def _usage_in(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OpenAIReader:
-    """One reply of ``/v1/completions``."""
+    """Reads a reply of ``/v1/completions``."""
 
     counts_each = False
     tells_sums = False
@@ -206,11 +216,11 @@ class _OpenAIReader:
         self._length: dict[Any, int] = {}
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply."""
+        """Read a plain reply."""
         return self.event(reply)
 
     def event(self, event: Any) -> Any:
-        """One event, or the whole reply."""
+        """Read an event, or a whole reply."""
         for choice in event.get("choices") or ():
             logprobs = choice.get("logprobs")
             if self._logprobs is not None and isinstance(logprobs, dict) and "content" in logprobs:
@@ -233,11 +243,11 @@ class _OpenAIReader:
 
 
 class LlamacppDialect(ServerDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "llamacpp"
     without = VLLM_ONLY
-    caps = {Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1, Kind.TOKENS: 1}
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Completion(),
         Kind.CHAT: Chat(priority_sign=0),
@@ -248,7 +258,7 @@ class LlamacppDialect(ServerDialect):
     }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Say what an error reply means."""
+        """Return the meaning of an error reply."""
         failure = super().failure(batch, status, headers, body, wall_time)
         if status == 500 and failure.kind is FailureKind.MAYBE_PROCESSED and _CALLS_FAULT.search(failure.message):
             return replace(failure, kind=FailureKind.BAD_CALL, error=BadRequest)

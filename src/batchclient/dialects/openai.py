@@ -1,13 +1,14 @@
-"""Any server with OpenAI's API of which nothing else is known: a gateway, ``transformers serve``, a mock.
+"""Any other server with OpenAI's API: a gateway, ``transformers serve``, a mock.
 
-What it rests on:
-- Nothing of vLLM's is sent: no ``stream_interval``, no ``return_token_ids``, no ``continuous_usage_stats``. A list's usage is a sum that
-  belongs to nobody, and is left out.
-- Lists are tried, and given up where they are refused (``transformers serve`` 5.23: "prompt must be a string.") or where prompts are left
-  unanswered. So are streams.
-- Chats go one by one: no list of conversations is OpenAI's. ``/rerank`` is not OpenAI's either, and many gateways have it.
-- ``transformers serve`` (seen running) ends a stream without ``[DONE]``, leaves the stop string that ended an answer in it, and ignores ``n``: a reply
-  with too few choices is no answer.
+Rules:
+- No field of vLLM's is sent: no ``stream_interval``, no ``return_token_ids``, no
+  ``continuous_usage_stats``. A list's usage is a sum, and each call gets a share (``_shares``).
+- Lists are tried, and given up where the server refuses them or leaves prompts unanswered.
+  (``transformers serve`` 5.23 refuses: "prompt must be a string.") So are streams.
+- Chats go one by one: OpenAI's API has no list of conversations. ``/rerank`` is not OpenAI's
+  either, but many gateways have it.
+- ``transformers serve`` (seen running) ends a stream without ``[DONE]``, leaves the stop string in
+  the text, and ignores ``n``. A reply with too few choices is no answer.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from batchclient.dialects.completions import Completions
 __all__ = ["OpenaiDialect"]
 
 VLLM_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "return_token_ids", "priority"})
-"""Of what we may add to the callers' fields, what is not OpenAI's."""
+"""Fields added by batchclient and unknown to OpenAI's API."""
 
 
 class OpenaiDialect(ServerDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "openai"
     is_known_server = False
     without = VLLM_ONLY
-    caps = {Kind.CHAT: 1}  # noqa: RUF012
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1}
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: Completions(priority_sign=0, reader=StopReader),
         Kind.CHAT: Chat(priority_sign=0),

@@ -1,15 +1,22 @@
-"""SGLang: its own ``/generate``, where a list's answers come each with their own usage; else ``/v1/completions``.
+"""SGLang: its own ``/generate``, where each answer of a list has its own usage; else
+``/v1/completions``.
 
-What it rests on (SGLang 0.5.23, ``srt/managers/io_struct.py``, ``srt/managers/tokenizer_manager.py``, ``srt/entrypoints``; not yet seen running):
-- ``/generate`` takes lists of texts or of ids and answers with an array in their order, or with one object for one prompt. Ids are tokenized and
-  scheduled as one message, texts one by one.
-- The sampling parameters may be a list with an object per prompt: calls that differ in seed, temperature, stop strings and their like share a
-  request (``own_fields``). ``max_tokens`` is the same for all: it decides how long a list is and whether it is streamed.
-- With ``n`` above 1 it first fills its cache for each prompt in turn: the prompt is repeated instead, with seeds as vLLM counts them.
-- A streamed text is the whole so far, unless the server was started with ``--incremental-streaming-output``: then ids and text are what is new, and the ids
-  are fewer than ``completion_tokens`` says. Only a list's events have an ``index``.
-- Parameters have names of their own. Calls with one that has no translation here, ``echo`` for one, go to ``/v1/completions``, lists too.
-- A model named ``base:adapter`` picks an adapter there; ``/generate`` knows no model's name.
+Facts (SGLang 0.5.23, ``srt/managers/io_struct.py``, ``srt/managers/tokenizer_manager.py``,
+``srt/entrypoints``; not yet seen running):
+- ``/generate`` takes lists of texts or of ids. It answers with an array in the same order, or with
+  an object for a single prompt. Ids are tokenized and scheduled as one message, texts one by one.
+- The sampling parameters may be a list with an object per prompt. So calls share a request that
+  differ in seed, temperature, stop strings and the like (``own_fields``). ``max_tokens`` is the
+  same for all: it decides how long a list is and whether the list is streamed.
+- With ``n`` above 1 SGLang first fills its cache for each prompt in turn. The prompt is repeated
+  instead, with seeds as vLLM counts them.
+- A streamed text is the whole so far, unless the server was started with
+  ``--incremental-streaming-output``. Then ids and text are only the new part, and
+  ``completion_tokens`` is more than the number of ids. Only a list's events have an ``index``.
+- Parameters have SGLang's own names. Calls with a field without a translation here, such as
+  ``echo``, go to ``/v1/completions``, lists too.
+- A model named ``base:adapter`` picks an adapter on ``/v1/completions``; ``/generate`` knows no
+  model's name.
 - Higher priorities go first (``--enable-priority-scheduling``).
 """
 
@@ -24,7 +31,7 @@ from batchclient._core.messages import Batch, Failure
 from batchclient._core.requests import Shape
 from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._dialect import Decoder
+from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable
@@ -63,7 +70,7 @@ _SAME_NAME = frozenset(
 )
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 _AROUND = frozenset({"model", "logprobs", "return_token_ids", "n", "seed", "response_format"})
-"""What is not among the sampling parameters, or not as it is."""
+"""Fields outside the sampling parameters, or in another form there."""
 _OWN = frozenset(
     {
         "seed",
@@ -79,13 +86,15 @@ _OWN = frozenset(
         "logit_bias",
     }
 )
-"""What prompts of one list may have their own values of: none of it decides by which path a call goes, or how its reply is read."""
+"""Fields that may differ between the prompts of a list: none decides the path of a call, or how its
+reply is read.
+"""
 _DEFAULT_MAX_TOKENS = 16
-"""OpenAI's, which SGLang's ``/v1/completions`` has too; ``/generate`` has 128."""
+"""OpenAI's default, also of SGLang's ``/v1/completions``; ``/generate`` has 128."""
 
 
 def _sampling_params(fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The sampling parameters in SGLang's names; ``None`` where a field has no translation."""
+    """Return the sampling parameters in SGLang's names; ``None``: a field has no translation."""
     if ":" in fields["model"] or not fields.keys() <= (_SAME_NAME | _RENAMED.keys() | _AROUND):
         return None
     params = {_RENAMED.get(name, name): value for name, value in fields.items() if name not in _AROUND}
@@ -101,12 +110,12 @@ def _sampling_params(fields: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _own_fields(fields: Mapping[str, Any]) -> frozenset[str]:
-    """What each prompt of a list may have its own values of: nothing where the call goes to ``/v1/completions``."""
+    """Return the fields that may differ within a list: none for calls to ``/v1/completions``."""
     return frozenset() if _sampling_params(fields) is None else _OWN
 
 
 def _schema_of(response_format: Any) -> str | None:
-    """The JSON schema that a response format asks for, as text; empty: any text; ``None``: it has no translation."""
+    """Return a response format's JSON schema as text; empty: any text; ``None``: no translation."""
     if not isinstance(response_format, Mapping):
         return None
     match response_format.get("type"):
@@ -136,19 +145,21 @@ class _Generate:
         n = shape.weight
         prompts = [request.prompt for request in batch.requests for _ in range(n)]
         field = b"input_ids" if prompts[0][:1] == b"[" else b"text"
-        # One prompt as one: its reply is one object.
+        # A single prompt is no list: its reply is an object.
         value = prompts[0] if len(prompts) == 1 else b"[" + b",".join(prompts) + b"]"
         fields = self._around(batch)
         return WireRequest("POST", _PATH, b'{"%b":%b,%b' % (field, value, canonical(fields)[1:]), from_root=True)
 
     def _params_of(self, batch: Batch) -> dict[str, Any] | None:
-        """The sampling parameters for ``/generate``; ``None``: it goes to ``/v1/completions``, with the labels that it may bring."""
+        """Return the sampling parameters for ``/generate``, or ``None`` for ``/v1/completions``,
+        which also takes a lone call's labels.
+        """
         if len(batch.requests) == 1 and batch.requests[0].solo_fields:
             return None
         return self._params.of(batch.shape)
 
     def _around(self, batch: Batch) -> dict[str, Any]:
-        """All members but the prompts."""
+        """Return all members but the prompts."""
         shape = batch.shape
         of_stream = {"stream_interval": stream_interval(shape)} if batch.streamed and not shape.to_caller else {}
         if shape.is_mixed:
@@ -168,7 +179,7 @@ class _Generate:
         return fields
 
     def _of_prompt(self, shape: Shape, of_stream: dict[str, Any]) -> list[dict[str, Any]]:
-        """The sampling parameters of each of a prompt's choices."""
+        """Return the sampling parameters of each choice of a prompt."""
         params, seed = self._params.of(shape), _asked(shape)["seed"]
         assert params is not None, "a call without a translation goes to /v1/completions"
         params = params | of_stream
@@ -189,7 +200,7 @@ def _asked(shape: Shape) -> dict[str, Any]:
 
 
 class _GenerateReader:
-    """One reply of ``/generate``."""
+    """Reads a reply of ``/generate``."""
 
     counts_each = True
     tells_sums = False
@@ -200,7 +211,7 @@ class _GenerateReader:
         self._whole: dict[int, _Progress] = {}
 
     def reply(self, reply: Any) -> Any:
-        """An object for one prompt, an array for several."""
+        """Read an object for a single prompt, an array for several."""
         items = reply if isinstance(reply, list) else [reply]
         return {"choices": [self._of_item(index, item) for index, item in enumerate(items)]}
 
@@ -216,7 +227,7 @@ class _GenerateReader:
             return unreadable(index)
 
     def event(self, event: Any) -> Any:
-        """One prompt's event: what is new in it."""
+        """Read the new part of a prompt's event."""
         if "meta_info" not in event:
             return event
         index = index_of(event.get("index"), self._size)
@@ -229,7 +240,7 @@ class _GenerateReader:
         meta, text, ids = event["meta_info"], event["text"], event.get("output_ids")
         before = self._whole.setdefault(index, _Progress()) if type(index) is int else _Progress()
         tokens = _tokens_in(meta)
-        # Ids tell whether an event holds the whole answer so far; without them its text does.
+        # Ids tell whether an event holds the whole answer so far; without ids, the text tells.
         whole = len(ids) >= tokens if isinstance(ids, list) and tokens else text.startswith(before.text)
         new_text = text[len(before.text) :] if whole else text
         choice = self._choice(index, new_text, meta)
@@ -256,7 +267,10 @@ class _GenerateReader:
         return choice
 
     def _logprobs(self, meta: Mapping[str, Any], known: int, start: int) -> dict[str, Any] | None:
-        """Those of the tokens after the first ``known``, where the server repeats them all; they begin at a character of the text."""
+        """Return the logprobs of an event's new tokens, from character ``start`` of the answer on.
+
+        The first ``known`` tokens were told before, where the server repeats them all.
+        """
         if self._wants_logprobs is None:
             return None
         own = meta["output_token_logprobs"]
@@ -271,7 +285,7 @@ class _GenerateReader:
 
 
 class _Progress:
-    """What a stream has said of one prompt so far."""
+    """A prompt's answer so far in a stream."""
 
     __slots__ = ("ids", "logprobs", "text")
 
@@ -282,7 +296,7 @@ class _Progress:
 
 
 def _tokens_in(meta: Mapping[str, Any]) -> int:
-    """How many tokens the answer has so far; 0 where that is not told."""
+    """Return the number of the answer's tokens so far; 0: not told."""
     tokens = meta.get("completion_tokens")
     return tokens if type(tokens) is int else 0
 
@@ -292,13 +306,13 @@ def _usage_in(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SglangDialect(ServerDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "sglang"
-    # Of /v1/completions: it gives no ids as vLLM does.
-    without = frozenset({"return_token_ids"})
-    caps = {Kind.CHAT: 1}  # noqa: RUF012
-    own_fields = staticmethod(_own_fields)
+    # For ``/v1/completions``, which gives no ids as vLLM does.
+    without: frozenset[str] = frozenset({"return_token_ids"})
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1}
+    own_fields: OwnFields | None = staticmethod(_own_fields)
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Generate(),
         Kind.CHAT: Chat(priority_sign=1),

@@ -1,10 +1,13 @@
-"""TEI (text-embeddings-inference): embeddings, scores and classes of texts; it generates nothing.
+"""TEI (text-embeddings-inference): embeddings, scores and classes of texts; no generation.
 
-What it rests on (TEI 1.9, ``router/src/http/server.rs``, ``core/src/infer.rs``; not yet seen running):
-- A request may hold ``max_client_batch_size`` inputs, 32 unless the server was started with more (``/info`` says so); above it 422 says the number.
-- Each input takes one of ``max_concurrent_requests`` (512) permits at once; where one is missing the whole request is a 429.
-- ``/rerank`` calls the documents ``texts``. ``/predict`` tells a text's classes by their scores and not in the model's order, which is
-  what a classification here has: it is not asked.
+Facts (TEI 1.9, ``router/src/http/server.rs``, ``core/src/infer.rs``; not yet seen running):
+- A request may hold ``max_client_batch_size`` inputs: 32, unless the server was started with more
+  (``/info`` tells). Above the cap a 422 tells the number.
+- Each input takes one of ``max_concurrent_requests`` (512) permits at once. Where a permit is
+  missing, the whole request is a 429.
+- ``/rerank`` calls the documents ``texts``.
+- ``/predict`` orders a text's classes by their scores. A classification here has the model's order,
+  so ``/predict`` is not asked.
 - By default longer inputs are cut silently (``auto_truncate``).
 """
 
@@ -25,14 +28,14 @@ _MAX_CLIENT_BATCH_SIZE = 32
 
 
 class TeiDialect(ServerDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "tei"
-    caps = dict.fromkeys(
+    caps: Mapping[Kind, int] = dict.fromkeys(
         (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS), _MAX_CLIENT_BATCH_SIZE
     )
-    length_reach = 0
-    without = VLLM_ONLY
+    length_reach: int | None = 0
+    without: frozenset[str] = VLLM_ONLY
     forms: Mapping[Kind, Form] = {
         Kind.EMBEDDING: Embeddings(),
         Kind.SCORE: RerankScores(from_root=True, documents="texts"),

@@ -1,14 +1,19 @@
 """TGI (text-generation-inference): ``/v1/completions`` for texts, four a request.
 
-What it rests on (TGI 3.3, ``router/src/server.rs``, ``router/src/lib.rs``; not yet seen running):
-- A list may hold ``max_client_batch_size`` texts, 4 unless the server was started with more (``/info`` says so); above it 422 says the number.
-- Token ids, ``n`` above 1, ``logprobs``, ``echo`` and ``suffix`` it has none of, and ignores most of them without a word: such calls are refused here,
-  before they are sent, rather than answered otherwise than they were meant.
-- ``top_p`` must be below 1, and 1 means the same as none: it is left out. Without ``temperature`` it samples, as OpenAI's API does.
-- Choices come in the order in which they were finished. Events say ``finish_reason: ""`` until the last, which has the prompt's own usage; it says
-  ``eos_token`` or ``stop_sequence`` where OpenAI says ``stop``, and leaves the stop string in the text.
-- Its model is called ``tgi``. Any other name is taken for that of a LoRA adapter.
-- Above ``max_concurrent_requests`` prompts 429; a failed generation is 424.
+Facts (TGI 3.3, ``router/src/server.rs``, ``router/src/lib.rs``; not yet seen running):
+- A list may hold ``max_client_batch_size`` texts: 4, unless the server was started with more
+  (``/info`` tells). Above the cap a 422 tells the number.
+- TGI lacks token ids, ``n`` above 1, ``logprobs``, ``echo`` and ``suffix``, and ignores most of the
+  fields silently. Calls with such a field are refused before they are sent: the answer would be
+  another than asked for.
+- ``top_p`` must be below 1; 1 means the same as none, and is left out. Without ``temperature`` TGI
+  samples, as OpenAI's API does.
+- Choices come in the order in which they finished. Events have ``finish_reason: ""`` until the
+  last, which has the prompt's own usage.
+- The last event has ``eos_token`` or ``stop_sequence`` for OpenAI's ``stop``. The stop string stays
+  in the text.
+- The model is called ``tgi``. Any other name is taken for a LoRA adapter's.
+- Above ``max_concurrent_requests`` prompts TGI answers 429; a failed generation is a 424.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ _REASONS = {"eos_token": "stop", "stop_sequence": "stop"}
 
 
 def _body(fields: dict[str, Any]) -> bytes | Failure:
-    """The fields as TGI takes them."""
+    """Return the fields as TGI takes them, or a refusal."""
     for name, what in _LACKING.items():
         if name in fields:
             return refuse("tgi", what)
@@ -62,7 +67,7 @@ class _Completions(Completions):
 
 
 class _Reader(StopReader):
-    """One reply: its reasons in OpenAI's words, and texts without the stop string that ended them."""
+    """Reads a reply: reasons to finish in OpenAI's words, and texts without their stop string."""
 
     reasons = _REASONS
 
@@ -71,17 +76,17 @@ class _Reader(StopReader):
         self.counts_each = batch.streamed
 
     def reply(self, reply: Any) -> Any:
-        """A plain reply has one usage for all."""
+        """Read a plain reply, which has one usage for all prompts."""
         self.counts_each = False
         return super().reply(reply)
 
 
 class TgiDialect(ServerDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "tgi"
-    caps = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
-    without = VLLM_ONLY
+    caps: Mapping[Kind, int] = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}
+    without: frozenset[str] = VLLM_ONLY
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body)),
         Kind.CHAT: Chat(priority_sign=0),
@@ -89,7 +94,7 @@ class TgiDialect(ServerDialect):
     }
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Say what an error reply means."""
+        """Return the meaning of an error reply."""
         failure = super().failure(batch, status, headers, body, wall_time)
         if "adapter" in failure.message.lower() and batch.shape.model != "tgi":
             hint = "; a tgi server calls its own model 'tgi', and takes every other name for a LoRA adapter's"

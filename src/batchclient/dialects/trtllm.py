@@ -1,8 +1,11 @@
-"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions``, and a refusal of every field that it does not know.
+"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions``; every unknown field is refused.
 
-What it rests on (``tensorrt_llm/serve/openai_server.py``, ``postprocess_handlers.py``):
-- Lists of texts or ids, without a cap. A stream ends with one usage event per prompt that does not say whose: a list's usage is left out.
-- Every fault is a 400, the server's own as well. One whose words are those of an engine is taken for a fault of the server's.
+Facts (``tensorrt_llm/serve/openai_server.py``, ``postprocess_handlers.py``):
+- Lists of texts or ids have no cap.
+- A stream ends with one usage event per prompt that does not name its prompt. The usages of a
+  streamed list are therefore estimated (``_shares``).
+- Every fault is a 400, the server's own as well. A message with an engine's words is taken for the
+  server's fault.
 """
 
 from __future__ import annotations
@@ -23,15 +26,15 @@ _ENGINE = re.compile(r"executor|cuda|out of memory|internal error|nccl|\bMPI\b|e
 
 
 class TrtllmDialect(OpenaiDialect):
-    """See the top of this file."""
+    """The dialect described at the top of the file."""
 
     name = "trtllm"
     forms: Mapping[Kind, Form] = {kind: OpenaiDialect.forms[kind] for kind in (Kind.COMPLETION, Kind.CHAT)}
 
     def failure(self, batch: Batch, status: int, headers: Mapping[str, str], body: bytes, wall_time: float) -> Failure:
-        """Say what an error reply means."""
+        """Return the meaning of an error reply."""
         failure = super().failure(batch, status, headers, body, wall_time)
         if failure.kind is FailureKind.BAD_CALL and status == 400 and _ENGINE.search(failure.message):
-            # Should it be the call's after all, it is found out at the second time.
+            # If the call is at fault after all, the second attempt shows it.
             return replace(failure, kind=FailureKind.MAYBE_PROCESSED, error=ServerFault, once=True)
         return failure

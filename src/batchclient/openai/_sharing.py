@@ -1,9 +1,11 @@
-"""How many of an openai client's calls shared a request, and why the others did not.
+"""Counts of an openai client's calls: shared, and not shared by reason.
 
 Rules:
-- A call is counted once: when it is handed to openai's own code, or when it has been answered. One that fails in a shared request is not counted.
-- A reason is one of ``Past``, or one of the scheduler's (``Statistics.alone``). None holds what a caller sent, so there are few of them.
-- If none of the first hundred calls shared, the log says so, once.
+- A call is counted once: when openai's own code gets the call, or with the answer. A call that
+  fails in a shared request is not counted.
+- A reason is a ``Past``, or a reason of the scheduler's (``Statistics.alone``). No reason holds a
+  value of the caller's, so there are few reasons.
+- If none of the first hundred calls shared, the log says so, once, with the way out.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from enum import StrEnum
 
 from batchclient.types import Reply
 
-__all__ = ["Past", "Sharing", "SharingStatistics"]
+__all__ = ["PAGE", "WAYS_OUT", "Past", "Sharing", "SharingStatistics"]
 
 _ENOUGH_TO_TELL = 100
 _log = logging.getLogger("batchclient")
 
 
 class Past(StrEnum):
-    """Why a call goes past the scheduler, through openai's own code."""
+    """The reason for a call's way past the scheduler, through openai's own code."""
 
     STREAM = "stream=True"
     RESPONSES = "the Responses API"
@@ -43,14 +45,33 @@ class Past(StrEnum):
     TRIO = "trio"
 
 
+PAGE = "how-to/openai.md#do-calls-share"
+_FEWER = " (give a smaller max_tokens, or batching=Batching(alone_above_tokens=…))"
+WAYS_OUT = {
+    "no company": " (make calls at the same time, with equal parameters, through one client)",
+    "long output expected": _FEWER,
+    "long output expected, and the list cannot stream": _FEWER,
+    Past.STREAM.value: " (a stream is its caller's alone)",
+    Past.RESPONSES.value: " (use chat completions)",
+    Past.HEADERS.value: " (give labels=[…], or default_headers)",
+    Past.QUERY.value: " (give default_query)",
+    Past.TIMEOUT.value: " (give the client a larger timeout)",
+    Past.SUBCLASS.value: " (use the drop-in itself)",
+    Past.BLOCKING.value: " (leave http_client out)",
+    Past.LOOP.value: " (make a client for each event loop)",
+}
+"""By reason, in a few words; the page's table has all reasons."""
+
+
 @dataclass(frozen=True, slots=True)
 class SharingStatistics:
-    """The calls of an openai client and of its copies, for completions, chats, embeddings and responses.
+    """The calls of an openai client and its copies: completions, chats, embeddings, responses.
 
     Args:
-        calls: all that are counted. Each prompt or input of a body is one.
-        shared: those that were answered by a request that held another call, too.
-        alone: the others, by reason: those of ``docs/how-to/openai.md``, and those of ``Statistics.alone``.
+        calls: all counted calls. Each prompt or input of a body is a call.
+        shared: calls answered by a request that held another call, too.
+        alone: the others, by reason: the reasons of ``docs/how-to/openai.md``, and of
+            ``Statistics.alone``.
     """
 
     calls: int
@@ -59,7 +80,7 @@ class SharingStatistics:
 
 
 class Sharing:
-    """Counts the calls of one openai client and of its copies, in any thread."""
+    """Counts the calls of an openai client and its copies, in any thread."""
 
     def __init__(self) -> None:
         self._shared = 0
@@ -68,11 +89,11 @@ class Sharing:
         self._lock = threading.Lock()
 
     def passed(self, reason: Past) -> None:
-        """A call went through openai's own code."""
+        """Count a call through openai's own code."""
         self._count(reason.value, 1)
 
     def answered(self, reply: Reply, calls: int) -> None:
-        """The scheduler answered the calls of one body."""
+        """Count the calls of a body that the scheduler answered."""
         self._count(reply.alone, calls)
 
     def _count(self, alone: str, calls: int) -> None:
@@ -85,7 +106,10 @@ class Sharing:
             is_told = before < _ENOUGH_TO_TELL <= self._calls and not self._shared
         if is_told:
             reason, count = self._alone.most_common(1)[0]
-            _log.warning("none of the first %d calls shared a request; %d of them: %s", self._calls, count, reason)
+            _log.warning(
+                "none of the first %d calls shared a request; %d of them: %s%s; see docs/%s",
+                self._calls, count, reason, WAYS_OUT.get(reason, ""), PAGE,
+            )  # fmt: skip
 
     def statistics(self) -> SharingStatistics:
         """Return a frozen snapshot."""

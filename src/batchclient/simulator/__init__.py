@@ -1,8 +1,9 @@
 """The embedded server: a model of vLLM, for tests, the demo and the laboratory.
 
-From the inside out: ``engine`` (continuous batching), ``text`` (what it says), ``validation`` and ``wire`` (vLLM's HTTP
-bodies), ``faults``, ``exchange`` (one request), ``server`` (all of it, without sockets or clock), and its two shells:
-``asgi`` with ``app`` (real sockets) and ``transport`` (in process).
+From the inside out: ``engine`` (continuous batching), ``text`` (the answers), ``validation`` and
+``wire`` (vLLM's HTTP bodies), ``faults``, ``exchange`` (one request), ``server`` (the whole,
+without sockets or clock), and two shells: ``asgi`` with ``app`` (real sockets) and ``transport``
+(in process).
 """
 
 from batchclient.simulator.app import EmbeddedServer

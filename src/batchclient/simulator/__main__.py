@@ -1,4 +1,6 @@
-"""``python -m batchclient.simulator OPTIONS``: the child process behind ``EmbeddedServer(process=True)``."""
+"""``python -m batchclient.simulator OPTIONS``: the child process of
+``EmbeddedServer(process=True)``.
+"""
 
 import json
 import sys
@@ -7,7 +9,7 @@ from batchclient.simulator.app import run_child
 
 
 def _options(arguments: list[str]) -> str:
-    """Check that there is one argument and that it is the JSON object ``EmbeddedServer`` writes."""
+    """Check that the only argument is the JSON object written by ``EmbeddedServer``."""
     try:
         [text] = arguments
         if "port" in json.loads(text):

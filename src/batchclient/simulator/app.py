@@ -1,10 +1,10 @@
 """Running the embedded server: in the foreground, in a thread, or in a process of its own.
 
 Rules:
-- ``EmbeddedServer`` listens before ``__enter__`` returns, on a free loopback port that it keeps for its life: ``stop``
-  and ``start`` bring the same address down and up again.
-- ``stop`` breaks open connections, as a server that is killed does.
-- A child process ends with its parent: it watches its standard input.
+- ``EmbeddedServer`` listens before ``__enter__`` returns. It keeps its free loopback port for life:
+  ``stop`` and ``start`` take the same address down and up again.
+- ``stop`` breaks open connections, as a killed server does.
+- A child process watches its standard input, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ __all__ = ["EmbeddedServer", "listen", "run_child", "serve"]
 _KEEP_ALIVE_S = 5
 _BACKLOG = 2048
 _HTTP_TIMEOUT_S = 10.0
-# asyncio takes three turns from a socket accepted to a connection uvicorn knows, and one to close it.
+# asyncio takes three turns from an accepted socket to a connection known to uvicorn, and one turn
+# to close it.
 _TURNS_OF_AN_ACCEPT = 5
 
 
@@ -45,12 +46,12 @@ def serve(server: SimulatedServer, listener: socket.socket, announce: Callable[[
     """Run a server in the foreground until it is interrupted.
 
     Args:
-        server: what answers.
+        server: answers the requests.
         listener: a socket that listens (``listen``).
         announce: called before the first request is served.
 
     Raises:
-        ImportError: uvicorn is missing; it comes with the extra ``cli``.
+        ImportError: uvicorn is missing; the extra ``cli`` has it.
     """
     runner = _uvicorn(server)
     announce()
@@ -61,10 +62,11 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens; port 0 takes a free one.
 
     Raises:
-        OSError: the port is taken, or there is no such address here.
+        OSError: the port is taken, or the machine has no such address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off only where the protocol is named; with it each reply would take 40 ms.
+    # asyncio turns Nagle's algorithm off only where the protocol is named; otherwise each reply
+    # would take 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -84,7 +86,7 @@ def _uvicorn(server: SimulatedServer) -> uvicorn.Server:
 
     config = uvicorn.Config(
         SimulatorApp(server),
-        # httptools where it is installed, else h11, which serves about half as many requests a second.
+        # httptools where installed, else h11, which serves about half as many requests a second.
         http="auto",
         loop="auto",
         ws="none",
@@ -105,14 +107,14 @@ class EmbeddedServer:
     """A simulated server on a loopback port, as a context manager.
 
     Args:
-        profile: the costs; by name, or in a thread as they are.
-        process: run it in a child process, so that it does not share this process's CPU time; else in a thread.
+        profile: the costs; by name, or in a thread as a ``Profile``.
+        process: run in a child process, with CPU time of its own; else in a thread.
         faults: as texts or, in a thread, ``Fault``s.
-        port: 0 takes a free one.
-        **options: those of ``SimulatedServer``.
+        port: 0 takes a free port.
+        **options: of ``SimulatedServer``.
 
     Attributes:
-        base_url: ends in ``/v1``; what a client takes.
+        base_url: for a client; ends in ``/v1``.
         root_url: the same without ``/v1``.
         model: the served name.
     """
@@ -128,7 +130,7 @@ class EmbeddedServer:
         **options: Any,
     ) -> None:
         self.model = model
-        self.port = port
+        self.port: int = port
         self._options = {"profile": profile, "model": model, "faults": list(faults)} | options
         if process:
             json.dumps(self._options)  # fails here, not in the child
@@ -165,7 +167,7 @@ class EmbeddedServer:
 
         Raises:
             OSError: the port is taken.
-            RuntimeError: it is already up, or the child did not come up.
+            RuntimeError: the server is already up, or the child did not come up.
         """
         if self._child or self._thread:
             raise RuntimeError(f"{self!r} is already running")
@@ -175,7 +177,7 @@ class EmbeddedServer:
             self._start_thread()
 
     def stop(self) -> None:
-        """Go away, with every open connection. Does nothing when it is down."""
+        """Go down, with every open connection. Does nothing when already down."""
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
@@ -203,10 +205,10 @@ class EmbeddedServer:
         return int(self.statistics()["prompts"])
 
     def set_faults(self, *faults: str) -> None:
-        """Replace the faults; none ends them all.
+        """Replace the faults; without arguments, end them all.
 
         Raises:
-            ValueError: a text is not a fault; the old ones stay.
+            ValueError: a text is not a fault; the old faults stay.
         """
         for each in faults:
             Fault.parse(each)
@@ -223,7 +225,7 @@ class EmbeddedServer:
     # --- a thread ---
 
     def _start_thread(self) -> None:
-        # First, since it fails without uvicorn, and a listener would be left open.
+        # First, since the call fails without uvicorn, and a listener would be left open.
         runner = _uvicorn(SimulatedServer(**self._options, epoch_s=time.time()))
         listener = listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
@@ -234,7 +236,7 @@ class EmbeddedServer:
             target=_run_thread, args=(loop, runner, listener, stopped), name="embedded-server", daemon=True
         )
         self._thread.start()
-        # The socket listens already: what connects now waits in its backlog.
+        # The socket listens already: connections wait in its backlog.
 
     # --- a process ---
 
@@ -264,7 +266,7 @@ def _run_thread(
         serving = asyncio.ensure_future(runner.serve(sockets=[listener]))
         stopping = asyncio.ensure_future(stopped.wait())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-        # uvicorn would first wait for what is in work; a server that is killed does not.
+        # uvicorn would first wait for the work in hand; a killed server does not.
         serving.cancel()
         await asyncio.wait((serving,))
         for each in getattr(runner, "servers", ()):
@@ -280,7 +282,7 @@ def _run_thread(
 
 
 def run_child(options_json: str) -> None:
-    """The child's whole life: listen, tell the port, serve until the parent has gone."""
+    """Live the child's whole life: listen, tell the port, serve until the parent has gone."""
     options = json.loads(options_json)
     listener = listen("127.0.0.1", options.pop("port"))
     runner = _uvicorn(SimulatedServer(**options, epoch_s=time.time()))

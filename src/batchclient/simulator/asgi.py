@@ -1,10 +1,10 @@
 """The embedded server as an ASGI application.
 
 Rules:
-- The app is a thin driver of ``SimulatedServer``: it carries bytes in, parts out, and keeps one timer.
-- The app is plain ASGI, without a framework: routes are the server's, and a framework would cost more than the reply.
-- A client that leaves ends its request at once, wherever it is.
-- One event loop, one thread; nobody reaches into it but through HTTP.
+- The app is a thin driver of ``SimulatedServer``: bytes in, parts out, and a single timer.
+- The app is plain ASGI. The routes are the server's, and a framework would outweigh the reply.
+- A client that leaves ends its request at once, at any stage.
+- There is one event loop in one thread; the only way in is HTTP.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class _Mailbox:
-    """One request's parts on their way to its connection."""
+    """A request's parts on their way to the connection."""
 
     __slots__ = ("parts", "wake")
 
@@ -48,7 +48,7 @@ class SimulatorApp:
     """An ASGI application around a server.
 
     Args:
-        server: whose clock begins when the app is made; give it ``epoch_s=time.time()``.
+        server: its clock begins when the app is made; give it ``epoch_s=time.time()``.
     """
 
     def __init__(self, server: SimulatedServer) -> None:
@@ -114,7 +114,7 @@ class SimulatorApp:
         return time.perf_counter() - self._started_at
 
     def _pump(self) -> None:
-        """Hand out what is due, then set the timer for what comes next."""
+        """Hand out the due parts, then set the timer for the next."""
         for part in self.server.poll(self._now()):
             mailbox = self._mailboxes.get(part.request_id)
             if mailbox is not None:
@@ -139,13 +139,13 @@ class SimulatorApp:
 
 
 async def _left(receive: Receive) -> None:
-    """Return once the client has left. What it still sends of a body that is too long is thrown away."""
+    """Return once the client has left. The rest of a body that is too long is thrown away."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _read_body(receive: Receive, most_bytes: int) -> bytes | None:
-    """The whole body, or more than ``most_bytes`` of it; ``None`` if the client left before its end."""
+    """Return the whole body, or more than ``most_bytes``; ``None``: the client left before."""
     message = await receive()
     if message["type"] != "http.request":
         return None
@@ -179,7 +179,8 @@ async def _send_part(part: Part, receive: Receive, send: Send) -> None:
 def _break_connection(receive: Receive) -> None:
     """Close the connection without a proper end.
 
-    ASGI has no word for this. ``receive`` is a method of uvicorn's request, which holds the transport.
+    ASGI has no word for such an end. ``receive`` is a method of uvicorn's request, which holds the
+    transport.
     """
     cycle = getattr(receive, "__self__", None)
     transport = getattr(cycle, "transport", None)

@@ -1,13 +1,18 @@
-"""Chat as vLLM 0.32 speaks it: ``/v1/chat/completions``, and its list form ``/v1/chat/completions/batch``.
+"""Chat as vLLM 0.32 speaks it: ``/v1/chat/completions``, and the list form
+``/v1/chat/completions/batch``.
 
 Rules:
-- A conversation is rendered by one plain template, ``role: content`` per line and ``assistant:`` at the end; what the engine gets is that text, so
-  that lengths, answers, faults and prefix cache are those of a completion with the same text (``render_messages``).
-- Without ``max_tokens`` an answer may fill what the context leaves; ``max_completion_tokens`` stands before ``max_tokens``.
-- The list form has one usage for all, and no prompt token ids. It drops ``tools``; with ``stream`` it answers plainly with each answer's last token, which is a
-  fault of the real server's (seen) that clients must not run into.
-- A stream begins with an event per choice that has the role and no text, before the first token's.
-- No tool is ever called, and no image looked at: both are refused as a server without tool parser and a text model do.
+- A conversation is rendered by a plain template: ``role: content`` per line, and ``assistant:`` at
+  the end. The engine gets the text, so lengths, answers, faults and prefix cache equal those of a
+  completion with the same text (``render_messages``).
+- Without ``max_tokens`` an answer may fill the rest of the context; ``max_completion_tokens`` goes
+  before ``max_tokens``.
+- The list form has a usage for all, and no prompt token ids. It drops ``tools``. With ``stream`` it
+  answers plainly with each answer's last token: a fault of the real server's (seen), which clients
+  must not run into.
+- A stream begins with an event per choice, with the role and no text, before the first token.
+- No tool is ever called, and no image looked at. Both are refused, as by a server without tool
+  parser and by a text model.
 """
 
 from __future__ import annotations
@@ -55,12 +60,12 @@ _ROLE_KINDS = (
     "CustomChatCompletionMessageParam.role",
     "Message.author",
 )
-"""Which of the forms a message may have lack what in one without a role."""
+"""The fields that the possible forms of a message miss in a message without a role."""
 _INTEGERS = ("max_completion_tokens", "top_logprobs")
 
 
 def render_messages(messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-    """The prompt that a conversation becomes; for tests to compare with."""
+    """Return the prompt made of a conversation; for tests to compare with."""
     lines = [f"{message['role']}: {_content(message)}\n" for message in messages]
     return "".join(lines) + ("assistant:" if generation_prompt else "")
 
@@ -73,11 +78,11 @@ def _content(message: dict[str, Any]) -> str:
 
 
 class ChatCall(CompletionCall):
-    """One checked chat request.
+    """A checked chat request.
 
     Attributes:
         top_logprobs: the alternatives asked for per token; ``None``: no logprobs at all.
-        is_last_token_only: the list form was asked to stream.
+        is_last_token_only: whether the list form was asked to stream.
         messages: the conversations.
     """
 
@@ -87,26 +92,22 @@ class ChatCall(CompletionCall):
         wants_prompt = fields.get("add_generation_prompt") is not False
         prompts: list[Prompt] = [render_messages(each, generation_prompt=wants_prompt) for each in conversations]
         super().__init__(fields, prompts)
-        self.messages = conversations
+        self.messages: list[list[dict[str, Any]]] = conversations
         # Completions have other fields by these names.
-        self.echo = False
-        self.logprobs = None
+        self.echo: bool = False
+        self.logprobs: int | None = None
         self.top_logprobs: int | None = (fields.get("top_logprobs") or 0) if fields.get("logprobs") else None
-        self.is_last_token_only = False
+        self.is_last_token_only: bool = False
 
     @property
     def asked_tokens(self) -> int | None:
-        """The most that an answer may have; ``None``: whatever the context leaves."""
+        """The most tokens of an answer; ``None``: the rest of the context."""
         asked: int | None = self.fields.get("max_completion_tokens")
         return self.fields.get("max_tokens") if asked is None else asked
 
 
 def parse_chat(body: bytes, limits: Limits) -> ChatCall:
-    """Read and check a body of ``/v1/chat/completions``.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Read and check a body of ``/v1/chat/completions``; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     messages = fields.get("messages")
     if "messages" not in fields:
@@ -125,11 +126,7 @@ def parse_chat(body: bytes, limits: Limits) -> ChatCall:
 
 
 def parse_chat_batch(body: bytes, limits: Limits) -> ChatCall:
-    """Read and check a body of ``/v1/chat/completions/batch``.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Read and check a body of ``/v1/chat/completions/batch``; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     conversations = fields.get("messages")
     if "messages" not in fields:
@@ -175,11 +172,7 @@ def _parts(call: ChatCall) -> list[object]:
 
 
 def check_named_model(fields: dict[str, Any], limits: Limits) -> None:
-    """Refuse another model than the server's, by name.
-
-    Raises:
-        HttpError: another is asked for.
-    """
+    """Refuse another model than the server's; raise ``HttpError``."""
     model = fields.get("model")
     if model and model != limits.model:
         message = f"The model `{model}` does not exist. Valid aliases: {limits.model}."
@@ -188,7 +181,7 @@ def check_named_model(fields: dict[str, Any], limits: Limits) -> None:
 
 def _check_chat_fields(fields: dict[str, Any]) -> None:
     flag = fields.get("logprobs")
-    # For completions it is a number.
+    # For completions ``logprobs`` is a number.
     check_fields({name: value for name, value in fields.items() if name != "logprobs"}, _INTEGERS)
     if flag is not None and type(flag) is not bool:
         message = "Input should be a valid boolean, unable to interpret input"
@@ -226,21 +219,14 @@ def _json(value: object) -> str:
 
 
 class ChatWriter:
-    """Writes one chat request's reply; see ``wire.ReplyWriter``.
-
-    Args:
-        call: the request.
-        reply_id: ``chatcmpl-…``.
-        created_s: Unix time.
-        model: the served name.
-    """
+    """Writes a chat request's reply; see ``wire.ReplyWriter``."""
 
     __slots__ = ("_call", "_chunk_head", "_head", "_is_begun", "reply_id")
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         assert isinstance(call, ChatCall), "a chat route parses chat calls"
         self._call = call
-        self.reply_id = reply_id
+        self.reply_id: str = reply_id
         self._is_begun = False
 
         def head(kind: str) -> str:
@@ -254,7 +240,7 @@ class ChatWriter:
     # --- plain ---
 
     def choice(self, index: int, generation: Generation) -> str:
-        """One finished choice of a plain reply."""
+        """Return a finished choice of a plain reply."""
         call = self._call
         text = generation.text
         if call.is_last_token_only:
@@ -273,7 +259,7 @@ class ChatWriter:
         )
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole plain reply."""
+        """Return a whole plain reply."""
         call = self._call
         if call.is_last_token_only:
             completion_tokens = len(choices)
@@ -295,7 +281,7 @@ class ChatWriter:
     # --- streamed ---
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        """One choice's event for the tokens ``before`` to ``after``; before the very first, the roles of all choices."""
+        """Return a choice's event for some tokens; the very first event begins with all roles."""
         call = self._call
         opening = b""
         if not self._is_begun:
@@ -320,7 +306,7 @@ class ChatWriter:
         return opening + self._chunk(choice, fingerprint + self._usage_so_far(after))
 
     def usage_event(self, completion_tokens: int) -> bytes:
-        """The chunk with the total usage, for ``include_usage``."""
+        """Return the chunk with the total usage, for ``include_usage``."""
         usage = _usage(sum(self._call.prompt_tokens), completion_tokens)
         return self._chunk("", f',"usage":{{{usage}}},"system_fingerprint":"{FINGERPRINT}"')
 
@@ -338,7 +324,7 @@ class ChatWriter:
         return f',"usage":{{{_usage(self._call.prompt_tokens[0], tokens)},"completion_tokens_details":null}}'
 
     def _logprobs(self, generation: Generation, before: int, after: int) -> dict[str, object]:
-        """The chat form, with made-up figures."""
+        """Return logprobs in chat's form, with made-up figures."""
         wanted = self._call.top_logprobs or 0
         entries = []
         for piece in generation.pieces()[before:after]:
@@ -352,7 +338,7 @@ class ChatWriter:
 
 
 class ChatBatchWriter(ChatWriter):
-    """Writes the reply of the list form: a choice per conversation, and nobody's prompt token ids."""
+    """Writes the list form's reply: a choice per conversation, and nobody's prompt token ids."""
 
     __slots__ = ()
 

@@ -2,16 +2,17 @@
 
 Rules:
 - Time is an argument and the next deadline a result. ``now`` never goes back.
-- A step is scheduled as a whole: what arrives during a step waits for the next one.
-- Running sequences come first (one token each), then prefills begun earlier, then waiting ones in order of arrival,
-  until ``step_tokens``, ``max_num_seqs`` or the KV cache is exhausted.
-- KV is given per chunk, not for the whole answer to come, so the cache can fill up: then the youngest running sequence
-  gives up its KV and goes back to the front of the queue, to be prefilled again with what it had generated.
+- A step is scheduled as a whole: an arrival during a step waits for the next step.
+- Running sequences come first (a token each), then prefills begun earlier, then waiting sequences
+  by arrival, until ``step_tokens``, ``max_num_seqs`` or the KV cache is exhausted.
+- KV is given per chunk, not for the whole answer to come, so the cache can fill up. Then the
+  youngest running sequence gives up its KV and goes back to the front of the queue. Its prompt and
+  generated tokens are prefilled again.
 - The engine knows lengths, not text.
 
-Cost: a step takes time in proportion to what it reports and prefills, not to the number of sequences that decode. A
-decoding sequence is a line (``generated = generated_at_join + steps since``), and only the steps at which one of them
-has something to report are kept, in a heap.
+Cost: a step takes time in proportion to its reports and prefills, not to the number of decoding
+sequences. A decoding sequence is a line (``generated = generated_at_join + steps since``). Only the
+steps at which a sequence has a report are kept, in a heap.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _WAITING, _PREFILL, _DECODE, _GONE = range(4)
 
 
 class Sequence:
-    """One prompt's one choice on its way through the engine.
+    """A choice of a prompt on its way through the engine.
 
     Args:
         sequence_id: unique among those in the engine.
         prompt_tokens: at least 1.
-        output_tokens: after this many it finishes, at least 1.
-        report_every: report the first token and then each time this many more are there; 0 reports only the end.
-        owner: whatever the caller wants to find in ``Progress.sequence.owner``.
+        output_tokens: the sequence finishes after so many, at least 1.
+        report_every: report the first token, and then each time so many more are there; 0 reports
+            only the end.
+        owner: any object of the caller's, found again as ``Progress.sequence.owner``.
     """
 
     __slots__ = (
@@ -57,23 +59,23 @@ class Sequence:
     def __init__(
         self, sequence_id: int, prompt_tokens: int, output_tokens: int, report_every: int = 0, owner: object = None
     ) -> None:
-        self.sequence_id = sequence_id
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.report_every = report_every
-        self.owner = owner
-        self.state = _WAITING
-        self.to_prefill = prompt_tokens
-        # For a decoding sequence these three are as of ``joined_step``.
-        self.generated = 0
-        self.kv = 0
-        self.joined_step = 0
-        # Counts the times it was taken off its line: an older entry in the heap is void.
-        self.generation = 0
+        self.sequence_id: int = sequence_id
+        self.prompt_tokens: int = prompt_tokens
+        self.output_tokens: int = output_tokens
+        self.report_every: int = report_every
+        self.owner: object = owner
+        self.state: int = _WAITING
+        self.to_prefill: int = prompt_tokens
+        # For a decoding sequence the next three are as of ``joined_step``.
+        self.generated: int = 0
+        self.kv: int = 0
+        self.joined_step: int = 0
+        # Counts how often the sequence was taken off its line: an older entry in the heap is void.
+        self.generation: int = 0
 
     @property
     def decodes(self) -> bool:
-        """Whether it has all of its prompt, and gets a token a step."""
+        """Whether the whole prompt is prefilled, so that every step brings a token."""
         return self.state == _DECODE
 
     def __repr__(self) -> str:
@@ -82,13 +84,12 @@ class Sequence:
 
 
 class Progress(NamedTuple):
-    """What one step brought one sequence.
+    """A step's result for a sequence.
 
     Args:
         at: when the step ended, seconds.
-        sequence: which.
         generated: output tokens so far.
-        finished: nothing more will come.
+        finished: whether nothing more will come.
     """
 
     at: float
@@ -98,7 +99,7 @@ class Progress(NamedTuple):
 
 
 class Engine:
-    """The scheduler of a simulated server. ``submit``, then ``step`` whenever ``next_deadline`` has come.
+    """The scheduler of a simulated server: ``submit``, then ``step`` at each ``next_deadline``.
 
     Args:
         profile: the costs and limits.
@@ -110,15 +111,15 @@ class Engine:
 
     def __init__(self, profile: Profile, rng: random.Random | None = None) -> None:
         self.profile = profile
-        self.slowdown = 1.0
-        self.preemptions = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
+        self.slowdown: float = 1.0
+        self.preemptions: int = 0
+        self.prompt_tokens: int = 0
+        self.generation_tokens: int = 0
         self._rng = rng if profile.noise_ratio else None
         self._is_free = profile.is_free
         self._all: dict[int, Sequence] = {}
         self._waiting: deque[Sequence] = deque()
-        # Insertion order is order of admission; the last one is preempted first.
+        # Insertion order is order of admission; the last is preempted first.
         self._running: dict[int, Sequence] = {}
         self._prefilling: list[Sequence] = []
         self._decoding = 0
@@ -139,28 +140,28 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Sequences that wait for admission, preempted ones included."""
+        """Sequences that wait for admission, preempted sequences included."""
         return len(self._waiting)
 
     @property
     def kv_usage_ratio(self) -> float:
-        """How full the KV cache is, 0 to 1."""
+        """The used share of the KV cache, 0 to 1."""
         return min(1.0, self._kv_used / self.profile.kv_tokens)
 
     @property
     def sequences(self) -> Mapping[int, Sequence]:
-        """All that wait or run, by id."""
+        """All sequences that wait or run, by id."""
         return self._all
 
     def generated(self, sequence: Sequence) -> int:
-        """A sequence's output tokens, as of the last step that has ended."""
+        """Return a sequence's output tokens, as of the last step that has ended."""
         return sequence.generated + (self._ended - sequence.joined_step if sequence.decodes else 0)
 
     def submit(self, sequence: Sequence, now: float) -> None:
-        """Queue ``sequence``; it may join the step that begins at ``now``.
+        """Queue a sequence, which may join the step that begins at ``now``.
 
         Raises:
-            ValueError: it can never fit the KV cache, or its id is taken. Nothing changed.
+            ValueError: the sequence never fits the KV cache, or its id is taken; nothing changed.
         """
         if sequence.prompt_tokens + sequence.output_tokens > self.profile.kv_tokens:
             raise ValueError(f"{sequence!r} does not fit {self.profile.kv_tokens} tokens of KV")
@@ -172,7 +173,7 @@ class Engine:
             self._wake_at = now
 
     def abort(self, sequence_id: int, now: float) -> bool:
-        """Forget a sequence; its KV is free at once. Returns whether it was there."""
+        """Forget a sequence, whose KV is free at once; return whether it was there."""
         del now  # an abort costs nothing; the argument keeps the methods alike
         sequence = self._all.pop(sequence_id, None)
         if sequence is None:
@@ -185,13 +186,13 @@ class Engine:
         return True
 
     def next_deadline(self) -> float | None:
-        """When ``step`` has something to do; ``None`` while the engine is empty."""
+        """Return when ``step`` has something to do; ``None``: the engine is empty."""
         if self._step_ends_at is not None:
             return self._step_ends_at
         return self._wake_at if self._waiting else None
 
     def step(self, now: float) -> list[Progress]:
-        """End every step that is over by ``now``, begin the next ones, and return what they brought, in order."""
+        """End the steps over by ``now``, and begin the next; return the progress, in order."""
         progress: list[Progress] = []
         while True:
             if self._step_ends_at is None:
@@ -213,7 +214,7 @@ class Engine:
     # --- one step ---
 
     def _begin(self) -> float:
-        """Schedule one step and return its duration in seconds."""
+        """Schedule a step and return its duration, seconds."""
         preempted = self._make_room()
         budget = self.profile.step_tokens - self._decoding
         prefilled = self._prefill(budget, admit=not preempted)
@@ -251,14 +252,14 @@ class Engine:
         return seconds * self.slowdown
 
     def _stride(self) -> int:
-        """How many steps can be taken as one: a free step shows only where it reports something."""
+        """Return how many steps to take as one: a free step shows only where it has a report."""
         if not self._due:
             return 1
         room = (self.profile.kv_tokens - self._kv_used) // max(1, self._decoding)
         return max(1, min(self._due[0][0] - self._ended, room))
 
     def _make_room(self) -> bool:
-        """Preempt until each decoding sequence can have its next token's KV. Returns whether one was."""
+        """Preempt until each decoding sequence has KV for a token; return whether any was."""
         preempted = False
         while self._kv_used + self._decoding > self.profile.kv_tokens and len(self._running) > 1:
             self._preempt()
@@ -266,10 +267,10 @@ class Engine:
         return preempted
 
     def _prefill(self, budget: int, *, admit: bool) -> int:
-        """Give the prefills their chunks, then admit waiting sequences. Returns the tokens given.
+        """Give the prefills their chunks, then admit waiting sequences; return the tokens given.
 
-        At most one sequence is half prefilled at a time, since nobody is admitted before the older ones have all they
-        can take; so prefills never block each other.
+        At most one sequence is half prefilled at a time: none is admitted before the older
+        sequences have all they can take. So prefills never block each other.
         """
         room = self.profile.kv_tokens - self._kv_used - self._decoding
         given = 0
@@ -298,11 +299,11 @@ class Engine:
     # --- one sequence ---
 
     def _found(self, sequence: Sequence) -> int:
-        """How many of a waiting sequence's prompt tokens need not be prefilled: the place for a prefix cache."""
+        """Return how many prompt tokens need no prefill: the place for a prefix cache."""
         return 0
 
     def _admit(self, sequence: Sequence, found: int) -> None:
-        """A waiting sequence runs from now on; ``found`` of its tokens were there."""
+        """Let a waiting sequence run from now on; ``found`` of its tokens were there."""
         sequence.state = _PREFILL
         self._running[sequence.sequence_id] = sequence
         self._prefilling.append(sequence)
@@ -335,7 +336,7 @@ class Engine:
             self._plan(sequence, generated)
 
     def _plan(self, sequence: Sequence, generated: int) -> None:
-        """Note the step at which the sequence has something to report next."""
+        """Note the step of the sequence's next report."""
         at_tokens = sequence.output_tokens
         if sequence.report_every:
             passed = (generated - 1) // sequence.report_every

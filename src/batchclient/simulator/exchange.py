@@ -1,10 +1,12 @@
-"""One completion request from its sequences to the bytes of its reply.
+"""A completion request from its sequences to the bytes of its reply.
 
 Rules:
 - An exchange turns the engine's progress into parts of its reply; it knows no time and no queue.
-- A stream's headers go out when its prompts enter the engine, as the real server does; a plain reply is one part.
-- Faults that spoil a reply (``cut``, ``drop_choice``, …) are done here; those that replace it never get here.
-- A spoiled stream is spoiled in the event after half of its sequences have had one.
+- As on the real server, a stream's headers go out when the prompts enter the engine. A plain reply
+  is one part.
+- An exchange applies faults that spoil a reply (``cut``, ``drop_choice``, …); faults that replace a
+  reply never get here.
+- A spoiled stream is spoiled in the event after half of its sequences have had an event.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Headers = tuple[tuple[str, str], ...]
 JSON_HEADERS: Headers = (("content-type", "application/json"),)
 _STREAM_HEADERS: Headers = (("content-type", "text/event-stream; charset=utf-8"),)
 _COUNT = re.compile(rb'"(prompt|completion|total)_tokens":[0-9]+')
-# What a dying engine answers.
+# A dying engine's answer.
 ENGINE_ERROR = error_body(
     "EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError", 500
 )
@@ -45,13 +47,13 @@ class Part:
     """A piece of a reply, in order.
 
     Args:
-        request_id: whose.
+        request_id: of the request.
         status: above 0 in the first part only: the headers stand before the body.
         headers: with ``status``; without content length unless it must be a lie.
         body: bytes of the body.
-        last: the reply ends here; with ``broken``, by closing the connection.
-        broken: the connection is closed without a proper end.
-        refused: nothing was ever accepted (``broken`` is true as well).
+        last: whether the reply ends with the part; with ``broken``, by closing the connection.
+        broken: whether the connection is closed without a proper end.
+        refused: whether nothing was ever accepted (``broken`` is true as well).
     """
 
     request_id: int
@@ -64,21 +66,19 @@ class Part:
 
 
 class Exchange:
-    """One request in work.
+    """A request in work.
 
     Args:
-        request_id: the shell's number for it.
-        call: the checked request.
-        writer: writes its reply.
-        route: the path that it came by.
-        fault: what spoils the reply, if anything.
+        request_id: the shell's number for the request.
+        route: the request's path.
+        fault: the kind of a fault that spoils the reply, if any.
         headers: extra headers of the reply.
 
     Attributes:
         generations: the answers to come, by index.
         sequence_ids: of the sequences in the engine.
-        is_over: nothing more will be sent.
-        unfinished: sequences the engine has not finished.
+        is_over: whether nothing more will be sent.
+        unfinished: sequences that the engine has not finished.
     """
 
     __slots__ = (
@@ -110,17 +110,17 @@ class Exchange:
         fault: str | None,
         headers: Headers = (),
     ) -> None:
-        self.request_id = request_id
-        self.call = call
-        self.fault = fault
+        self.request_id: int = request_id
+        self.call: CompletionCall = call
+        self.fault: str | None = fault
         self.generations: list[Generation] = []
         self.sequence_ids: list[int] = []
-        self.is_over = False
-        self.unfinished = call.sequences
+        self.is_over: bool = False
+        self.unfinished: int = call.sequences
         self._writer = writer
         self._route = route
         self._finished: list[int] = []
-        """Indices in the order in which they were finished."""
+        """Indices in the order of completion."""
         self._headers = headers
         self._left = call.sequences
         self._sent = [0] * call.sequences
@@ -165,13 +165,13 @@ class Exchange:
                 self.generations.append(generation)
 
     def begin(self) -> Part | None:
-        """The stream's headers; ``None`` for a plain reply."""
+        """Return the stream's headers; ``None`` for a plain reply."""
         if not self.call.stream:
             return None
         return Part(self.request_id, 200, _STREAM_HEADERS + self._headers, self._route.opening)
 
     def on_progress(self, progress: Progress, index: int) -> list[Part]:
-        """What the engine's progress with the choice ``index`` adds to the reply."""
+        """Return the parts that the engine's progress with a choice adds to the reply."""
         generation = self.generations[index]
         parts: list[Part] = []
         if self.call.stream:
@@ -189,7 +189,7 @@ class Exchange:
             parts += self._end_parts()
         else:
             parts = self._plain_parts()
-        # A silent connection stays open: it is over when the client leaves.
+        # A silent connection stays open: the request is over when the client leaves.
         self.is_over = True
         return parts
 
@@ -209,7 +209,7 @@ class Exchange:
         return [Part(self.request_id, body=event)]
 
     def _with_sums(self, event: bytes, tokens: int) -> bytes:
-        """The event with the whole list's usage so far instead of its choice's own."""
+        """Return the event with the whole list's usage so far instead of the choice's own."""
         self._made_tokens += tokens
         prompt = sum(self.call.prompt_tokens)
         sums = {b"prompt": prompt, b"completion": self._made_tokens, b"total": prompt + self._made_tokens}
@@ -257,7 +257,7 @@ class Exchange:
 
 
 def replacement(request_id: int, fault: Fault) -> list[Part] | None:
-    """The whole reply of a fault that leaves the engine out of it; ``None``: the request goes on to the engine."""
+    """Return the whole reply of a fault that spares the engine; ``None``: the engine has a part."""
     match fault.kind:
         case "refuse" | "disconnect":
             return [Part(request_id, last=True, broken=True, refused=fault.kind == "refuse")]

@@ -3,10 +3,10 @@
 Rules:
 - A fault is written ``KIND[=VALUE][,KEY=VALUE]...``, as in ``status=503,rate=0.05`` or
   ``status=429,retry_after=1,count=2``.
-- Each matching request is counted by each fault: the first ``after`` pass, then each is hit with probability ``rate``
-  until ``count`` were. Without these three every matching request is hit.
-- Faults are tried in order; the first that hits decides, except ``slow``, which joins any other.
-- Randomness comes from a seeded generator, one per fault, so that one fault's luck does not hang on another's.
+- Each fault counts the requests that match: the first ``after`` pass, then each is hit with
+  probability ``rate`` until ``count`` were hit. Without the three keys every match is hit.
+- Faults are tried in order. The first that hits decides, except ``slow``, which joins any other.
+- Randomness comes from a seeded generator per fault, so that the faults' luck is independent.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _WITH_TEXT = ("bad_prompt",)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault and whom it hits.
+    """A fault, and which requests it hits.
 
     Args:
         kind: one of ``KINDS``.
-        value: what stands after the kind's ``=``: the status, the seconds of ``slow``.
+        value: the number after the kind's ``=``: the status, the seconds of ``slow``.
         text: for ``bad_prompt``.
         rate: probability, 0 to 1.
-        count: the most requests it hits; ``None``: any number.
+        count: the most requests that are hit; ``None``: any number.
         after: how many matching requests pass first.
         retry_after_s: for ``status``: the Retry-After header.
 
@@ -92,10 +92,10 @@ class Fault:
 
     @classmethod
     def parse(cls, spec: str) -> Fault:
-        """Read one fault from its text.
+        """Read a fault from its text.
 
         Raises:
-            ValueError: it is not one; the message says which part and what is allowed.
+            ValueError: the text is no fault; the message names the wrong part and the right form.
         """
         head, *rest = spec.split(",")
         kind, _, value = head.strip().partition("=")
@@ -125,7 +125,7 @@ class Fault:
             raise ValueError(f"in fault {spec!r}: {error}") from None
 
     def matches(self, call: CompletionCall) -> bool:
-        """Whether this fault concerns a request like this one at all."""
+        """Whether the fault can hit a request of the call's kind."""
         match self.kind:
             case "no_lists" | "first_only" | "serial" | "reorder" | "sum_usage":
                 return len(call.prompts) > 1
@@ -143,10 +143,10 @@ def _number(spec: str, key: str, value: str) -> float:
 
 
 class FaultInjector:
-    """Decides which request is hit by what.
+    """Decides which request is hit by which fault.
 
     Args:
-        faults: as texts or ``Fault``s, tried in this order.
+        faults: as texts or ``Fault``s, tried in order.
         seed: of the generators behind ``rate``.
 
     Raises:
@@ -158,13 +158,13 @@ class FaultInjector:
         self.faults: Sequence[Fault] = tuple(parsed)
         self._rngs = [random.Random(f"{seed}/{i}/{each.kind}") for i, each in enumerate(parsed)]  # noqa: S311
         self._seen = [0] * len(parsed)
-        self.hits = [0] * len(parsed)
+        self.hits: list[int] = [0] * len(parsed)
 
     def __repr__(self) -> str:
         return f"<FaultInjector {[each.kind for each in self.faults]} hits={self.hits}>"
 
     def choose(self, call: CompletionCall) -> tuple[float, Fault | None]:
-        """The seconds this request is slowed by, and the fault that hits it."""
+        """Return the seconds by which a request is slowed, and the fault that hits it."""
         delay_s = 0.0
         chosen: Fault | None = None
         for i, fault in enumerate(self.faults):

@@ -1,6 +1,7 @@
-"""What a guise is made of: routes that generate, pages, and words of refusal. ``guises`` has all guises by name.
+"""The parts of a guise: generating routes, pages, words of refusal. All guises are in ``guises``.
 
-A page is a function of its server, of which it sees what ``Served`` says. So a guise knows no server, and a server is handed its guise.
+A page is a function of its server, in the view of ``Served``. So a guise knows no server, and a
+server is handed its guise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BUSY = "The engine is currently busy and cannot accept new requests. Please try 
 
 
 class Writer(Protocol):
-    """Writes one request's reply; see ``wire.ReplyWriter`` for the methods' meaning."""
+    """Writes a request's reply; ``wire.ReplyWriter`` tells the meaning of the methods."""
 
     reply_id: str
 
@@ -45,9 +46,9 @@ class Route:
         parse: reads and checks a body.
         writer: makes the reply's writer of (call, reply id, Unix time, model).
         id_prefix: of reply ids.
-        done: what ends a stream; empty where the server ends it without a word.
-        opening: what a stream begins with, before any answer.
-        in_completion_order: whether a plain reply's choices stand in the order in which they were finished.
+        done: the end of a stream; empty where a stream just ends.
+        opening: the beginning of a stream, before any answer.
+        in_completion_order: whether a plain reply's choices stand in the order of completion.
     """
 
     parse: Callable[[bytes, Limits], CompletionCall]
@@ -59,7 +60,7 @@ class Route:
 
 
 class Served(Protocol):
-    """The server that a page belongs to, as far as pages look at it."""
+    """A page's view of its server."""
 
     guise: Guise
     model: str
@@ -70,9 +71,9 @@ class Served(Protocol):
     epoch_s: float
     """Unix time at 0."""
     ids: Random
-    """Where ids are drawn from."""
+    """The source of random ids."""
     pieces_by_id: dict[int, str]
-    """What was tokenized here, for the way back."""
+    """By id: tokenized pieces of text, for the way back."""
 
     @property
     def most_outstanding(self) -> int | None: ...
@@ -88,21 +89,22 @@ Page = Callable[[Served, bytes], tuple[int, tuple[tuple[str, str], ...], bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Guise:
-    """One sort of server as a client sees it.
+    """A sort of server as a client sees it.
 
     Args:
-        name: as a dialect is called.
+        name: usually the dialect's name.
         routes: by path; all are POST.
-        pages: by (method, path), before those that every guise has.
+        pages: by (method, path), before the pages of every guise.
         unauthorized: the body of a 401.
         busy: the refusal above ``max_queued``.
-        version: what the server says it is.
-        owned_by: as in vLLM's ``/v1/models``; ``None``: it has none of vLLM's pages, only its own.
-        max_concurrent: sequences above which it is busy, unless ``max_queued`` says otherwise; ``None``: never.
-        slots: sequences that it runs at once, unless ``max_num_seqs`` says otherwise; ``None``: as the profile says.
-        not_found: status and body for a path that it does not have.
-        max_body_bytes: the longest body that it reads, unless ``SimulatedServer`` is told otherwise.
-        too_large: the refusal of a longer one.
+        version: as the server tells.
+        owned_by: as in vLLM's ``/v1/models``; ``None``: none of vLLM's pages, only its own.
+        max_concurrent: sequences above which the server is busy, unless ``max_queued`` is given;
+            ``None``: no bound.
+        slots: sequences run at once, unless ``max_num_seqs`` is given; ``None``: the profile's.
+        not_found: status and body for an unknown path.
+        max_body_bytes: the longest body that is read, unless ``SimulatedServer`` is told otherwise.
+        too_large: the refusal of a longer body.
     """
 
     name: str

@@ -1,11 +1,14 @@
 """llama-server (llama.cpp): its own ``/completion`` with lists, and OpenAI's ``/v1/completions``.
 
 Rules (``tools/server/README.md``, ``server-context.cpp``; seen on a running server):
-- It runs as many sequences as it has slots; the rest wait, without any bound.
-- ``/completion``: a list's answers are an array, each with its own counts; ``n_predict`` is endless unless it is given; ``temperature`` is 0.8.
-- ``/v1/completions``: the usage is the first prompt's; ``echo`` is ignored; ``logprobs`` have chat's shape.
-- No model name is checked. A stream's first event is ``data: null``; ``/completion`` ends one without ``[DONE]``.
-- A body that is no JSON is a 500, the client's fault all the same.
+- As many sequences run as there are slots; the rest wait, without any bound.
+- ``/completion``: a list's answers are an array, each with its own counts; ``n_predict`` is endless
+  unless given; ``temperature`` is 0.8.
+- ``/v1/completions``: the usage is the first prompt's; ``echo`` is ignored; ``logprobs`` have
+  chat's shape.
+- No model name is checked. A stream's first event is ``data: null``; ``/completion`` ends a stream
+  without ``[DONE]``.
+- A body that is no JSON is a 500, though the client is at fault.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _SLOTS = 4
 _BUILD = "b1-0c1e570"
 _DEFAULT_TEMPERATURE = 0.8
 _NAMES = {"n_predict": "max_tokens", "repeat_penalty": "repetition_penalty"}
-"""Its names of what OpenAI's API, or vLLM, calls otherwise."""
+"""By llama.cpp's name: OpenAI's or vLLM's name of the field."""
 _LOGPROB = -0.5
 
 
@@ -69,7 +72,7 @@ class _CompletionCall(CompletionCall):
 
 
 def _prompts(prompt: object) -> tuple[list[Prompt], bool]:
-    """The prompts of a body and whether they are a list: ``[12, 34]`` is one prompt."""
+    """Return a body's prompts, and whether they are a list: ``[12, 34]`` is a single prompt."""
     if isinstance(prompt, str):
         return [prompt], False
     if not isinstance(prompt, list):
@@ -116,13 +119,13 @@ def _check_lengths(call: CompletionCall, asked: int | None, limits: Limits) -> N
 def _parse_openai(body: bytes, limits: Limits) -> CompletionCall:
     fields = read_object(body, _words)
     prompts, _ = _prompts(fields.get("prompt"))
-    # It checks what it heeds; what it does not know is ignored, and so is echo.
+    # Only heeded fields are checked; unknown fields are ignored, and so is echo.
     heeded = {
         name: value for name, value in fields.items() if name not in ("echo", "return_token_ids", "prompt_logprobs")
     }
     heeded.setdefault("temperature", _DEFAULT_TEMPERATURE)
     heeded.pop("stream_interval", None)
-    # It takes negative ones, and sequences beside each other for greedy calls.
+    # The server takes negative values, and sequences beside each other for greedy calls.
     checked = heeded | {"max_tokens": max(1, heeded.get("max_tokens") or 16), "prompt": prompts, "n": 1}
     if all(prompts):
         restated(any_model, _words)(pydantic_core.to_json(checked), Limits("", 1 << 40))
@@ -132,7 +135,7 @@ def _parse_openai(body: bytes, limits: Limits) -> CompletionCall:
 
 
 class _NativeWriter:
-    """Replies of ``/completion``."""
+    """Writes replies of ``/completion``."""
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         assert isinstance(call, _CompletionCall)
@@ -161,7 +164,7 @@ class _NativeWriter:
         }
         events = f"data: {to_json(item)}\n\n"
         if after >= generation.tokens:
-            # The last word is an event of its own, without text.
+            # The end is an event of its own, without text.
             events += f"data: {to_json(self._end(index, generation) | {'content': '', 'tokens': []})}\n\n"
         return events.encode()
 
@@ -209,7 +212,7 @@ class _NativeWriter:
 
 
 class _OpenAIWriter(OpenAIWriter):
-    """``/v1/completions``: chat's logprobs, and usage of the first prompt's first choice."""
+    """Writes ``/v1/completions``: chat's logprobs, and usage of the first prompt's first choice."""
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)

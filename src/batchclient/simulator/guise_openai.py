@@ -1,10 +1,13 @@
-"""Servers that speak OpenAI's API and nothing else: a lenient one, a strict one, and ``transformers serve``.
+"""Servers with OpenAI's API and nothing else: a lenient server, a strict server, and
+``transformers serve``.
 
 Rules:
-- ``openai`` takes lists and ignores what it does not know: no usage per choice, no ids, no ``stream_interval``.
-- ``strict`` is the same and refuses every field that is not OpenAI's, one at a time, as OpenAI itself does.
-- ``transformers`` (5.23, seen running) takes one text, refuses unknown fields with 422, ignores ``n``, ``logprobs`` and ``echo``, and ends
-  streams without ``[DONE]``. Its text ends with the stop string that ended it.
+- ``openai`` takes lists and ignores unknown fields: no usage per choice, no ids, no
+  ``stream_interval``.
+- ``strict`` also refuses every field that is not OpenAI's, one at a time, as OpenAI does.
+- ``transformers`` (5.23, seen running) takes a single text, refuses unknown fields with 422,
+  ignores ``n``, ``logprobs`` and ``echo``, and ends streams without ``[DONE]``. A text ends with
+  the stop string that ended it.
 """
 
 from __future__ import annotations
@@ -101,7 +104,7 @@ def _parse_transformers(body: bytes, limits: Limits) -> CompletionCall:
 
 
 class _TransformersWriter(OpenAIWriter):
-    """Without nulls; the usage stands beside the last event, and the stop string in the text."""
+    """Writes without nulls; the usage stands beside the last event, the stop string in the text."""
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
         made = {
@@ -145,7 +148,7 @@ TRANSFORMERS = Guise(
     "transformers",
     {"/v1/completions": Route(_parse_transformers, _TransformersWriter, done=b"")},
     {
-        # Seen: without a cache of models on the disk it cannot list them.
+        # Seen: without a cache of models on the disk the server cannot list them.
         ("GET", "/v1/models"): lambda _server, _body: (
             500,
             (("content-type", "text/plain"),),

@@ -1,8 +1,9 @@
-"""What the guises of other servers than vLLM are made of: pages, checks in their words, and replies as OpenAI defined them.
+"""Parts of the guises of other servers than vLLM: pages, checks in their words, OpenAI's replies.
 
 Rules:
-- What a server is not known to have is not there: no page, no field, no header of vLLM's.
-- Whatever is sampled from is translated into OpenAI's names when a body is read, so that the same call has the same answer in every guise.
+- Only known features of a server are there: no page, no field, no header of vLLM's otherwise.
+- Sampling parameters are translated into OpenAI's names when a body is read. So the same call has
+  the same answer in every guise.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _OPENAI_FIELDS = (
     " stream_options suffix temperature top_p user"
 )
 OPENAI_FIELDS = frozenset(_OPENAI_FIELDS.split())
-"""OpenAI's own for ``/v1/completions`` (its API reference); ``stream_options`` has ``include_usage``."""
+"""OpenAI's fields of ``/v1/completions`` (API reference); ``stream_options``: ``include_usage``."""
 Parse = Callable[[bytes, Limits], CompletionCall]
 Words = Callable[[int, str], HttpError]
 """(status, message) to a refusal in a server's own form."""
@@ -65,12 +66,12 @@ def to_json(value: object) -> str:
 
 
 def json_page(make: Callable[[Served], object]) -> Page:
-    """A page of JSON made of the server."""
+    """Return a page of JSON made of the server."""
     return lambda server, _body: (200, JSON_HEADERS, pydantic_core.to_json(make(server)))
 
 
 def metrics_page(samples: Callable[[Served], Mapping[str, float]]) -> Page:
-    """A page in Prometheus' text format: gauges and counters by name, labels included."""
+    """Return a page in Prometheus' text format: gauges and counters by name, labels included."""
 
     def page(server: Served, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
         text = "".join(f"{name} {float(value)}\n" for name, value in samples(server).items())
@@ -80,12 +81,12 @@ def metrics_page(samples: Callable[[Served], Mapping[str, float]]) -> Page:
 
 
 def empty_page(_server: Served, _body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """200 and nothing else."""
+    """Answer 200 and nothing else."""
     return 200, (), b""
 
 
 def openai_models(owned_by: str, **more: Callable[[Served], object]) -> Page:
-    """``/v1/models`` with one model."""
+    """Return ``/v1/models`` with a single model."""
     return json_page(
         lambda server: {
             "object": "list",
@@ -112,13 +113,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def flat_error(status: int, message: str) -> HttpError:
-    """As SGLang and trtllm-serve write errors: not nested."""
+    """Write an error as SGLang and trtllm-serve do: not nested."""
     body = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": status}
     return HttpError(status, pydantic_core.to_json(body))
 
 
 def restated(parse: Parse, words: Words) -> Parse:
-    """The same checks as vLLM's, told in a server's own form."""
+    """Return vLLM's checks, with refusals in a server's own form."""
 
     def parse_as(body: bytes, limits: Limits) -> CompletionCall:
         try:
@@ -130,7 +131,7 @@ def restated(parse: Parse, words: Words) -> Parse:
 
 
 def whatever_model(parse: Parse) -> Parse:
-    """The same checks but for the model's name."""
+    """Return the same checks, except of the model's name."""
 
     def parse_any(body: bytes, limits: Limits) -> CompletionCall:
         try:
@@ -142,18 +143,18 @@ def whatever_model(parse: Parse) -> Parse:
     return parse_any
 
 
-any_model = whatever_model(parse_completion)
-"""Reads a completion whatever model it names."""
-any_chat = whatever_model(parse_chat)
-any_embedding = whatever_model(parse_embedding)
-any_rerank = whatever_model(parse_rerank)
+any_model: Parse = whatever_model(parse_completion)
+"""Reads a completion for any model's name."""
+any_chat: Parse = whatever_model(parse_chat)
+any_embedding: Parse = whatever_model(parse_embedding)
+any_rerank: Parse = whatever_model(parse_rerank)
 
 
 def read_object(body: bytes, words: Words) -> dict[str, Any]:
-    """Read a body that must be a JSON object, and check the types of what every server heeds.
+    """Read a JSON object, and check the types of the fields heeded by every server.
 
     Raises:
-        HttpError: it is none, or a field has a wrong type.
+        HttpError: the body is no object, or a field has a wrong type.
     """
     try:
         fields = pydantic_core.from_json(body)
@@ -172,12 +173,12 @@ def read_object(body: bytes, words: Words) -> dict[str, Any]:
 
 
 def check_prompts(call: CompletionCall, asked: list[int], longest: int, too_long: Callable[[int], HttpError]) -> None:
-    """Note the prompts' lengths and what each may generate.
+    """Note the prompts' lengths and the most tokens that each may generate.
 
     Args:
         call: gets ``prompt_tokens`` and ``max_tokens``.
         asked: the most tokens of each prompt's answer; below 0: as many as there is room for.
-        longest: prompt and answer together.
+        longest: prompt and answer together, tokens.
         too_long: makes the refusal of a prompt with so many tokens.
 
     Raises:
@@ -193,11 +194,7 @@ def check_prompts(call: CompletionCall, asked: list[int], longest: int, too_long
 
 
 def texts_of(body: bytes, name: str, words: Words) -> tuple[list[str], bool]:
-    """The texts of a field that holds one or a list, and whether it is a list.
-
-    Raises:
-        HttpError: it holds neither.
-    """
+    """Return the texts of a field with a text or a list, and whether it is a list; or refuse."""
     given = read_object(body, words).get(name)
     texts: list[Any] = given if isinstance(given, list) else [given]
     if not texts or not all(isinstance(each, str) for each in texts):
@@ -206,7 +203,7 @@ def texts_of(body: bytes, name: str, words: Words) -> tuple[list[str], bool]:
 
 
 def token_ids(text: str) -> list[int]:
-    """A text's token ids."""
+    """Return a text's token ids."""
     return [token_id(each) for each in pieces(text)]
 
 
@@ -214,7 +211,7 @@ def token_ids(text: str) -> list[int]:
 
 
 class OpenAIWriter(ReplyWriter):
-    """Completions with OpenAI's fields and no others; subclasses change what their server does differently."""
+    """Writes completions with only OpenAI's fields; subclasses have their server's differences."""
 
     __slots__ = ("_created_s",)
 
@@ -224,26 +221,26 @@ class OpenAIWriter(ReplyWriter):
         self._model = model
 
     def choice(self, index: int, generation: Generation) -> str:
-        """One finished choice of a plain reply."""
+        """Return a finished choice of a plain reply."""
         return to_json(self.piece(index, generation, 0, generation.tokens))
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole plain reply."""
+        """Return a whole plain reply."""
         usage = self.usage(sum(self._call.prompt_tokens), completion_tokens)
         return f'{self._head}{",".join(choices)}],"usage":{to_json(usage)}}}'.encode()
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        """One choice's event for the tokens ``before`` to ``after``."""
+        """Return a choice's event for the tokens ``before`` to ``after``."""
         tail = self.event_tail(index, generation, after)
         return f"data: {self._head}{to_json(self.piece(index, generation, before, after))}]{tail}}}\n\n".encode()
 
     def usage_event(self, completion_tokens: int) -> bytes:
-        """The chunk with the total usage, for ``include_usage``."""
+        """Return the chunk with the total usage, for ``include_usage``."""
         usage = self.usage(sum(self._call.prompt_tokens), completion_tokens)
         return f'data: {self._head}],"usage":{to_json(usage)}}}\n\n'.encode()
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
-        """A choice, or what an event adds to it."""
+        """Return a choice, or the part of a choice in an event."""
         call = self._call
         prompt = call.prompts[index // call.n]
         text = generation.text_after(after)[len(generation.text_after(before)) if before else 0 :]
@@ -254,12 +251,12 @@ class OpenAIWriter(ReplyWriter):
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
     def event_tail(self, index: int, generation: Generation, after: int) -> str:
-        """What stands beside the choices of an event, as members of its object."""
+        """Return the members beside an event's ``choices``, as text."""
         return ""
 
     @staticmethod
     def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-        """A usage object."""
+        """Return a usage object."""
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": completion_tokens,
@@ -268,16 +265,16 @@ class OpenAIWriter(ReplyWriter):
 
 
 def shown(prompt: Prompt) -> str:
-    """A prompt as text."""
+    """Return a prompt as text."""
     return prompt if isinstance(prompt, str) else "".join(f" {each}" for each in prompt)
 
 
 class BareRanks(RankWriter):
-    """A reranking as an array, as SGLang and TEI write it: the best first."""
+    """Writes a reranking as an array, the best first, as SGLang and TEI do."""
 
     def _item(self, index: int) -> dict[str, Any]:
         return {"index": index, "score": score_of(*self._call.pairs[index])}
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole reply."""
+        """Return a whole reply."""
         return f"[{','.join(self.ranked(choices))}]".encode()

@@ -1,11 +1,14 @@
-"""SGLang 0.5.23: its own ``/generate`` with lists and parameters per prompt, and OpenAI's ``/v1/completions``.
+"""SGLang 0.5.23: its own ``/generate`` with lists and parameters per prompt, and OpenAI's
+``/v1/completions``.
 
-Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.py``, ``entrypoints/http_server.py``, ``entrypoints/openai``):
-- Each prompt's sampling parameters are its own: they are checked one by one, and one bad one refuses the list.
-- A list's answers come as an array in the order of the prompts, each with its own ``meta_info``. One prompt's is an object.
-- A streamed text is cumulative, and so are its ids; only a list's events carry ``index``.
-- Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``. No model name is checked.
-- There is no ``/version``; ``/server_info`` tells it.
+Rules (``sglang/srt``: ``managers/io_struct.py``, ``managers/tokenizer_manager.py``,
+``entrypoints/http_server.py``, ``entrypoints/openai``):
+- Each prompt has its own sampling parameters, checked one by one. A bad set refuses the list.
+- A list's answers come as an array in the order of the prompts, each with ``meta_info``. A single
+  prompt's answer is an object.
+- A streamed text is cumulative, and so are the ids; only a list's events carry ``index``.
+- Errors are ``{"error": {"message"}}`` on ``/generate`` and flat on ``/v1``.
+- No model name is checked. There is no ``/version``; ``/server_info`` tells the version.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ __all__ = ["SGLANG"]
 
 _VERSION = "0.5.23"
 _NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens", "sampling_seed": "seed"}
-"""SGLang's names of what OpenAI's API calls otherwise."""
+"""By SGLang's name: OpenAI's name of the field."""
 _DEFAULT_MAX_NEW_TOKENS = 128
 _LOGPROB = -0.5
 
@@ -101,7 +104,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "logit_bias": (lambda value: isinstance(value, dict), "an object"),
 }
-"""What ``SamplingParams.verify`` demands of a value, and its words."""
+"""By field: the check of ``SamplingParams.verify``, and its words."""
 _TAKEN = (
     "stop_token_ids stop_regex json_schema regex ebnf structural_tag ignore_eos skip_special_tokens"
     " spaces_between_special_tokens no_stop_trim custom_params stream_interval"
@@ -111,7 +114,7 @@ _NO_RANGE: tuple[Callable[[Any], bool], str] = (lambda _: True, "")
 
 
 def _verified(params: object) -> dict[str, Any]:
-    """One prompt's sampling parameters, checked, in OpenAI's names."""
+    """Return a prompt's sampling parameters, checked, in OpenAI's names."""
     if not isinstance(params, dict):
         raise _refusal(400, "sampling_params is an object, or a list of one per prompt")
     for name, value in params.items():
@@ -142,7 +145,8 @@ def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
     if len({params.get("n", 1) for params in own}) > 1:
         raise _refusal(400, "The parallel_sample_num should be the same for all samples in sample params.")
     if own[0].get("n", 1) != 1:
-        # It has parallel sampling; the client must not use it (a list with it is prefilled prompt by prompt).
+        # SGLang has parallel sampling, but the client must not use it: a list with it is prefilled
+        # prompt by prompt.
         raise _refusal(400, "parallel sampling is not simulated")
     call = _GenerateCall(fields, prompts, own, is_list=is_list)
     longest = limits.max_model_len_tokens
@@ -161,14 +165,15 @@ def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
         if tokens + wanted > longest:
             raise _refusal(
                 400,
-                f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested a total of"
-                f" {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for the completion.",
+                f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested a"
+                f" total of {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for"
+                " the completion.",
             )
     return call
 
 
 class _GenerateWriter:
-    """Replies of ``/generate``."""
+    """Writes replies of ``/generate``."""
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         assert isinstance(call, _GenerateCall)
@@ -227,7 +232,7 @@ class _GenerateWriter:
 
 
 class _CompletionsWriter(OpenAIWriter):
-    """``/v1/completions``: usage per choice with ``continuous_usage_stats``, and ``matched_stop``."""
+    """Writes ``/v1/completions``: ``matched_stop``, and usage per choice if asked for."""
 
     def piece(self, index: int, generation: Generation, before: int, after: int) -> dict[str, Any]:
         made = super().piece(index, generation, before, after)

@@ -1,8 +1,8 @@
-"""TEI 1.9 (text-embeddings-inference): embeddings, reranking and classification; no text generation.
+"""TEI 1.9 (text-embeddings-inference): embeddings, reranks and classes; no text generation.
 
 Rules (``router/src/http/server.rs``, ``router/src/http/types.rs``, ``core/src/infer.rs``):
-- Each input takes one of ``max_concurrent_requests`` permits at once, or the whole request is a 429.
-- More than ``max_client_batch_size`` inputs are a 422 that says the cap.
+- Each input takes a permit of ``max_concurrent_requests`` at once, or the request is a 429.
+- More than ``max_client_batch_size`` inputs are a 422 that tells the cap.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _words(status: int, message: str) -> HttpError:
 
 
 def _bounded(parse: Parse) -> Parse:
-    """The same checks with TEI's cap. What is too long is cut silently."""
+    """Return the same checks with TEI's cap; longer texts are cut silently."""
 
     def parse_bounded(body: bytes, limits: Limits) -> CompletionCall:
         call = restated(parse, _words)(body, replace(limits, max_model_len_tokens=1 << 40))

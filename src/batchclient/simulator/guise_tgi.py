@@ -1,12 +1,14 @@
 """TGI 3.3 (Rust router): ``/v1/completions`` for one text or a few, and nothing of vLLM's.
 
 Rules (``router/src/server.rs``, ``router/src/lib.rs``, ``router/src/validation.rs``):
-- Texts only, four a request. ``n``, ``logprobs`` and ``echo`` are ignored like every field it does not know.
-- Without ``temperature`` it samples; ``top_p`` must be below 1. What does not fit into the model is refused, not cut.
-- A plain reply's choices come in the order in which they were finished. A stream's last event of a prompt has its own usage; the
-  others say ``finish_reason: ""``.
-- Its text ends with the stop string that ended it.
-- ``model`` is ``"tgi"`` or the name of an adapter. Above ``max_concurrent_requests`` prompts: 429, at once.
+- Texts only, four a request. ``n``, ``logprobs`` and ``echo`` are ignored like every unknown field.
+- Without ``temperature`` TGI samples; ``top_p`` must be below 1. A prompt that does not fit into
+  the model is refused, not cut.
+- A plain reply's choices come in the order of completion. A text ends with its stop string.
+- The last event of a prompt in a stream has the prompt's own usage; the others say
+  ``finish_reason: ""``.
+- ``model`` is ``"tgi"`` or an adapter's name. 429 at once above ``max_concurrent_requests``
+  prompts.
 """
 
 from __future__ import annotations
@@ -170,7 +172,7 @@ def _metrics(server: Served) -> dict[str, float]:
 
 def _parse_stepwise(body: bytes, limits: Limits) -> CompletionCall:
     call = _parse(body, limits)
-    # It knows no ``stream_interval``: an event per token.
+    # TGI knows no ``stream_interval``: an event per token.
     call.stream_interval = 1
     return call
 

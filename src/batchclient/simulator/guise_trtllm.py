@@ -1,9 +1,11 @@
-"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions`` that refuses every field it does not know.
+"""trtllm-serve (TensorRT-LLM): OpenAI's ``/v1/completions``; every unknown field is refused.
 
-Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``, ``postprocess_handlers.py``):
-- Lists of texts or ids; the usage is the sum. With ``include_usage`` a stream has one usage event per prompt, without saying whose.
+Rules (``tensorrt_llm/serve/openai_server.py``, ``openai_protocol.py``,
+``postprocess_handlers.py``):
+- Lists of texts or ids; the usage is the sum. With ``include_usage`` a stream has a usage event per
+  prompt, without the prompt's index.
 - Every fault is a flat 400, the server's own as well.
-- ``/v1/models`` has names only; ``/metrics`` is a JSON array, emptied by whoever reads it.
+- ``/v1/models`` has names only; ``/metrics`` is a JSON array, emptied by each reader.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ __all__ = ["TRTLLM"]
 
 _VERSION = "1.2.0"
 _MORE_FIELDS = (
-    "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos"
-    " min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens use_beam_search return_perf_metrics"
-    " add_special_tokens response_format messages max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
+    "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids"
+    " include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens"
+    " truncate_prompt_tokens use_beam_search return_perf_metrics add_special_tokens response_format messages"
+    " max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
 )
 _FIELDS = OPENAI_FIELDS | frozenset(_MORE_FIELDS.split())
 _STREAM_OPTIONS = frozenset(("include_usage", "continuous_usage_stats"))
@@ -60,7 +63,7 @@ def _parse(body: bytes, limits: Limits, parse: Parse = any_model) -> CompletionC
 
 class _Writer(OpenAIWriter):
     def usage_event(self, completion_tokens: int) -> bytes:
-        """One usage event per prompt, and nothing in it says which."""
+        """Return a usage event per prompt; no event names its prompt."""
         call = self._call
         each = completion_tokens // len(call.prompts)
         events = [

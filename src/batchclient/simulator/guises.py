@@ -1,10 +1,11 @@
-"""In whose guise the embedded server speaks: its generating routes, its other pages, its words when it refuses.
+"""The guises of the embedded server: generating routes, other pages, words of refusal.
 
 Rules:
-- The engine, its costs, the API server's queue and the faults are the same in every guise. A guise is what a client can see: paths, fields,
-  bodies, statuses, the order of choices, limits.
-- A route reads a body into a ``CompletionCall`` (raising ``HttpError`` as that server would) and makes the writer of its reply.
-- Everything else that a guise answers is a page: method and path to a function of the server.
+- The engine, its costs, the API server's queue and the faults are the same in every guise. A guise
+  is everything a client can see: paths, fields, bodies, statuses, the order of choices, limits.
+- A route reads a body into a ``CompletionCall``, or raises ``HttpError`` as the real server would
+  refuse. The route also makes the writer of the reply.
+- All other answers of a guise are pages: method and path to a function of the server.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ __all__ = [
 
 
 CHAT = Route(parse_chat, ChatWriter, "chatcmpl-")
-"""``/v1/chat/completions`` as vLLM has it."""
+"""vLLM's ``/v1/chat/completions``."""
 CHAT_BATCH = Route(parse_chat_batch, ChatBatchWriter, "chatcmpl-")
 """``/v1/chat/completions/batch``: vLLM alone, since 0.19."""
 _SCORE = Route(parse_score, ScoreWriter, "score-")
@@ -54,7 +55,7 @@ POOLING: dict[str, Route] = {
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
 }
-"""What vLLM's pooling runner serves, by path."""
+"""By path: the routes of vLLM's pooling runner."""
 TOKENS: dict[tuple[str, str], Page] = {
     ("POST", "/tokenize"): tokenize_page,
     ("POST", "/detokenize"): detokenize_page,
@@ -80,17 +81,15 @@ _MODULES = {
     "strict": "guise_openai",
     "transformers": "guise_openai",
 }
-"""Where the guises are, each by its name in capitals. They are loaded when they are asked for."""
+"""By guise: its module, with the guise under its name in capitals. A module is loaded on demand."""
 GUISES = tuple(_MODULES)
-"""The names of all guises. Each is a dialect's name as well, but for ``strict`` and ``transformers``, to which one speaks ``openai``."""
+"""The names of all guises. Each is a dialect's name as well, except ``strict`` and
+``transformers``, whose dialect is ``openai``.
+"""
 
 
 def make_guise(name: str) -> Guise:
-    """Return the guise of that name.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return a guise by name; raise ``ValueError`` if no guise has the name."""
     if name not in _MODULES:
         raise ValueError(f"there is no guise {name!r}; there are {', '.join(GUISES)}")
     guise = getattr(import_module(f"batchclient.simulator.{_MODULES[name]}"), name.upper())

@@ -1,9 +1,11 @@
-"""What the embedded server answers beside generating: its model, its health, its version, its load; and the simulator's own two pages.
+"""The embedded server's pages: model, health, version, load, and the simulator's own two.
 
 Rules:
-- A guise's own page comes before those that every guise has; one without vLLM's pages (``owned_by``) has only its own.
-- A path that exists with another method is 405, any other 404, both as vLLM's framework words them.
-- No page takes the engine's time. ``POST /simulator/faults`` replaces all faults, or leaves them as they were.
+- A guise's own pages go before the pages of every guise. A guise without vLLM's pages
+  (``owned_by``) has only its own.
+- A path with another method is 405, an unknown path 404, both in the words of vLLM's framework.
+- No page takes the engine's time. ``POST /simulator/faults`` replaces all faults, or leaves them as
+  they were.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _Answer = tuple[int, Headers, bytes]
 
 
 def page_of(server: Served, method: str, path: str, body: bytes) -> _Answer:
-    """Return what is answered to a request that generates nothing."""
+    """Return the answer to a request that generates nothing."""
     page = server.guise.pages.get((method, path))
     if page is not None:
         return page(server, body)
@@ -91,7 +93,7 @@ def _models(server: Served) -> dict[str, object]:
 
 
 def load_headers(engine: Engine, headers: Mapping[bytes, bytes]) -> Headers:
-    """ORCA: the load as a response header, where a request asks for it."""
+    """Return the load as a response header (ORCA), for a request that asks for the load."""
     waiting, usage = float(engine.waiting), engine.kv_usage_ratio
     if headers[b"endpoint-load-metrics-format"].upper() == b"JSON":
         named = {"named_metrics": {"num_requests_waiting": waiting, "kv_cache_usage_perc": usage}}

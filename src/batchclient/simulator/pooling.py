@@ -1,12 +1,15 @@
-"""Embeddings, scores, ranks, classes and tokens as vLLM 0.32's pooling runner answers them; what other guises write of the same is made of these parts.
+"""Embeddings, scores, ranks, classes and tokens, as vLLM 0.32's pooling runner answers; other
+guises are made of the same parts.
 
 Rules:
-- A pooled prompt goes through the engine as a sequence of one output token: what it costs a server is its prefill, and a sequence ends in
-  the step in which its last prompt token was computed. The output token is neither counted nor shown.
-- A real vLLM serves either generation or pooling; this one serves both, so that one server is enough for a test.
-- What is answered comes from ``vectors``.
-- One bad input fails the whole request, and the message does not say which it was. There is no cap on lists.
-- ``/tokenize`` and ``/detokenize`` are pages: they cost the API server a request and the engine nothing.
+- A pooled prompt goes through the engine as a sequence of one output token. A server's cost is the
+  prefill, and a sequence ends in the step that computed its last prompt token. The output token is
+  neither counted nor shown.
+- A real vLLM serves either generation or pooling. The embedded server serves both, so a test needs
+  only one server.
+- The answers come from ``vectors``.
+- A bad input fails the whole request, and the message does not name the input. Lists have no cap.
+- The pages ``/tokenize`` and ``/detokenize`` cost the API server a request, the engine nothing.
 """
 
 from __future__ import annotations
@@ -54,11 +57,11 @@ __all__ = [
 _JSON = (("content-type", "application/json"),)
 
 
-# What is asked -------------------------------------------------------------------------------------------------------
+# Requests ------------------------------------------------------------------------------------------------------------
 
 
 class PoolingCall(CompletionCall):
-    """One checked request for pooled answers.
+    """A checked request for pooled answers.
 
     Attributes:
         body: the request's fields.
@@ -70,14 +73,14 @@ class PoolingCall(CompletionCall):
     def __init__(
         self, body: dict[str, Any], prompts: list[Prompt], limits: Limits, pairs: list[tuple[str, str]] | None = None
     ) -> None:
-        # None of the body's fields is one of a generation's: ``stream`` means nothing here.
+        # No field of the body belongs to a generation: ``stream`` means nothing here.
         super().__init__({"temperature": 0}, prompts)
-        self.body = body
-        self.pairs = pairs or []
+        self.body: dict[str, Any] = body
+        self.pairs: list[tuple[str, str]] = pairs or []
         # A prompt may fill the whole context: nothing is generated after it.
         most = limits.max_model_len_tokens
-        self.prompt_tokens = [checked_tokens(prompt, limits, most) for prompt in prompts]
-        self.max_tokens = [1] * len(prompts)
+        self.prompt_tokens: list[int] = [checked_tokens(prompt, limits, most) for prompt in prompts]
+        self.max_tokens: list[int] = [1] * len(prompts)
 
 
 def _check_model(fields: dict[str, Any], limits: Limits) -> None:
@@ -87,11 +90,7 @@ def _check_model(fields: dict[str, Any], limits: Limits) -> None:
 
 
 def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
-    """Read the field ``input``, which holds a text, token ids, or a list of either.
-
-    Raises:
-        HttpError: it holds something else.
-    """
+    """Read ``input``: a text, token ids, or a list of either; refuse the rest (``HttpError``)."""
     where = "body.input"
     if "input" not in fields:
         raise invalid([problem("missing", where, "Field required", fields)])
@@ -115,11 +114,7 @@ def check_inputs(fields: dict[str, Any]) -> list[Prompt]:
 
 
 def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
-    """Read and check a body with ``input``, as of ``/classify``.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Read and check a body with ``input``, as of ``/classify``; refuse with ``HttpError``."""
     fields = parse_json(body)
     prompts = check_inputs(fields)
     _check_model(fields, limits)
@@ -129,11 +124,7 @@ def parse_inputs(body: bytes, limits: Limits) -> PoolingCall:
 
 
 def parse_embedding(body: bytes, limits: Limits) -> PoolingCall:
-    """Read and check a body of ``/v1/embeddings``.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Read and check a body of ``/v1/embeddings``; refuse with vLLM's ``HttpError``."""
     call = parse_inputs(body, limits)
     encoding = call.body.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
@@ -152,10 +143,10 @@ _SCORE_FIELDS = (("queries", "documents"), ("queries", "items"), ("data_1", "dat
 
 
 def parse_score(body: bytes, limits: Limits) -> PoolingCall:
-    """Read and check a body of ``/score``: one text against one or many, or as many against as many.
+    """Read and check a body of ``/score``: 1 text against 1 or N, or N against N.
 
     Raises:
-        HttpError: with the status and body that vLLM answers.
+        HttpError: with vLLM's status and body.
     """
     fields = parse_json(body)
     names = next((pair for pair in _SCORE_FIELDS if pair[0] in fields and pair[1] in fields), None)
@@ -176,15 +167,10 @@ def parse_score(body: bytes, limits: Limits) -> PoolingCall:
 
 
 def parse_rerank(body: bytes, limits: Limits, documents: str = "documents") -> PoolingCall:
-    """Read and check a body of ``/rerank``.
-
-    Args:
-        body: the request's.
-        limits: what it is checked against.
-        documents: the field that holds them.
+    """Read and check a body of ``/rerank``; ``documents`` is the field of the documents.
 
     Raises:
-        HttpError: with the status and body that vLLM answers.
+        HttpError: with vLLM's status and body.
     """
     fields = parse_json(body)
     for name in ("query", documents):
@@ -219,11 +205,11 @@ def _pairs_call(fields: dict[str, Any], pairs: list[tuple[str, str]], limits: Li
     return PoolingCall(fields, [f"{query} {document}" for query, document in pairs], limits, pairs)
 
 
-# What is answered ----------------------------------------------------------------------------------------------------
+# Replies -------------------------------------------------------------------------------------------------------------
 
 
 class _Writer:
-    """Writes one request's reply: an item per input, and the list of them."""
+    """Writes a request's reply: an item per input, and the list of items."""
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         assert isinstance(call, PoolingCall)
@@ -233,7 +219,7 @@ class _Writer:
         self.reply_id = reply_id
 
     def choice(self, index: int, generation: Generation) -> str:
-        """One finished input's item."""
+        """Return the item of a finished input."""
         del generation
         return _json(self._item(index))
 
@@ -241,7 +227,7 @@ class _Writer:
         raise NotImplementedError
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole reply; its usage is the total of the list."""
+        """Return a whole reply; its usage is the total of the list."""
         del completion_tokens
         head = _json({"id": self.reply_id, "object": "list", "created": self._created_s, "model": self._model})
         usage = self._usage() | {"completion_tokens": 0}
@@ -253,7 +239,7 @@ class _Writer:
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        """Never called: nothing of this is streamed."""
+        """Never called: pooled answers are not streamed."""
         raise NotImplementedError
 
     def usage_event(self, completion_tokens: int) -> bytes:
@@ -288,14 +274,14 @@ class ClassWriter(_Writer):
 
 
 class RankWriter(_Writer):
-    """``/rerank``: the best first, ``top_n`` of them."""
+    """``/rerank``: the best ``top_n`` documents, the best first."""
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         super().__init__(call, reply_id, created_s, model)
         self._score_of_item: dict[str, float] = {}
 
     def choice(self, index: int, generation: Generation) -> str:
-        """One finished document's item."""
+        """Return the item of a finished document."""
         item = super().choice(index, generation)
         self._score_of_item[item] = score_of(*self._call.pairs[index])
         return item
@@ -306,12 +292,12 @@ class RankWriter(_Writer):
         return {"index": index, "document": shown, "relevance_score": score_of(query, document)}
 
     def ranked(self, choices: list[str]) -> list[str]:
-        """The items that are shown, in order."""
+        """Return the shown items in order."""
         ranked = sorted(choices, key=self._score_of_item.__getitem__, reverse=True)
         return ranked[: self._call.body.get("top_n") or len(ranked)]
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole reply."""
+        """Return a whole reply."""
         del completion_tokens
         head = _json({"id": self.reply_id, "model": self._model, "usage": self._usage()})
         return f'{head[:-1]},"results":[{",".join(self.ranked(choices))}]}}'.encode()
@@ -321,11 +307,7 @@ class RankWriter(_Writer):
 
 
 def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """``/tokenize``: one text.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Answer ``/tokenize``: a single text; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     prompt = fields.get("prompt")
     if "prompt" not in fields:
@@ -343,10 +325,10 @@ def tokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, st
 
 
 def detokenize_page(server: Served, body: bytes) -> tuple[int, tuple[tuple[str, str], ...], bytes]:
-    """``/detokenize``: what was tokenized here before, and other ids as the model reads them, as numbers.
+    """Answer ``/detokenize``: ids tokenized here before become their texts, other ids numbers.
 
     Raises:
-        HttpError: with the status and body that vLLM answers.
+        HttpError: with vLLM's status and body.
     """
     fields = parse_json(body)
     tokens = fields.get("tokens")

@@ -1,17 +1,18 @@
-"""What a server costs: named sets of constants for the engine.
+"""A server's costs: named sets of constants for the engine.
 
-One engine step that decodes ``n`` sequences, holds ``kv`` tokens and prefills ``p`` tokens takes::
+An engine step that decodes ``n`` sequences, holds ``kv`` tokens and prefills ``p`` tokens takes::
 
     max(step_s + kv * kv_token_s, n * compute_s) + n * sequence_s + p * prefill_token_s
 
-The first term is the memory's time, the second the arithmetic's: the knee is where they meet.
-Before and after the engine stands the API server, a single-server queue: a request occupies it for
-``request_s + prompts * prompt_s``, each event (or plain reply) for ``event_s``.
+The first term is the memory's time, the second the arithmetic's: the knee is where the two meet.
+The API server stands before and after the engine, as a single-server queue. A request occupies the
+queue for ``request_s + prompts * prompt_s``, each event (or plain reply) for ``event_s``.
 
-Sources: the GPU constants are those of the design's controller simulation (12 ms a step, 12 ns a KV token, 20 µs a
-prefill token, a budget of 2,048 tokens, 3 % noise); ``compute_s`` is chosen so that each profile's best static limit is
-the one found there. ``tiny-cpu`` is fitted to the sweep of a real vLLM 0.32 on two CPU cores: 8, 16, 32, 64 and 128 in
-flight with ``max_tokens=64`` gave 2,461, 3,927, 5,563, 6,525 and 7,003 tokens/s.
+Sources: the GPU constants are those of the design's controller simulation (12 ms a step, 12 ns a KV
+token, 20 µs a prefill token, a budget of 2,048 tokens, 3 % noise). ``compute_s`` is chosen so that
+each profile's best static limit is the limit found there. ``tiny-cpu`` is fitted to the sweep of a
+real vLLM 0.32 on two CPU cores: 8, 16, 32, 64 and 128 in flight with ``max_tokens=64`` gave 2,461,
+3,927, 5,563, 6,525 and 7,003 tokens/s.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ __all__ = ["PROFILES", "Profile", "profile"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The constants of one simulated server. Times in seconds, sizes in tokens.
+    """The constants of a simulated server. Times in seconds, sizes in tokens.
 
     Args:
-        name: what ``--profile`` takes.
-        summary: one line for ``--profiles``.
-        step_s: what a step costs however little it does.
+        name: the value of ``--profile``.
+        summary: a line for ``--profiles``.
+        step_s: the least cost of a step.
         kv_token_s: reading one resident KV token, per step.
-        compute_s: arithmetic for one decoded sequence; hidden behind the memory's time until the knee.
+        compute_s: arithmetic for a decoded sequence; hidden by the memory's time until the knee.
         sequence_s: per decoded sequence and step, never hidden (a CPU's scheduler and sampler).
         prefill_token_s: per prompt token.
-        step_tokens: the most tokens, decoded and prefilled, in one step; longer prompts are prefilled in chunks.
+        step_tokens: the most tokens, decoded and prefilled, in one step; longer prompts are
+            prefilled in chunks.
         max_num_seqs: the most sequences running at once.
-        kv_tokens: the KV cache; a full one preempts the youngest sequence, which starts again.
-        request_s: API-server time for one request.
-        prompt_s: API-server time for one prompt of it.
-        event_s: API-server time for one event, or for a plain reply.
+        kv_tokens: the KV cache; a full cache preempts the youngest sequence, which starts again.
+        request_s: API-server time for a request.
+        prompt_s: API-server time for each prompt of a request.
+        event_s: API-server time for an event, or for a plain reply.
         noise_ratio: relative standard deviation of a step's duration; 0 without an ``rng``.
-        max_queued: refuse with 503 above this many sequences waiting and running; ``None``: never.
+        max_queued: refuse with 503 above so many sequences waiting and running; ``None``: never.
     """
 
     name: str
@@ -66,7 +68,7 @@ class Profile:
         return not any(costs)
 
     def at_speed(self, speed: float) -> Profile:
-        """The same server, ``speed`` times as fast.
+        """Return the same server, ``speed`` times as fast.
 
         Raises:
             ValueError: ``speed`` is not above 0.
@@ -88,8 +90,8 @@ class Profile:
         )
 
 
-# API-server costs: one third of those measured on the CPU box (request 0.55 ms, prompt 0.42 ms, event 0.03 ms), which
-# shared its two cores with the engine's spinning processes.
+# API-server costs: a third of the costs measured on the CPU box (request 0.55 ms, prompt 0.42 ms,
+# event 0.03 ms), which shared its two cores with the engine's spinning processes.
 _GPU = Profile(
     name="gpu",
     summary="one GPU, a small model: the knee near 256 sequences, ample KV",
@@ -164,10 +166,10 @@ PROFILES: dict[str, Profile] = {each.name: each for each in _ALL}
 
 
 def profile(name: str) -> Profile:
-    """The profile called ``name``.
+    """Return a profile by name.
 
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: no profile has the name; the message lists all names.
     """
     try:
         return PROFILES[name]

@@ -1,10 +1,12 @@
-"""The embedded server without sockets or clock: engine, API server, wire format and faults in one machine.
+"""The embedded server without sockets or clock: engine, API server, wire format and faults.
 
 Rules:
-- ``receive``, ``disconnect`` and ``poll`` take the time; ``next_deadline`` says when ``poll`` has something new.
-  ``now`` never goes back. A late ``poll`` loses nothing: everything happens at its own time.
-- The API server is a single-server queue before and after the engine: each request, prompt and event occupies it.
-- Every request that is not disconnected ends with one part whose ``last`` is true, unless a fault leaves it silent.
+- ``receive``, ``disconnect`` and ``poll`` take the time; ``next_deadline`` says when ``poll`` has
+  something new. ``now`` never goes back. A late ``poll`` loses nothing: every event has its time.
+- The API server is a single-server queue before and after the engine: each request, prompt and
+  event occupies the queue.
+- Every request that is not disconnected ends with one part whose ``last`` is true, unless a fault
+  leaves the request silent.
 - A disconnected request's sequences leave the engine at once.
 """
 
@@ -41,20 +43,21 @@ class SimulatedServer:
     """A whole server in virtual time.
 
     Args:
-        profile: the costs, by name or as they are.
-        model: the one served name.
+        profile: the costs, by name or as a ``Profile``.
+        model: the served name.
         max_model_len_tokens: prompt and answer together; never above the profile's KV.
         output_lengths: ``"fixed"`` or ``"lognormal:MEAN:SIGMA"``.
         faults: see ``faults``.
         api_key: demanded of every ``/v1`` request if given.
         seed: of every random choice.
-        speed: how many times as fast as the profile says.
-        max_queued: overrides the profile's: 503 above this many sequences.
+        speed: a factor on the profile's speed.
+        max_queued: overrides the profile's: 503 above so many sequences.
         max_num_seqs: overrides the profile's.
         kv_tokens: overrides the profile's.
         epoch_s: Unix time at ``now`` 0, for ``created``.
-        guise: whose paths, bodies and words it has; see ``guises``.
-        max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or what the real server reads at most).
+        guise: the server whose paths, bodies and words are used; see ``guises``.
+        max_body_bytes: 413 for a longer body; by default the guise's (64 MiB, or the most that the
+            real server reads).
 
     Raises:
         ValueError: an argument is wrong.
@@ -84,23 +87,23 @@ class SimulatedServer:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
         if max_body_bytes is not None and max_body_bytes < 1:
             raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
-        self.guise = make_guise(guise) if isinstance(guise, str) else guise
-        self.max_body_bytes = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
-        """A longer body is refused; whoever reads one may stop there."""
+        self.guise: Guise = make_guise(guise) if isinstance(guise, str) else guise
+        self.max_body_bytes: int = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
+        """A longer body is refused; its reader may stop there."""
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs
         costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=slots, kv_tokens=kv_tokens)
-        self.profile = costs.at_speed(speed)
+        self.profile: Profile = costs.at_speed(speed)
         self.model = model
-        self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
-        self.counters = Counters()
-        self.faults = FaultInjector(faults, seed)
+        self.engine: Engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
+        self.counters: Counters = Counters()
+        self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
-        self.limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
+        self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self.epoch_s = epoch_s
         self._seed = seed
-        self.ids = random.Random(f"{seed}/ids")  # noqa: S311
+        self.ids: random.Random = random.Random(f"{seed}/ids")  # noqa: S311
         self._exchanges: dict[int, Exchange] = {}
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._outbox: deque[tuple[float, Part]] = deque()
@@ -109,14 +112,14 @@ class SimulatedServer:
         self._order = 0
         self._outstanding = 0
         self.pieces_by_id: dict[int, str] = {}
-        """What was tokenized here, for the way back; as many as there are ids, at most."""
+        """By id: tokenized pieces of text, for the way back; at most as many as there are ids."""
 
     def __repr__(self) -> str:
         return f"<SimulatedServer {self.profile.name} requests={len(self._exchanges)} {self.engine!r}>"
 
     @property
     def most_outstanding(self) -> int | None:
-        """Sequences waiting and running above which requests are refused; ``None``: any number is taken."""
+        """Sequences waiting and running above which requests are refused; ``None``: no bound."""
         given = self.profile.max_queued
         return self.guise.max_concurrent if given is None else given
 
@@ -131,15 +134,9 @@ class SimulatedServer:
         now: float,
         headers: Iterable[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Take a whole request; its reply comes from ``poll``.
+        """Take a whole request, by an id unique among those in work; ``poll`` returns the reply.
 
-        Args:
-            request_id: unique among the requests in work.
-            method: upper case.
-            path: without the query.
-            body: the whole body.
-            now: seconds.
-            headers: names in lower case.
+        The method is in upper case, header names are in lower case, and ``path`` has no query.
         """
         self._advance(now)
         try:
@@ -162,7 +159,7 @@ class SimulatedServer:
             self._reply(request_id, error.status, JSON_HEADERS + error.headers, error.body, now)
 
     def disconnect(self, request_id: int, now: float) -> None:
-        """The client has gone: forget its request."""
+        """Forget the request of a client that has gone."""
         self._advance(now)
         exchange = self._exchanges.pop(request_id, None)
         if exchange is None:
@@ -172,7 +169,7 @@ class SimulatedServer:
             self.counters.aborted_sequences += self._release(exchange, now)
 
     def poll(self, now: float) -> list[Part]:
-        """Everything to send by ``now``, in order."""
+        """Return everything to send by ``now``, in order."""
         self._advance(now)
         outbox = self._outbox
         parts = []
@@ -181,7 +178,7 @@ class SimulatedServer:
         return parts
 
     def next_deadline(self) -> float | None:
-        """When ``poll`` has something to do; ``None``: not before the next request."""
+        """Return when ``poll`` has something to do; ``None``: not before the next request."""
         times = [self._agenda[0][0]] if self._agenda else []
         if self._outbox:
             times.append(self._outbox[0][0])
@@ -193,12 +190,12 @@ class SimulatedServer:
         """Replace the faults.
 
         Raises:
-            ValueError: one of the texts is not a fault; the old ones stay.
+            ValueError: a text is not a fault; the old faults stay.
         """
         self.faults = FaultInjector(faults, self._seed)
 
     def statistics(self) -> dict[str, object]:
-        """What ``GET /simulator/statistics`` shows."""
+        """Return the contents of ``GET /simulator/statistics``."""
         engine = self.engine
         state = {"running": engine.running, "waiting": engine.waiting, "preemptions": engine.preemptions}
         hits = [{"kind": fault.kind, "hits": n} for fault, n in zip(self.faults.faults, self.faults.hits, strict=True)]
@@ -238,13 +235,13 @@ class SimulatedServer:
         self._exchanges[request_id] = exchange
         self._outstanding += call.sequences
         if delay_s:
-            # Taken up later: until then it occupies nobody.
+            # Taken up later: until then the request occupies nobody.
             self._put(now + delay_s, partial(self._enter, exchange))
         else:
             self._enter(exchange, now)
 
     def _answer(self, parts: list[Part], now: float) -> None:
-        """Send what a fault sends instead of a reply."""
+        """Send a fault's parts instead of a reply."""
         self._spend(self.profile.request_s, now)
         self._outbox_add(now, parts, is_free=True)
 
@@ -284,7 +281,7 @@ class SimulatedServer:
                 self.engine.submit(sequence, now)
 
     def _release(self, exchange: Exchange, now: float) -> int:
-        """The exchange is over: take what it left behind out of the engine. Returns how many sequences that were."""
+        """End the exchange, and take its sequences out of the engine; return how many were left."""
         exchange.is_over = True
         self._outstanding -= exchange.unfinished
         left = sum(self.engine.abort(sequence_id, now) for sequence_id in exchange.sequence_ids)
@@ -336,7 +333,7 @@ class SimulatedServer:
         heapq.heappush(self._agenda, (at, self._order, action))
 
     def _spend(self, seconds: float, now: float) -> float:
-        """Occupy the API server; returns when it is done."""
+        """Occupy the API server; return the time at which it is free."""
         self._api_free_at = max(now, self._api_free_at) + seconds
         return self._api_free_at
 

@@ -1,8 +1,8 @@
-"""What the embedded server counts, and how ``/metrics`` shows it in vLLM's names.
+"""The embedded server's counts, and the page ``/metrics`` with vLLM's names for them.
 
 Rules:
-- Counters only grow. Gauges are read from the engine when asked for.
-- ``requests`` are completion requests that passed validation; ``prompts`` are theirs.
+- Counters only grow. Gauges are read from the engine on request.
+- ``requests`` are completion requests that passed validation; ``prompts`` are their prompts.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _LOG_ENTRIES = 10_000
 
 
 class Counters:
-    """What happened so far.
+    """The counts so far.
 
     Attributes:
         log: the last 10,000 completion requests: (time in seconds, prompts, whether streamed).
     """
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.prompts = 0
-        self.streamed_requests = 0
+        self.requests: int = 0
+        self.prompts: int = 0
+        self.streamed_requests: int = 0
         self.disconnects = 0
         self.aborted_sequences = 0
         self.rejections = 0
@@ -39,7 +39,7 @@ class Counters:
         return f"<Counters requests={self.requests} prompts={self.prompts}>"
 
     def note(self, now: float, prompts: int, *, is_stream: bool) -> None:
-        """A completion request has passed validation."""
+        """Count a completion request that has passed validation."""
         self.requests += 1
         self.prompts += prompts
         self.streamed_requests += is_stream
@@ -47,11 +47,11 @@ class Counters:
         self.log.append((now, prompts, is_stream))
 
     def note_status(self, status: int) -> None:
-        """A reply that came from no engine has this status."""
+        """Count the status of a reply that came from no engine."""
         self.statuses[status] += 1
 
     def snapshot(self) -> dict[str, object]:
-        """Everything, as JSON knows it."""
+        """Return all counts, for JSON."""
         return {
             "requests": self.requests,
             "prompts": self.prompts,
@@ -67,7 +67,7 @@ class Counters:
 
 
 def metrics_text(engine: Engine, counters: Counters, model: str) -> str:
-    """The Prometheus exposition."""
+    """Return the Prometheus exposition."""
     labels = f'engine="0",model_name="{model}"'
     lines: list[str] = []
 

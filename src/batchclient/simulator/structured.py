@@ -1,10 +1,12 @@
-"""Answers in a form that the request demands: one of some choices, or JSON that fits a schema.
+"""Answers in a form demanded by the request: one of some choices, or JSON that fits a schema.
 
 Rules:
-- What is demanded: ``structured_outputs`` (``choice``, ``json``, ``json_object``) or ``response_format`` (``json_schema``, ``json_object``).
-  Other demands (a regex, a grammar) are not understood, and the answer is as without.
-- The answer is the smallest that fits, with the prompt's digest in every free text, so that it still proves whose answer it is.
-- It ends by itself; where ``max_tokens`` is too small it breaks off, as a real one does.
+- The demand is in ``structured_outputs`` (``choice``, ``json``, ``json_object``) or
+  ``response_format`` (``json_schema``, ``json_object``). Other demands (a regex, a grammar) are not
+  understood and change nothing.
+- The answer is the smallest that fits. Every free text holds the prompt's digest, which still
+  proves whose answer it is.
+- The answer ends by itself. Where ``max_tokens`` is too small, it breaks off like a real answer.
 """
 
 from __future__ import annotations
@@ -22,12 +24,7 @@ _DEEPEST = 16
 
 
 class WrittenGeneration(Generation):
-    """An answer with a given text.
-
-    Args:
-        text: the whole of it.
-        max_tokens: where it is cut, if it is longer.
-    """
+    """An answer with a given text, cut at ``max_tokens``."""
 
     __slots__ = ()
 
@@ -36,24 +33,27 @@ class WrittenGeneration(Generation):
         ends = len(own) < max_tokens
         super().__init__("", 0, 1, "stop" if ends else "length")
         self._pieces = [*own, END_OF_TEXT] if ends else own[:max_tokens]
-        self.tokens = len(self._pieces)
-        self._whole = self.text = "".join(self._pieces)
+        self.tokens: int = len(self._pieces)
+        self._whole = "".join(self._pieces)
+        self.text: str = self._whole
 
     def cut_short(self) -> None:
-        """End it half-way."""
+        """End the answer half-way."""
         self.tokens = max(1, self.tokens // 2)
-        self.finish_reason, self.stop_reason, self._ends = "abort", None, False
+        self.finish_reason: str = "abort"
+        self.stop_reason: str | None = None
+        self._ends = False
         self.text = "".join(self.pieces()[: self.tokens])
 
     def text_after(self, tokens: int) -> str:
-        """What a stream has sent once ``tokens`` are there."""
+        """Return the text that a stream has sent once ``tokens`` are there."""
         if tokens >= self.tokens:
             return self.text
         length = len("".join(self.pieces()[:tokens])) - self._held_back
         return self.text[: max(0, length)]
 
     def pieces(self) -> list[str]:
-        """The tokens themselves."""
+        """Return the tokens themselves."""
         assert self._pieces is not None, "made with them"
         return self._pieces[: self.tokens]
 
@@ -67,12 +67,7 @@ class WrittenGeneration(Generation):
 
 
 def demanded_text(fields: Mapping[str, Any], digest: str) -> str | None:
-    """The text that fits what the request demands; ``None``: it demands nothing, or nothing that is understood.
-
-    Args:
-        fields: the request's.
-        digest: of the prompt.
-    """
+    """Return a text that fits a request's demand and has the digest; ``None``: no known demand."""
     demand = fields.get("structured_outputs")
     if isinstance(demand, dict):
         choice = demand.get("choice")
@@ -98,7 +93,7 @@ def _write(schema: Any, digest: str) -> str:
 
 
 def _instance(schema: Any, definitions: Mapping[str, Any], digest: str, depth: int) -> Any:
-    """The smallest value that fits; at the bottom of a schema that refers to itself, nothing."""
+    """Return the smallest value that fits; ``None`` deep in a schema that refers to itself."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return None
     if "$ref" in schema:

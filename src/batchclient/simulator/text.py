@@ -1,12 +1,13 @@
-"""What the simulated model says: text that proves whose prompt it answers.
+"""The simulated model's texts, which prove whose prompt they answer.
 
 Rules:
-- The first token is a digest of the prompt, then, if the answer is sampled, a digest of what it was sampled with.
-  So an answer can be checked by its content, even one of a single token.
-- The same prompt with the same parameters gives the same text: greedy always, sampled with a ``seed`` or per request.
+- The first token is a digest of the prompt. For a sampled answer, a digest of the sampling follows.
+  So an answer can be checked by its content, even a single token.
+- The same prompt with the same parameters gives the same text: greedy always, sampled with a
+  ``seed`` or per request.
 - An answer that ends by itself ends with an end-of-text token: counted, with an id, without text.
-- One token is one piece. Pieces after the first are four characters, a space and three letters; prompts are cut
-  into pieces of at most four characters, so an answer fed back as a prompt counts the same tokens.
+- A token is a piece. Pieces after the first are four characters, a space and three letters. Prompts
+  are cut into pieces of at most four characters, so an answer as a prompt counts the same tokens.
 - Every piece is made of characters that JSON does not escape.
 """
 
@@ -29,7 +30,7 @@ _FILLER_CHARACTERS = 4
 _DIGEST_CHARACTERS = 8
 _VARIANT_CHARACTERS = 4
 
-# The spaces are what a reader can check: each word has three letters.
+# The spaces are for the reader's check: each word has three letters.
 _WORDS = (  # noqa: SIM905
     "air all and ark arm art ash bay bed bee big bit bow box boy bud cab can cap car cat cod cow cup dam "
     "day dew dog dry ear egg elk elm end far fig fin fir fit fog fox fun gem get gum hat hay hen her hop "
@@ -40,32 +41,34 @@ _WORDS = (  # noqa: SIM905
 _RING_PIECES = 4096
 END_OF_TEXT = ""
 END_OF_TEXT_ID = 2
-# Drawn once, without a period, so that two prompts' texts differ from their second token on as well.
+# Drawn once, without a period, so that two prompts' texts differ from their second token on as
+# well.
 _RING = [" " + word for word in random.Random(0).choices(_WORDS, k=_RING_PIECES)]  # noqa: S311
 _RING_TEXT = "".join(_RING)
 
-# The parameters that shape a sampled answer beside its temperature, in the order in which they enter its digest.
+# The parameters that shape a sampled answer beside its temperature, in the order in which they
+# enter its digest.
 _SHAPING = ("top_p", "top_k", "min_p", "seed")
 _SHAPING_GREEDY = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "structured_outputs")
 
 
 def pieces(text: str) -> list[str]:
-    """The tokens of a text; joined they are the text."""
+    """Return the tokens of a text; joined they are the text."""
     return _PIECE.findall(text)
 
 
 def count_tokens(prompt: Prompt) -> int:
-    """How many tokens a prompt has: ids as they are given, text by ``pieces``."""
+    """Return the number of a prompt's tokens: ids as given, text by ``pieces``."""
     return len(prompt) if isinstance(prompt, list) else len(_PIECE.findall(prompt))
 
 
 def token_id(piece: str) -> int:
-    """A stable id for a piece, 3 to 32,002; 2 for the end of text."""
+    """Return a stable id for a piece, 3 to 32,002; 2 for the end of text."""
     return END_OF_TEXT_ID if piece == END_OF_TEXT else 3 + crc32(piece.encode()) % 32_000
 
 
 def prompt_digest(prompt: Prompt) -> str:
-    """Eight hex digits of the SHA-256 of a prompt's text, or of its ids joined by commas."""
+    """Return eight hex digits of the SHA-256 of a prompt's text, or of its ids joined by commas."""
     return _hash(prompt).hex()[:_DIGEST_CHARACTERS]
 
 
@@ -76,11 +79,11 @@ def _hash(prompt: Prompt) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OutputLengths:
-    """How long answers are when nothing stops them: ``max_tokens``, or drawn from a lognormal distribution.
+    """The lengths of unstopped answers: ``max_tokens``, or drawn from a lognormal distribution.
 
     Args:
         mean_tokens: the distribution's mean; ``None``: every answer runs to ``max_tokens``.
-        sigma: its standard deviation in log space.
+        sigma: the standard deviation in log space.
     """
 
     mean_tokens: float | None = None
@@ -88,11 +91,7 @@ class OutputLengths:
 
     @classmethod
     def parse(cls, text: str) -> OutputLengths:
-        """Read ``fixed`` or ``lognormal:MEAN:SIGMA``.
-
-        Raises:
-            ValueError: it is neither.
-        """
+        """Read ``fixed`` or ``lognormal:MEAN:SIGMA``; raise ``ValueError`` for other texts."""
         if text == "fixed":
             return cls()
         match text.split(":"):
@@ -107,7 +106,7 @@ class OutputLengths:
         raise ValueError(f"output lengths are 'fixed' or 'lognormal:MEAN:SIGMA' (as in lognormal:200:1), got {text!r}")
 
     def draw(self, entropy: bytes, max_tokens: int) -> tuple[int, bool]:
-        """The length for these random bytes (8 are used), and whether ``max_tokens`` cut it."""
+        """Return the length for random bytes (8 are used), and whether ``max_tokens`` cut it."""
         if self.mean_tokens is None:
             return max_tokens, True
         uniform = (int.from_bytes(entropy[:8]) + 0.5) / 2**64
@@ -118,12 +117,12 @@ class OutputLengths:
 
 
 class Generation:
-    """One choice's whole answer, decided before the engine begins.
+    """A choice's whole answer, decided before the engine begins.
 
     Attributes:
-        tokens: how many it has.
+        tokens: their number.
         finish_reason: ``"length"`` or ``"stop"``.
-        stop_reason: the stop string that ended it, if one did.
+        stop_reason: the stop string that ended the answer, if any.
         text: the final text.
     """
 
@@ -146,14 +145,15 @@ class Generation:
         self._held_back = 0
         self._pieces: list[str] | None = None
         self._ends = finish_reason == "stop"
-        self.tokens = tokens
-        self.finish_reason = finish_reason
+        self.tokens: int = tokens
+        self.finish_reason: str = finish_reason
         self.stop_reason: str | None = None
-        self.text = self._whole = first + _filler(start, tokens - 1 - self._ends)
+        self._whole = first + _filler(start, tokens - 1 - self._ends)
+        self.text: str = self._whole
 
     def apply_stops(self, stops: list[str], *, keep: bool) -> None:
-        """End the answer where the first stop string is complete; ``keep`` leaves that string in the text."""
-        # As the real server: a streamed text lags by what could still become a stop string.
+        """End the answer at the first complete stop string, which the text has if ``keep``."""
+        # As on the real server, a streamed text lags by the length of a possible stop string.
         self._held_back = 0 if keep else max(map(len, stops)) - 1
         found = [
             (self._tokens_up_to(at + len(stop)), at, stop) for stop in stops if (at := self._whole.find(stop)) >= 0
@@ -172,14 +172,14 @@ class Generation:
         self.text = self._whole[: len(self._first) + _FILLER_CHARACTERS * (self.tokens - 1)]
 
     def text_after(self, tokens: int) -> str:
-        """What a stream has sent once ``tokens`` are there."""
+        """Return the text that a stream has sent once ``tokens`` are there."""
         if tokens >= self.tokens:
             return self.text
         length = len(self._first) + _FILLER_CHARACTERS * (tokens - 1) - self._held_back
         return self.text[: max(0, length)]
 
     def pieces(self) -> list[str]:
-        """The tokens themselves; a stop string does not shorten them."""
+        """Return the tokens themselves; a stop string does not shorten them."""
         if self._pieces is None:
             shown = [_RING[(self._start + i) % _RING_PIECES] for i in range(self.tokens - 1 - self._ends)]
             self._pieces = [self._first, *shown, END_OF_TEXT] if self._ends else [self._first, *shown]
@@ -190,7 +190,7 @@ class Generation:
 
 
 def _filler(start: int, count: int) -> str:
-    """``count`` pieces of the ring from ``start`` on, joined."""
+    """Return ``count`` pieces of the ring from ``start`` on, joined."""
     whole, rest = divmod(start + count, _RING_PIECES)
     if not whole:
         return _RING_TEXT[_FILLER_CHARACTERS * start : _FILLER_CHARACTERS * rest]
@@ -198,18 +198,18 @@ def _filler(start: int, count: int) -> str:
 
 
 def variant_of(params: dict[str, object], nonce: str) -> str:
-    """What makes an answer differ from the prompt's plain greedy one; empty for that one.
+    """Return the difference from the prompt's plain greedy answer; empty for that answer.
 
     Args:
-        params: the request's fields; those that do not shape the answer are ignored.
-        nonce: stands for the server's own randomness; used when the answer is sampled without a seed.
+        params: the request's fields; fields that do not shape the answer are ignored.
+        nonce: stands for the server's own randomness, where an answer is sampled without a seed.
     """
     names = _SHAPING_GREEDY if params.get("temperature") == 0 else _SHAPING + _SHAPING_GREEDY
     shape = ",".join(f"{name}={params[name]}" for name in names if params.get(name) is not None)
     if params.get("temperature") == 0:
         return shape
     temperature = params.get("temperature")
-    # 1 and 1.0 are one temperature.
+    # 1 and 1.0 are the same temperature.
     shape = f"{1.0 if temperature is None else float(str(temperature))},{shape}"
     return shape if params.get("seed") is not None else f"{shape},{nonce}"
 
@@ -223,15 +223,15 @@ def generate(
     ignore_eos: bool = False,
     min_tokens: int = 0,
 ) -> Generation:
-    """Decide one choice's answer.
+    """Decide a choice's answer.
 
     Args:
         prompt: text or ids.
         max_tokens: at least 1.
-        variant: ``variant_of`` the request, with the choice's number for ``n`` above 1; empty: greedy.
+        variant: ``variant_of`` the request, with the choice's number if ``n`` > 1; empty: greedy.
         lengths: where the answer ends by itself; ``None``: nowhere.
         ignore_eos: run to ``max_tokens`` whatever ``lengths`` says.
-        min_tokens: it does not end by itself before.
+        min_tokens: the answer does not end by itself before.
     """
     entropy = _hash(prompt)
     first = entropy.hex()[:_DIGEST_CHARACTERS]
@@ -256,18 +256,18 @@ def expected_text(
     stop: list[str] | None = None,
     **params: object,
 ) -> str:
-    """The text the embedded server answers; for tests to compare with.
+    """Return the embedded server's text for a request; for tests to compare with.
 
     Args:
         prompt: the prompt, text or ids.
-        max_tokens: as in the request, 16 if it gives none.
+        max_tokens: as in the request, 16 if the request has none.
         choice: which of ``n``.
         lengths: the server's ``--output-lengths``; ``None``: fixed.
         stop: the request's stop strings.
         **params: the request's other fields. Give ``temperature=0`` or a ``seed``.
 
     Raises:
-        ValueError: the answer is sampled without a seed, so it cannot be known; only ``prompt_digest`` is.
+        ValueError: the answer is sampled without a seed, so only ``prompt_digest`` can be known.
     """
     if params.get("temperature") != 0 and params.get("seed") is None:
         raise ValueError("an answer sampled without a seed is not known beforehand: check its start with prompt_digest")
@@ -286,5 +286,5 @@ def expected_text(
 
 
 def choice_variant(variant: str, choice: int) -> str:
-    """The variant of the ``choice``-th of ``n``; the first one's is the request's own."""
+    """Return the variant of the ``choice``-th of ``n``; the first has the request's own."""
     return f"{variant};{choice}" if choice else variant

@@ -1,10 +1,11 @@
-"""The embedded server without sockets: a ``Transport`` that drives it in the caller's own event loop.
+"""The embedded server without sockets: a ``Transport`` that drives it in the caller's event loop.
 
 Rules:
-- No task of its own: of those who wait for a part, one, the leader, sleeps until the server's next deadline and hands
-  out what it finds; the others sleep until they are woken. Whoever stops waiting while nobody leads wakes another.
-- Each wait ends at the request's own read timeout as well.
-- Faults show as they would over a socket, as ``batchclient.errors``.
+- The transport has no task of its own. Among the waiters for parts, the leader sleeps until the
+  server's next deadline and hands out all parts that are due. The others sleep until they are
+  woken. A waiter that leaves while nobody leads wakes another.
+- Each wait also ends at the request's own read timeout.
+- Faults show as over a socket, as ``batchclient.errors``.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ async def _sleep_until(at: float) -> None:
 
 
 class _Mailbox:
-    """One request's parts, and the nap of whoever waits for them."""
+    """A request's parts, and the nap of the waiter for them."""
 
     __slots__ = ("nap", "parts", "read_s", "request_id")
 
     def __init__(self, request_id: int, read_s: float | None) -> None:
-        self.request_id = request_id
-        self.read_s = read_s
+        self.request_id: int = request_id
+        self.read_s: float | None = read_s
         self.parts: deque[Part] = deque()
         self.nap: anyio.CancelScope | None = None
 
@@ -43,10 +44,10 @@ class SimulatorTransport:
     """Sends requests to a ``SimulatedServer`` in this process, on asyncio or trio.
 
     Args:
-        server: may be shared by several transports only if they share this object.
+        server: no other transport may drive it.
         clock: seconds, never going back; by default the event loop's.
-        sleep_until: sleeps until that clock shows a time, at infinity for ever; by default the event loop's.
-        prefix: what the endpoint's base URL puts before each path.
+        sleep_until: sleeps until the clock shows a time, at infinity for ever; by default anyio's.
+        prefix: the part of the endpoint's base URL before each path.
         api_key: sent as ``Authorization: Bearer``.
     """
 
@@ -72,7 +73,7 @@ class SimulatorTransport:
         return f"<SimulatorTransport {len(self._mailboxes)} open, {self.server!r}>"
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> SimulatorResponse:
-        """Send ``request``; return once its headers are there.
+        """Send a request; return once the headers of the reply are there.
 
         Raises:
             ConnectFailed: the fault ``refuse``.
@@ -85,7 +86,7 @@ class SimulatorTransport:
         headers = self._headers + [(name.lower().encode(), value.encode()) for name, value in request.headers]
         path = request.path if request.from_root else self._prefix + request.path
         self.server.receive(mailbox.request_id, request.method, path, request.body, self._clock(), headers)
-        self._wake(self._leader)  # this request may be due before what it sleeps for
+        self._wake(self._leader)  # the request may be due before the leader wakes
         try:
             first = await self.next_part(mailbox)
         except BaseException:
@@ -103,7 +104,7 @@ class SimulatorTransport:
     # --- for responses ---
 
     async def next_part(self, mailbox: _Mailbox) -> Part:
-        """The next part of one reply; see ``send`` for the errors."""
+        """Return the next part of a reply; see ``send`` for the errors."""
         give_up_at = math.inf if mailbox.read_s is None else self._clock() + mailbox.read_s
         try:
             while not mailbox.parts:
@@ -122,7 +123,7 @@ class SimulatorTransport:
         return part
 
     def forget(self, mailbox: _Mailbox) -> None:
-        """Its reader has gone: close the connection, so that the server stops."""
+        """Close the connection of a reader that has gone, so that the server stops."""
         if self._mailboxes.pop(mailbox.request_id, None) is not None:
             self.server.disconnect(mailbox.request_id, self._clock())
 
@@ -143,7 +144,7 @@ class SimulatorTransport:
                 self._leader = None
 
     def _wake_a_leader(self) -> None:
-        # One that has parts is awake already, and will leave with them instead of leading.
+        # A waiter with parts is awake already, and leaves with the parts instead of leading.
         sleepers = (each for each in self._mailboxes.values() if each.nap is not None and not each.parts)
         self._wake(next(sleepers, None))
 
@@ -164,7 +165,7 @@ class SimulatorResponse:
     """A reply whose headers have arrived."""
 
     def __init__(self, transport: SimulatorTransport, mailbox: _Mailbox, first: Part) -> None:
-        self.status = first.status
+        self.status: int = first.status
         self.headers: Mapping[str, str] = dict(first.headers)
         self._transport = transport
         self._mailbox = mailbox
@@ -177,7 +178,7 @@ class SimulatorResponse:
         """Yield the body in pieces.
 
         Raises:
-            ConnectionLost: it broke before its end.
+            ConnectionLost: the connection broke before the body's end.
             ReadTimedOut: the server was silent for the request's ``read_s``.
         """
         while True:
@@ -192,7 +193,7 @@ class SimulatorResponse:
                 return
 
     async def aclose(self) -> None:
-        """Let go of the reply; what is still in work for it ends."""
+        """Let go of the reply; the server's work for the reply ends."""
         self._transport.forget(self._mailbox)
 
 

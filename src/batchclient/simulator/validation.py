@@ -1,8 +1,9 @@
-"""A ``/v1/completions`` body, read and checked as vLLM 0.32 does it, with its error texts.
+"""A ``/v1/completions`` body, read and checked as by vLLM 0.32, with its error texts.
 
 Rules:
-- Checks run in the real server's order: JSON, field types, the model, then the prompts. The first failure answers.
-- One bad prompt fails the whole request, and the message does not say which prompt it was.
+- Checks run in the real server's order: JSON, field types, the model, then the prompts. The first
+  failure answers.
+- A bad prompt fails the whole request, and the message does not name the prompt.
 - Unknown fields are ignored.
 """
 
@@ -43,13 +44,7 @@ _VOCABULARY = 300_000
 
 
 class HttpError(Exception):
-    """The request is answered with ``status`` and ``body``.
-
-    Args:
-        status: the HTTP status.
-        body: the whole body.
-        headers: extra headers.
-    """
+    """A refusal: an answer with ``status``, the whole ``body`` and extra ``headers``."""
 
     def __init__(self, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(status, body)
@@ -59,21 +54,21 @@ class HttpError(Exception):
 
 
 def error_body(message: str, kind: str, code: int, param: str | None = None) -> bytes:
-    """The error object of vLLM."""
+    """Return vLLM's error object."""
     return pydantic_core.to_json({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def bad_request(message: str, param: str | None = None, kind: str = "BadRequestError") -> HttpError:
-    """A 400."""
+    """Return a 400."""
     return HttpError(400, error_body(message, kind, 400, param))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a request is checked against.
+    """The limits of a request.
 
     Args:
-        model: the one served name.
+        model: the served name.
         max_model_len_tokens: prompt and answer together.
         max_prompts: the longest list of prompts; vLLM's ``VLLM_MAX_COMPLETION_PROMPTS``.
     """
@@ -84,14 +79,12 @@ class Limits:
 
 
 class CompletionCall:
-    """One checked request.
+    """A checked request.
 
     Attributes:
-        prompts: in order.
-        prompt_tokens: for each prompt.
-        max_tokens: for each prompt: what was asked for, cut to what the context leaves.
+        max_tokens: for each prompt: the tokens asked for, cut to the rest of the context.
         fields: the whole body.
-        form_is_free: no JSON and no choice is demanded.
+        form_is_free: whether neither JSON nor a choice is demanded.
     """
 
     __slots__ = (
@@ -115,45 +108,41 @@ class CompletionCall:
     def __init__(self, fields: dict[str, Any], prompts: list[Prompt]) -> None:
         options = fields.get("stream_options") or {}
         stop = fields.get("stop") or []
-        self.fields = fields
-        self.prompts = prompts
+        self.fields: dict[str, Any] = fields
+        self.prompts: list[Prompt] = prompts
         self.prompt_tokens: list[int] = []
         self.max_tokens: list[int] = []
         self.n: int = fields.get("n") or 1
-        self.echo = bool(fields.get("echo"))
-        self.form_is_free = fields.get("structured_outputs") is None and fields.get("response_format") is None
+        self.echo: bool = bool(fields.get("echo"))
+        self.form_is_free: bool = fields.get("structured_outputs") is None and fields.get("response_format") is None
         self.logprobs: int | None = fields.get("logprobs")
-        # As the real server: echoed logprobs come with the prompt's own.
+        # As on the real server, echoed logprobs come with the prompt's own.
         self.prompt_logprobs: int | None = fields.get("prompt_logprobs")
         if self.prompt_logprobs is None and self.echo:
             self.prompt_logprobs = self.logprobs
-        self.return_token_ids = bool(fields.get("return_token_ids"))
+        self.return_token_ids: bool = bool(fields.get("return_token_ids"))
         self.stop: list[str] = [stop] if isinstance(stop, str) else stop
-        self.stream = bool(fields.get("stream"))
+        self.stream: bool = bool(fields.get("stream"))
         self.stream_interval: int = fields.get("stream_interval") or 1
-        self.include_usage = bool(options.get("include_usage"))
-        self.continuous_usage = self.include_usage and bool(options.get("continuous_usage_stats"))
+        self.include_usage: bool = bool(options.get("include_usage"))
+        self.continuous_usage: bool = self.include_usage and bool(options.get("continuous_usage_stats"))
 
     @property
     def sequences(self) -> int:
-        """How many sequences the engine gets."""
+        """The number of sequences for the engine."""
         return len(self.prompts) * self.n
 
     def fields_of(self, prompt: int) -> dict[str, Any]:
-        """What a prompt's answers are shaped by: the whole body, where all prompts share their parameters."""
+        """Return the fields that shape a prompt's answers: here the whole body, for all prompts."""
         return self.fields
 
     def stops_of(self, prompt: int) -> list[str]:
-        """The stop strings of a prompt's answers."""
+        """Return the stop strings of a prompt's answers."""
         return self.stop
 
 
 def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
-    """Read and check a body.
-
-    Raises:
-        HttpError: with the status and body that vLLM answers.
-    """
+    """Read and check a body; refuse with vLLM's ``HttpError``."""
     fields = parse_json(body)
     prompts = _prompts(fields, limits)
     check_fields(fields)
@@ -171,11 +160,7 @@ def parse_completion(body: bytes, limits: Limits) -> CompletionCall:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """Read a body.
-
-    Raises:
-        HttpError: it is no JSON object.
-    """
+    """Read a body; raise ``HttpError`` if it is no JSON object."""
     try:
         fields = pydantic_core.from_json(body)
     except ValueError:
@@ -205,14 +190,14 @@ def _json_problem(body: bytes) -> tuple[str, str]:
 def problem(
     kind: str, loc: str, message: str, value: object, context: dict[str, object] | None = None
 ) -> tuple[str, str]:
-    """One line of a validation error, with its ``loc``."""
+    """Return a line of a validation error, with its ``loc``."""
     shown = f"<{type(value).__name__} of {len(value)} items>" if isinstance(value, list | dict) else value
     line = {"type": kind, "loc": loc, "msg": message, "input": shown}
     return loc, str(line if context is None else line | {"ctx": context})
 
 
 def invalid(problems: list[tuple[str, str]]) -> HttpError:
-    """What fields of wrong types are answered with."""
+    """Return the refusal of fields of wrong types."""
     lines = "".join(f"\n  {line}" for _, line in problems[:_MAX_PROBLEMS])
     if len(problems) > _MAX_PROBLEMS:
         lines += f"\n  ...and {len(problems) - _MAX_PROBLEMS} more errors"
@@ -245,12 +230,12 @@ def _prompts(fields: dict[str, Any], limits: Limits) -> list[Prompt]:
 
 
 def is_ids(value: object) -> bool:
-    """Whether it is a list of token ids; an empty one is."""
+    """Whether a value is a list of token ids; an empty list is."""
     return isinstance(value, list) and all(type(each) is int for each in value)
 
 
 def _prompt_problems(prompt: object) -> list[tuple[str, str]]:
-    """What each of the four forms a prompt may have finds wrong with this one."""
+    """Return the problems of a prompt in each of the four forms that a prompt may have."""
     not_list = problem("list_type", "body.prompt", "Input should be a valid list", prompt)
     not_text = problem("string_type", "body.prompt", "Input should be a valid string", prompt)
     if not isinstance(prompt, list):
@@ -285,11 +270,7 @@ _INTEGERS = (
 
 
 def check_fields(fields: dict[str, Any], more_integers: tuple[str, ...] = ()) -> None:
-    """Check the types of the fields that generating routes share.
-
-    Raises:
-        HttpError: one is wrong.
-    """
+    """Check the types of the generating routes' common fields; raise ``HttpError`` if wrong."""
     problems = [
         problem("float_type", f"body.{name}", "Input should be a valid number", value)
         for name in _NUMBERS
@@ -327,11 +308,7 @@ def check_fields(fields: dict[str, Any], more_integers: tuple[str, ...] = ()) ->
 
 
 def check_sampling(call: CompletionCall, max_tokens: int | None) -> None:
-    """Check the values of the sampling fields; ``max_tokens`` is what was asked for.
-
-    Raises:
-        HttpError: one is wrong.
-    """
+    """Check the sampling fields' values; raise ``HttpError``. ``max_tokens``: as asked for."""
     fields = call.fields
     n = fields.get("n")
     if n is not None and n < 1:
@@ -354,7 +331,9 @@ def check_sampling(call: CompletionCall, max_tokens: int | None) -> None:
 
 
 def check_lengths(call: CompletionCall, limits: Limits, asked: int | None) -> None:
-    """Set each prompt's length and how much it may generate; ``asked`` is ``None`` for whatever the context leaves.
+    """Set each prompt's length and the most tokens that it may generate.
+
+    ``asked`` is ``None`` for the rest of the context.
 
     Raises:
         HttpError: a prompt is empty or does not fit, or ``asked`` never could.
@@ -369,16 +348,16 @@ def check_lengths(call: CompletionCall, limits: Limits, asked: int | None) -> No
     for prompt in call.prompts:
         tokens = checked_tokens(prompt, limits, longest - 1)
         call.prompt_tokens.append(tokens)
-        # vLLM cuts silently what the context does not leave.
-        # ``max_tokens=0`` (with ``echo``) still makes a token, which the reply counts and does not show.
+        # vLLM silently cuts to the rest of the context. ``max_tokens=0`` (with ``echo``) still
+        # makes a token, which the reply counts and does not show.
         call.max_tokens.append(max(1, longest - tokens if asked is None else min(asked, longest - tokens)))
 
 
 def checked_tokens(prompt: Prompt, limits: Limits, most: int) -> int:
-    """The length of a prompt.
+    """Return the length of a prompt.
 
     Raises:
-        HttpError: it is empty, has more than ``most`` tokens, or one that no model has.
+        HttpError: the prompt is empty, has more than ``most`` tokens, or a token of no model.
     """
     tokens = count_tokens(prompt)
     if not tokens:

@@ -1,9 +1,9 @@
-"""What the simulated model finds in a text: its vector, how well it fits a query, its class.
+"""The simulated model's findings about a text: its vector, its fit to a query, its class.
 
 Rules:
-- A vector is the sum of its words' places, so that texts with the same words lie near each other, moved a little by the text's digest, so that
-  no two texts have the same.
-- A score is the cosine of two vectors, moved into 0 to 1. A class is decided by the text's digest.
+- A vector is the sum of its words' places, so texts with the same words lie near each other. The
+  text's digest moves the vector a little, so no two texts have the same.
+- A score is the cosine of two vectors, moved into 0 to 1. The text's digest decides the class.
 - Equal texts give equal answers, alone and in a list.
 """
 
@@ -26,7 +26,7 @@ _PLACES_PER_PIECE = 3
 
 
 def vector_of(prompt: Prompt, dimensions: int = DIMENSIONS) -> array[float]:
-    """The embedding of a text or of token ids, of length 1."""
+    """Return the embedding of a text or of token ids, of length 1."""
     raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
     digest = shake_128(raw.encode("utf-8", "surrogatepass")).digest(dimensions)
     values = [0.0] * dimensions
@@ -43,13 +43,13 @@ def vector_of(prompt: Prompt, dimensions: int = DIMENSIONS) -> array[float]:
 
 
 def score_of(query: str, document: str) -> float:
-    """How well a document fits a query, 0 to 1."""
+    """Return how well a document fits a query, 0 to 1."""
     one, other = vector_of(query), vector_of(document)
     return min(1.0, max(0.0, (1.0 + sum(a * b for a, b in zip(one, other, strict=True))) / 2))
 
 
 def probabilities_of(prompt: Prompt) -> list[float]:
-    """The probabilities of ``CLASSES``."""
+    """Return the probabilities of ``CLASSES``."""
     raw = prompt if isinstance(prompt, str) else ",".join(map(str, prompt))
     first = (shake_128(b"class" + raw.encode("utf-8", "surrogatepass")).digest(1)[0] + 0.5) / 256
     return [first, 1.0 - first]

@@ -3,10 +3,10 @@
 Rules:
 - Field names, their order and their nulls are those of the golden replies in ``tests/wire/vllm``.
 - ``index`` is prompt-major: ``prompt * n + choice``.
-- Usage counts a prompt's tokens once, whatever its ``n``; with ``continuous_usage_stats`` each chunk carries the usage
-  of its own choice so far.
-- Hand-joined, because JSON encoding would be most of the server's work; everything that could need escaping goes
-  through the encoder.
+- Usage counts a prompt's tokens once, whatever its ``n``. With ``continuous_usage_stats`` each
+  chunk carries its own choice's usage so far.
+- Replies are joined by hand, because JSON encoding would be most of the server's work. Everything
+  that could need escaping goes through the encoder.
 """
 
 from __future__ import annotations
@@ -27,42 +27,35 @@ def _json(value: object) -> str:
 
 
 def error_event(body: bytes) -> bytes:
-    """An error in the middle of a stream."""
+    """Return an error for the middle of a stream."""
     return b"data: " + body + b"\n\n"
 
 
 def prompt_pieces(prompt: Prompt) -> list[str]:
-    """A prompt's tokens as text."""
+    """Return a prompt's tokens as text."""
     return pieces(prompt) if isinstance(prompt, str) else [f" {each}" for each in prompt]
 
 
 def prompt_ids(prompt: Prompt) -> list[int]:
-    """A prompt's token ids."""
+    """Return a prompt's token ids."""
     return [token_id(each) for each in pieces(prompt)] if isinstance(prompt, str) else prompt
 
 
 class ReplyWriter:
-    """Writes one request's reply.
-
-    Args:
-        call: the request.
-        reply_id: ``cmpl-…``.
-        created_s: Unix time.
-        model: the served name.
-    """
+    """Writes a request's reply. ``reply_id`` is ``cmpl-…``, ``created_s`` Unix time."""
 
     __slots__ = ("_call", "_head", "_model", "reply_id")
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         self._call = call
-        self.reply_id = reply_id
+        self.reply_id: str = reply_id
         named = f'"id":{_json(reply_id)},"object":"text_completion","created":{created_s},"model":{_json(model)}'
         self._head = f'{{{named},"choices":['
 
     # --- plain ---
 
     def choice(self, index: int, generation: Generation) -> str:
-        """One finished choice of a plain reply."""
+        """Return a finished choice of a plain reply."""
         call = self._call
         prompt = call.prompts[index // call.n]
         text = f'"{generation.text}"' if call.form_is_free else _json(generation.text)
@@ -87,7 +80,7 @@ class ReplyWriter:
         )
 
     def body(self, choices: list[str], completion_tokens: int) -> bytes:
-        """A whole plain reply."""
+        """Return a whole plain reply."""
         usage = self._usage(sum(self._call.prompt_tokens), completion_tokens)
         return (
             f'{self._head}{",".join(choices)}],"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
@@ -98,7 +91,7 @@ class ReplyWriter:
     # --- streamed ---
 
     def event(self, index: int, generation: Generation, before: int, after: int) -> bytes:
-        """One choice's event for the tokens ``before`` to ``after``."""
+        """Return a choice's event for the tokens ``before`` to ``after``."""
         call = self._call
         which = index // call.n
         text = generation.text_after(after)[len(generation.text_after(before)) if before else 0 :]
@@ -110,7 +103,8 @@ class ReplyWriter:
         if after >= generation.tokens:
             finish = f'"{generation.finish_reason}"'
             stop_reason = "null" if generation.stop_reason is None else _json(generation.stop_reason)
-            # It stands in the last chunk that carries anything: the usage chunk where there is one.
+            # The fingerprint stands in the last chunk with any contents: the usage chunk where
+            # there is one.
             tail = "" if call.include_usage else f',"system_fingerprint":"{FINGERPRINT}"'
         if call.logprobs is not None:
             logprobs = _json(self._logprobs(call.prompts[which], generation, before, after))
@@ -126,7 +120,7 @@ class ReplyWriter:
         ).encode()
 
     def usage_event(self, completion_tokens: int) -> bytes:
-        """The chunk with the total usage, for ``include_usage``."""
+        """Return the chunk with the total usage, for ``include_usage``."""
         usage = self._usage(sum(self._call.prompt_tokens), completion_tokens)
         return f'data: {self._head}],"usage":{{{usage}}},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode()
 
@@ -140,7 +134,7 @@ class ReplyWriter:
         )
 
     def _logprobs(self, prompt: Prompt, generation: Generation, before: int, after: int) -> dict[str, object]:
-        """The legacy form, with made-up figures."""
+        """Return logprobs in the legacy form, with made-up figures."""
         own = generation.pieces()
         echoed = prompt_pieces(prompt) if self._call.echo else []
         tokens = own[before:after] if before else echoed + own[:after]

@@ -1,11 +1,13 @@
-"""What the runner needs of an HTTP library: bytes out, status, headers and bytes in.
+"""The runner's view of an HTTP library: bytes out, status, headers and bytes in.
 
 Rules:
-- A transport knows nothing of prompts, batches or retries. It moves bytes.
-- ``send`` returns when the response's headers are there; the body is read with ``chunks``.
-- Every failure is raised as one of ``batchclient.errors.TransportError``'s subclasses; no class of the HTTP library leaks.
-- A request with a body may be given an ``X-Request-Id``; a reply with the id of another request of ours is a ``ConnectionLost`` that is ``misdelivered``.
-- ``aclose`` of a response that was not read to its end closes its connection, so that the server stops working on it.
+- A transport moves bytes and knows nothing of prompts, batches or retries.
+- ``send`` returns when the response's headers are there; ``chunks`` reads the body.
+- Every failure is a ``batchclient.errors.TransportError``; no class of the HTTP library leaks.
+- A request with a body may be given an ``X-Request-Id``. A reply with the id of another request of
+  the transport is a ``ConnectionLost`` that is ``misdelivered``.
+- ``aclose`` of a response that was not read to its end closes the connection, so that the server
+  stops working on the request.
 """
 
 from __future__ import annotations
@@ -24,27 +26,28 @@ class WireRequest:
     Args:
         method: ``"GET"`` or ``"POST"``.
         path: appended to the base URL, with its leading slash (``"/completions"``).
-        from_root: appended to the server's root instead: the base URL without its ``/v1``.
+        from_root: whether ``path`` is appended to the server's root: the base URL without ``/v1``.
         body: the bytes to send; empty for a GET.
-        headers: of this request; the transport adds those of every request.
+        headers: of this request; the transport adds the headers of every request.
     """
 
     method: str
     path: str
     from_root: bool = field(default=False, kw_only=True)
-    # Neither is shown: prompts and keys are in them.
+    # Neither is shown: both hold prompts and keys.
     body: bytes = field(default=b"", repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds for each phase of one request; ``None`` means no bound.
+    """Seconds for each phase of a request; ``None`` means no bound.
 
     Args:
         connect_s: TCP connect and TLS handshake.
-        read_s: silence, by the clock: from what was written last to the whole headers, then between two pieces of the body.
-            A byte of a header, an interim reply or a chunk's length does not end it.
+        read_s: silence, by the clock: from the last write to the whole headers, then between two
+            pieces of the body. A byte of a header, an interim reply or a chunk's length does not
+            end the silence.
         write_s: the longest gap between two writes.
     """
 
@@ -92,6 +95,6 @@ class Transport(Protocol):
 
 
 def root_of(base_url: str) -> str:
-    """The server's root, the base URL without its ``/v1``; a query in it stays."""
+    """Return the server's root: the base URL without its ``/v1``; a query stays."""
     path, question, query = base_url.partition("?")
     return path.removesuffix("/v1") + question + query

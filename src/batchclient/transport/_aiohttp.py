@@ -1,9 +1,10 @@
-"""aiohttp below httpx, for ``http_backend="aiohttp"``: the only other module that knows an HTTP library.
+"""aiohttp below httpx, for ``Http(backend="aiohttp")``: the only module besides ``_library`` that
+knows an HTTP library.
 
 Rules:
-- aiohttp parses each reply by itself, so that a second one in the same read is no next call's. One that comes while a socket is idle it would hand
-  out: such a socket is not taken from its pool.
-- It does not read the environment by itself. Proxies are found in one way for all backends
+- aiohttp parses each reply separately, so a second reply in the same read goes to no other call. A
+  reply on an idle socket would be handed out: such a socket is not taken from its pool.
+- aiohttp itself does not read the environment. Proxies are found in the same way for all backends
   (``_proxies``), and nobody's netrc is read.
 """
 
@@ -26,7 +27,7 @@ from batchclient.transport._under_way import AIOHTTP_EVENTS, UnderWay
 __all__ = ["make_request", "make_transport"]
 
 _LARGEST_PIECE_BYTES = 256 * 1024
-"""In one piece a large body would hold up the event loop; aiohttp warns of it."""
+"""A large body in one piece would hold up the event loop; aiohttp warns of such a piece."""
 
 
 def make_request(
@@ -37,7 +38,7 @@ def make_request(
     extensions: dict[str, Any],
     under_way: UnderWay,
 ) -> httpx.Request:
-    """Write a request; ``under_way`` is told whenever a part of a long one was sent."""
+    """Write a request; ``under_way`` is told whenever a part of a long request was sent."""
     if content is None or len(content) <= LONG_BODY_BYTES:
         return httpx.Request(method, url, content=content, headers=headers, extensions=extensions)
     headers = httpx.Headers(headers)
@@ -49,7 +50,8 @@ def make_request(
 def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, proxy: httpx.Proxy | None) -> httpx.AsyncBaseTransport:
     """Return a pool of connections."""
     if proxy is not None:
-        # aiohttp warns of credentials that are given as such. It sends these with a CONNECT only.
+        # aiohttp warns of credentials given as such. It sends headers of a proxy with a CONNECT
+        # only.
         proxy = httpx.Proxy(proxy.url, headers=proxy_headers(proxy))
 
     def session() -> aiohttp.ClientSession:
@@ -69,7 +71,7 @@ def make_transport(tls: ssl.SSLContext, limits: httpx.Limits, proxy: httpx.Proxy
 
 class _Connector(aiohttp.TCPConnector):
     async def _get(self, *arguments: Any) -> Any:
-        """Take an idle connection, if one is there on which nothing came since its last reply."""
+        """Take an idle connection without bytes since its last reply; ``None``: there is none."""
         while (connection := await super()._get(*arguments)) is not None:
             wire, replies = connection.transport, connection.protocol
             if wire is None or replies is None or replies.should_close or _holds_bytes(wire):

@@ -9,18 +9,18 @@ from batchclient.transport._under_way import UnderWay
 __all__ = ["LONG_BODY_BYTES", "Pieces"]
 
 LONG_BODY_BYTES = 64 * 1024
-"""Servers read a shorter one before they refuse it: it is in their sockets' buffers."""
+"""Servers read a shorter body before refusing it: the sockets' buffers hold the whole."""
 
 
 class Pieces:
-    """No generator, as httpx's own is: trio complains of one that was begun and not ended, as when the server refuses the rest.
+    """The pieces of a body; ``_library`` makes a stream of each library's class from them.
 
-    ``_library`` makes a stream of each library's from it.
+    No generator, as httpx's own is: trio complains of a generator that was begun and not ended, as
+    when the server refuses the rest.
 
     Args:
-        content: the body.
         size: bytes of a piece.
-        under_way: told whenever the next piece is wanted, and when there is none.
+        under_way: told whenever the next piece is wanted, and when none is left.
     """
 
     def __init__(self, content: bytes, size: int, under_way: UnderWay) -> None:

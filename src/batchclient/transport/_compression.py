@@ -1,8 +1,7 @@
-"""Compression that was not asked for, undone as it arrives.
+"""Undoes compression that was not asked for, as the bytes arrive.
 
-Rules:
-- Bodies are asked for without compression. gzip and deflate are undone all the same, a piece at a time, so that the cap on a body's size is looked at
-  before a bomb has gone off; others are refused.
+Bodies are asked for without compression. gzip and deflate are undone nevertheless, a piece at a
+time: the cap on a body's size is checked before a bomb goes off. Other encodings are refused.
 """
 
 from __future__ import annotations
@@ -17,17 +16,12 @@ __all__ = ["decompressed"]
 
 _LARGEST_DECODED_BYTES = 64 * 1024
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-"""As zlib wants them: 16 more for gzip's header."""
+"""By encoding, as zlib wants it: 16 more for gzip's header."""
 _MOST_ENCODINGS = 4
 
 
 def decompressed(source: Any, content_encoding: str) -> Any:
-    """Return a body's chunks without their encodings.
-
-    Args:
-        source: the chunks as they come.
-        content_encoding: the header; the last of several was applied last.
-    """
+    """Return a body's chunks without their encodings; the header's last was applied last."""
     for encoding in reversed(content_encoding.lower().split(",")[:_MOST_ENCODINGS]):
         source = _decoded(source, encoding.strip())
     return source

@@ -1,4 +1,4 @@
-"""A bound on how long something is waited for, for whichever library runs the caller; anyio's costs asyncio twenty times as much."""
+"""A bound on a wait, on asyncio and trio; anyio's costs asyncio twenty times as much."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["deadline", "restart"]
 
 
 def deadline(seconds: float | None) -> Any:
-    """Raise ``TimeoutError`` at the end of an ``async with`` that took longer; ``None``: it is not bounded before ``restart``."""
+    """Raise ``TimeoutError`` after a longer ``async with``; ``None``: none before ``restart``."""
     if asyncio._get_running_loop() is not None:
         return asyncio.timeout(seconds)
     return _TrioDeadline(seconds)
 
 
 def restart(bound: Any, seconds: float) -> None:
-    """Let a deadline be so far from now."""
+    """Let a deadline end so many seconds from now."""
     bound.reschedule(_now() + seconds)
 
 

@@ -1,6 +1,7 @@
-"""A user's own ``Transport``: what it raises against its contract while it sends or reads is ours when it leaves here.
+"""A user's own ``Transport``: errors outside the contract of sending and reading become
+batchclient's.
 
-What ``aclose`` raises is passed on as it is: whoever closes the client may want to know of it.
+``aclose`` passes every error on unchanged: the closer of the client may want to know of it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,7 @@ __all__ = ["GivenTransport"]
 
 
 class GivenTransport:
-    """Sends what it is given over a user's transport.
-
-    Args:
-        transport: the user's.
-    """
+    """Sends requests over a user's transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

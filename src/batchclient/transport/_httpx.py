@@ -1,24 +1,35 @@
 """The calls' way through httpx or its fork httpx2 (``_library``).
 
-Rules:
-- Never more requests in a pool than it has connections: httpx's pool costs time in proportion to the requests in it (a
-  request costs 2.0 ms with 32 in flight in one pool, 5.8 ms with 256, 1.0 to 1.3 ms in pools of 8). So there are many
-  small pools, and the first with room is taken, which keeps the connections of the first ones warm.
-- A pool is closed whole, whatever becomes of the request in whose time it is done: half closed, its other sockets would be nobody's.
-- So a request never waits for a connection. A pool that lets one wait has lost places to requests that were cancelled
-  while they connected (httpcore #1093, #830, #658): it takes no more and is closed when its last request has ended.
-- A socket that was idle for 3 s is not used again: servers close theirs after 5 s (uvicorn's default, so vLLM's and SGLang's), and a
-  request on a socket that is being closed is lost. Pools that were idle that long are closed when the next request is sent.
-- No redirects, no cookies, no auth hooks, no proxies from the environment unless asked: our own pools are driven below
-  ``httpx.AsyncClient``. A user's own client is used as it is, with redirects off and explicit timeouts.
-- Our pools are of the library's own ``AsyncHTTPTransport``, where its mocks and its instrumentation
-  look for requests, or below it.
-- A socket that was used before and breaks before the answer's headers was most likely closed by the server while idle, just as the
-  request was sent. Such a request is sent once more at once, on a new pool's socket. This is no
-  attempt and costs no retry. Not twice: a mock tells of no connecting, so that it always looks used.
-- Each request has an id of its own (``_ids``), unless its caller gave one. A reply to another request of ours is none: its connection is closed.
-- ``read_s`` is silence by the clock, also while something comes byte by byte. Our own sockets see to it (``_sockets``), deadlines where they are others'.
-- What the libraries raise is ours when it leaves here (``_exceptions``). A reply's body is ``_response``'s.
+Rules for pools:
+- A pool never has more requests than connections: httpx's pool costs time in proportion to its
+  requests. A request costs 2.0 ms with 32 in flight in one pool, 5.8 ms with 256, and 1.0 to 1.3 ms
+  in pools of 8. So there are many small pools. The first pool with room is taken, which keeps the
+  first pools' connections warm.
+- A pool is closed whole, even if the request that closes it is cancelled: nobody would own the
+  other sockets of a half-closed pool.
+- A request never waits for a connection. A pool that makes a request wait has lost places to
+  requests cancelled while connecting (httpcore #1093, #830, #658). Such a pool takes no more, and
+  is closed when its last request has ended.
+- A socket idle for 3 s is not used again. Servers close idle sockets after 5 s (uvicorn's default,
+  so vLLM's and SGLang's), and a request on a closing socket is lost. Pools idle for 3 s are closed
+  with the next request.
+- No redirects, no cookies, no auth hooks, and no proxies from the environment unless asked: the
+  pools are driven below ``httpx.AsyncClient``. A user's own client is used as it is, with redirects
+  off and explicit timeouts.
+- The pools are the library's own ``AsyncHTTPTransport``: its mocks and instrumentation look for
+  requests there, or in the layer below.
+
+Rules for requests:
+- A used socket that breaks before the answer's headers was most likely closed by the server while
+  idle, just as the request was sent. The request is sent again at once, on a new pool's socket. The
+  repetition is no attempt and costs no retry. It happens once: a mock tells of no connecting, so a
+  mock's sockets always look used.
+- Each request has an id (``_ids``), unless the caller gave one. A reply to another request of the
+  transport is refused, and the connection is closed.
+- ``read_s`` is silence by the clock, even while single bytes come. batchclient's own sockets judge
+  the silence (``_sockets``); deadlines do on other sockets.
+- The libraries' exceptions leave as batchclient's errors (``_exceptions``). ``_response`` reads a
+  reply's body.
 """
 
 from __future__ import annotations
@@ -53,16 +64,19 @@ _CONNECTIONS_PER_POOL = 8
 _KEEPALIVE_S = 3.0
 _ID = "x-request-id"
 _REFUSED_WITHIN_S = 1.0
-"""What was written may still be on its way: a server that refuses it for its length breaks the connection no later."""
+"""The last bytes may still be on their way: a server that refuses a request for its length breaks
+the connection no later.
+"""
 _RACE_S = 1.0
-"""A socket that the server closed while it was idle fails within a round trip; one that breaks later broke over the request."""
+"""A socket closed while idle fails within a round trip; a later break was over the request."""
 
 
-def check_arguments(http_client: object, http_backend: str) -> None:
-    """Refuse what cannot work, and import what sends.
+def check_arguments(http_client: object, backend: str) -> None:
+    """Refuse unusable arguments, and import the backend's library.
 
     Raises:
-        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or the extra for ``http_backend`` is missing.
+        ConfigError: ``http_client`` is no open ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or
+            the extra for ``backend`` is missing.
     """
     if http_client is not None and not is_of(type(http_client), "AsyncClient"):
         kind = type(http_client).__name__
@@ -72,26 +86,26 @@ def check_arguments(http_client: object, http_backend: str) -> None:
     if http_client is not None and getattr(http_client, "is_closed", False):
         raise ConfigError("the http_client is closed", field="http_client")
     try:
-        library(http_backend)
+        library(backend)
     except ImportError as error:
-        message = f"http_backend={http_backend!r} needs the extra: pip install 'batchclient[{http_backend}]'"
-        raise ConfigError(message, field="http_backend") from error
+        message = f"http.backend: {backend!r} needs the extra: pip install 'batchclient[{backend}]'"
+        raise ConfigError(message, field="http.backend") from error
 
 
 class HttpxTransport:
     """Sends requests to one base URL.
 
     Args:
-        base_url: without a trailing slash; a query in it goes with every request.
+        base_url: without a trailing slash; a query is sent with every request.
         headers: sent with every request.
         max_response_bytes: cap on a decoded body.
-        client: the user's own client, of httpx or of httpx2; never sharded, never closed.
+        client: the user's own client, of httpx or of httpx2; never split into pools, never closed.
         backend: ``"httpx"``, or ``"httpx2"`` or ``"aiohttp"`` (the extras of those names).
         trust_env: whether proxies and certificates may come from the environment.
-        race_s: a used socket that breaks within this time, seconds, was closed while it was idle.
+        race_s: a used socket that breaks within so many seconds was closed while idle.
 
     Raises:
-        ConfigError: the environment names a proxy that cannot be used.
+        ConfigError: the environment names an unusable proxy.
     """
 
     def __init__(
@@ -133,7 +147,7 @@ class HttpxTransport:
 
     @property
     def in_pools(self) -> list[int]:
-        """Requests in each pool: first the pools that take more, in their order, then those that end."""
+        """Requests in each pool: first the pools that take more, in order, then the ending ones."""
         return [pool.used for pool in self._pools + self._retired]
 
     async def send(self, request: WireRequest, timeouts: Timeouts) -> Response:
@@ -157,7 +171,7 @@ class HttpxTransport:
         under_way = UnderWay(timeouts.read_s)
         extensions: dict[str, Any] = {"timeout": seconds, "trace": under_way.trace}
         if self._client is not None:
-            # What the client adds to its own requests (headers, cookies, a query) it adds to ours.
+            # The client adds its own headers, cookies and query, as to every request of its own.
             wire = self._client.build_request(
                 request.method, str(url), content=content, headers=headers, extensions=extensions
             )
@@ -167,7 +181,8 @@ class HttpxTransport:
 
             wire = make_request(request.method, url, content, headers, extensions, under_way)
         else:
-            # For a connection: aiohttp counts the connecting, httpx only the wait for a place.
+            # aiohttp's time for a connection includes the connecting, httpx's only the wait for a
+            # place.
             seconds["pool"] = 0.0
             wire = self._library.http.Request(
                 request.method, url, content=content, headers=headers, extensions=extensions
@@ -202,7 +217,8 @@ class HttpxTransport:
                 if pool.retired:
                     await self._retire(pool)
                 if not again and not under_way.fresh and under_way.age_s < self._race_s and _is_break(error):
-                    # The others of this pool may have been closed as well. A new pool has fresh sockets only.
+                    # The pool's other sockets may be closed as well. A new pool has only fresh
+                    # sockets.
                     again = True
                     pool = self._new_pool()
                     continue
@@ -237,7 +253,7 @@ class HttpxTransport:
         return made
 
     def _mark(self, wire: Any, request: WireRequest) -> Mark | None:
-        """Give the request a new id, if it is to have one of ours."""
+        """Give the request a new id, unless its caller gave one; return the mark of the id."""
         if self._ids is None or not request.body or any(name.lower() == _ID for name, _ in request.headers):
             return None
         mark = self._ids.mark(request.body)
@@ -245,21 +261,21 @@ class HttpxTransport:
         return mark
 
     def _translated(self, error: BaseException, request: WireRequest, under_way: UnderWay) -> BatchClientError:
-        """As ours, and whether the request's length may be to blame."""
+        """Return batchclient's error, with whether the request's length may be to blame."""
         ours = translated(error, self._address)
         if isinstance(ours, ConnectionLost):
             ours.while_sending = _is_long(request) and not under_way.was_sent_for(_REFUSED_WITHIN_S)
         return ours
 
     async def _release(self, pool: _Pool, *, good: bool) -> None:
-        """A response is closed."""
+        """Note the end of a response."""
         pool.used -= 1
         pool.used_at = time.monotonic()
         if pool.retired or not good:
             await self._retire(pool)
 
     async def _retire(self, pool: _Pool) -> None:
-        """Use a pool no more; close it once nothing is in it."""
+        """Use a pool no more; close the pool once no request is in it."""
         if not pool.retired:
             pool.retired = True
             self._pools.remove(pool)
@@ -273,14 +289,14 @@ class HttpxTransport:
             with anyio.CancelScope(shield=True):
                 await pool.transport.aclose()
             return
-        # In a task of its own: the cancellation of an asyncio task goes through anyio's shields.
+        # In a task of its own: an asyncio task's cancellation goes through anyio's shields.
         closing = asyncio.ensure_future(pool.transport.aclose())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         await asyncio.shield(closing)
 
     async def _close_idle(self) -> None:
-        """Close the pools that a smaller load has no use for; httpcore drops idle sockets only of pools it uses."""
+        """Close pools left idle by a smaller load; httpcore drops idle sockets of pools in use."""
         now = time.monotonic()
         for pool in self._pools[1:]:
             if not pool.used and now - pool.used_at > _KEEPALIVE_S:
@@ -311,7 +327,7 @@ class HttpxTransport:
 
             return make_transport(self._tls, limits, self._proxy)
         made = http.AsyncHTTPTransport(verify=self._tls, limits=limits, trust_env=self._trust_env, proxy=self._proxy)
-        # There is no argument for it.
+        # There is no argument for the backend.
         made._pool._network_backend = Sockets(self._library.core)
         return made
 
@@ -319,11 +335,12 @@ class HttpxTransport:
         if self._base_url.startswith("https:"):
             made: ssl.SSLContext = self._library.http.create_ssl_context(trust_env=self._trust_env)
             return made
-        # Reading the certificate store takes some 20 ms and plain HTTP needs none. This context trusts nobody.
+        # Reading the certificate store takes some 20 ms and plain HTTP needs none. The context
+        # trusts nobody.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     async def aclose(self) -> None:
-        """Close every pool of our own."""
+        """Close every pool that is not the user's."""
         pools, self._pools, self._retired = self._pools + self._retired, [], []
         for pool in pools:
             await self._close(pool)
@@ -347,7 +364,7 @@ def _is_long(request: WireRequest) -> bool:
 
 
 def _is_break(error: BaseException) -> bool:
-    """Whether the connection ended before the answer's headers, and not because of anything in them."""
+    """Whether the connection ended before the answer's headers, and not by their contents."""
     if is_of(type(error), "RemoteProtocolError"):
         return "without sending a response" in str(error)
     return is_of(type(error), "ReadError", "WriteError") or type(error.__cause__).__name__ in AIOHTTP_BREAKS

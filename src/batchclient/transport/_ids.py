@@ -1,12 +1,13 @@
-"""Ids of requests (``X-Request-Id``): what shows that a reply is another request's.
+"""Ids of requests (``X-Request-Id``), which show when a reply is another request's.
 
 Rules:
-- An id is a random prefix of its transport's own and a number, so that an id of another request *of ours* is known by itself. An id that we never gave
-  says nothing: gateways and servers have ids of their own.
-- An id is sent once. vLLM calls the engine's request by it, and no two of these may be alike.
-- The reply to another request with the same body is as good: a cache answers with the reply that it has, its old id included. So is what comes after
-  thousands of requests.
-- vLLM begins its replies with the id (``cmpl-…``, ``chatcmpl-…``), transformers and gateways give the header back.
+- An id is a random prefix of its transport and a number, so the id of another request *of the
+  transport* is known by itself. A foreign id says nothing: gateways and servers have their own.
+- An id is sent once. vLLM gives the id to the engine's request, and the engine's must differ.
+- The reply to another request with the same body is as good: a cache answers with a stored reply,
+  old id included. So is a reply that comes thousands of requests later.
+- vLLM begins its replies with the id (``cmpl-…``, ``chatcmpl-…``); transformers and gateways return
+  the header.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import secrets
 __all__ = ["RequestIds"]
 
 _REMEMBERED = 4096
-"""Of the requests before: a reply that is given to the wrong one was made a moment ago."""
+"""Requests remembered: a reply for the wrong request belongs to a request of a moment ago."""
 _DIGITS = 8
-"""Hexadecimal."""
+"""Hexadecimal digits of the number."""
 
 
 class RequestIds:
-    """Those of one transport."""
+    """The ids of one transport."""
 
     __slots__ = ("_bodies", "_count", "_length", "_prefix", "_prefix_bytes")
 
@@ -34,12 +35,12 @@ class RequestIds:
         self._bodies = [0] * _REMEMBERED
 
     def find_in(self, chunk: bytes) -> str | None:
-        """The first id of ours in some bytes."""
+        """Return the transport's first id in some bytes."""
         at = chunk.find(self._prefix_bytes)
         return None if at < 0 else chunk[at : at + self._length].decode("latin-1")
 
     def asked_for_other(self, told: str, content: int) -> bool:
-        """Whether an id is that of a request of ours with another body."""
+        """Whether an id belongs to a request of the transport with another body."""
         if not told.startswith(self._prefix):
             return False
         try:
@@ -49,7 +50,7 @@ class RequestIds:
         return 0 < self._count - number <= _REMEMBERED and self._bodies[number % _REMEMBERED] != content
 
     def mark(self, body: bytes) -> Mark:
-        """Give an id to a request that is about to be sent."""
+        """Give an id to a request before it is sent."""
         number = self._count
         self._count = number + 1
         content = self._bodies[number % _REMEMBERED] = hash(body)
@@ -57,7 +58,7 @@ class RequestIds:
 
 
 class Mark:
-    """One request's id, and what it asked for."""
+    """A request's id, and the hash of its body."""
 
     __slots__ = ("_content", "_ids", "id")
 
@@ -67,10 +68,10 @@ class Mark:
         self._content = content
 
     def is_anothers_header(self, value: str | None) -> bool:
-        """Whether a reply's header is the id of a request of ours that asked for something else."""
+        """Whether a reply's header is the id of a request with another body."""
         return value is not None and value != self.id and self._ids.asked_for_other(value, self._content)
 
     def is_anothers_body(self, chunk: bytes) -> bool:
-        """The same of what a reply's body begins with."""
+        """Whether a reply's body begins with the id of a request with another body."""
         told = self._ids.find_in(chunk)
         return told is not None and told != self.id and self._ids.asked_for_other(told, self._content)

@@ -1,11 +1,11 @@
-"""httpx, or its fork httpx2: the same names, other classes.
+"""httpx, or its fork httpx2: equal names, other classes.
 
 Rules:
-- Nothing else here imports them, but for ``_aiohttp``.
-- A library is imported when it is asked for: httpx2 may be missing, and it needs no httpx.
-- With it comes httpcore or httpcore2, which is below it. The library itself would import that with
-  its first transport: 0.3 s inside somebody's first call.
-- A library takes parts of a request of its own classes only. So ours are made for each.
+- Only ``_aiohttp`` imports an HTTP library besides.
+- A library is imported on demand: httpx2 may be missing, and needs no httpx.
+- httpcore or httpcore2, the layer below, is imported at once. The library itself would import it
+  with the first transport: 0.3 s inside somebody's first call.
+- A library takes parts of a request only as its own classes, so batchclient's are made for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Library", "library"]
 
 
 class Library:
-    """One of the two.
+    """One of the two libraries.
 
     Args:
         http: the module ``httpx`` or ``httpx2``.
@@ -40,10 +40,10 @@ _made = cache(Library)
 
 
 def library(backend: str) -> Library:
-    """Return what an ``http_backend`` sends by; above aiohttp there is httpx.
+    """Return the library by which a backend sends; for aiohttp, the httpx above it.
 
     Raises:
-        ImportError: it is missing, or aiohttp is.
+        ImportError: the library is missing, or aiohttp is.
     """
     if backend == "httpx2":
         import httpcore2
@@ -59,7 +59,7 @@ def library(backend: str) -> Library:
 
 
 class _Headers:
-    """Headers that do not show their values; the libraries' own hide those of two names only."""
+    """Headers whose values are not shown; the libraries' own hide the values of two names only."""
 
     def __repr__(self) -> str:
         # A class of the library's makes it a mapping.

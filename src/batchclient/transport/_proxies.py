@@ -1,16 +1,18 @@
-"""Which proxy of the environment a server is reached through, for every HTTP backend. Read as httpx2 2.16 reads it.
+"""The environment's proxy for a server, for every HTTP backend, read as httpx2 2.16 reads it.
 
 Rules:
-- ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``, lower-case names before upper-case ones. Where none
-  is set, the system's settings (urllib's ``getproxies``). One without a scheme is an HTTP proxy.
-- ``NO_PROXY`` is a list with commas. ``*`` in it turns every proxy off. An entry that cannot be read is passed over.
-- ``name`` means the name and all below it, ``.name`` and ``*.name`` only what is below. ``localhost``
-  and addresses mean themselves.
-- ``address/bits`` means a range of addresses, of version 4 or 6. A server that is named is in no range.
-- ``:port`` after a name narrows it to this port, ``scheme://`` before it to this scheme. A port that is
-  its scheme's own is never written in a URL, so ``name:80`` does not mean ``http://name``.
-- The most particular entry decides: a host, a port or a range before a bare scheme, a scheme before ``all``.
-- No error shows more of a proxy than its variable: there may be a password in it.
+- The variables are ``HTTP_PROXY``, ``HTTPS_PROXY`` and ``ALL_PROXY``; lower-case names go before
+  upper-case names. Where none is set, the system's settings count (urllib's ``getproxies``). A
+  proxy without a scheme is an HTTP proxy.
+- ``NO_PROXY`` is a list with commas. ``*`` turns every proxy off. An unreadable entry is ignored.
+- ``name`` means the name and all below it, ``.name`` and ``*.name`` only the names below.
+  ``localhost`` and addresses mean themselves.
+- ``address/bits`` means a range of addresses, of version 4 or 6. A named server is in no range.
+- ``:port`` after a name narrows the entry to the port, ``scheme://`` before it to the scheme. A
+  scheme's default port is never written in a URL, so ``name:80`` does not mean ``http://name``.
+- The most particular entry decides: a host, port or range before a bare scheme, a scheme before
+  ``all``.
+- An error shows only the variable of a proxy: the value may hold a password.
 """
 
 from __future__ import annotations
@@ -34,14 +36,15 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def proxy_for(base_url: str, backend: str) -> Any:
-    """Return the environment's proxy for a server, a ``Proxy`` of the backend's library; ``None``: it is reached directly.
+    """Return the environment's proxy for a server, as a ``Proxy`` of the backend's library.
+
+    ``None``: the server is reached directly.
 
     Args:
-        base_url: the server's.
         backend: ``"httpx"``, ``"httpx2"`` or ``"aiohttp"``.
 
     Raises:
-        ConfigError: the environment names a proxy that cannot be used.
+        ConfigError: the environment names an unusable proxy.
     """
     http = library(backend).http
     named = getproxies()
@@ -53,23 +56,25 @@ def proxy_for(base_url: str, backend: str) -> Any:
         proxy = http.Proxy(given if "://" in given else f"http://{given}")
     except (ValueError, http.InvalidURL):
         proxy = None
-    # Not raised while that error is handled: it shows the URL, and would be our error's context.
+    # Raised after the handling of that error, which shows the URL and would be the context of this
+    # error.
     if proxy is None or not proxy.url.host:
         raise _refused(variable, "is no URL of a proxy, such as http://localhost:3128")
     if proxy.url.scheme in _SOCKS and backend == "aiohttp":
-        raise _refused(variable, "is a SOCKS proxy, and http_backend='aiohttp' has none")
+        raise _refused(variable, "is a SOCKS proxy, and the backend aiohttp has none")
     if proxy.url.scheme in _SOCKS and find_spec("socksio") is None:
         raise _refused(variable, f"is a SOCKS proxy: pip install '{http.__name__}[socks]'")
     return proxy
 
 
 def proxy_headers(proxy: Any) -> dict[str, str]:
-    """What tells a proxy who asks."""
+    """Return the headers with a proxy's credentials."""
     return {} if proxy.auth is None else {"proxy-authorization": f"Basic {_credentials(proxy.auth)}"}
 
 
 def proxy_secrets(base_urls: Sequence[str], backend: str) -> tuple[str, ...]:
-    """The passwords of the proxies that some servers are reached through: what a proxy may say back to us and nobody may see.
+    """Return the passwords of some servers' proxies, plain and encoded: a proxy may repeat them,
+    and nobody may see them.
 
     Raises:
         ConfigError: as ``proxy_for``.
@@ -88,7 +93,7 @@ def _refused(variable: str, why: str) -> ConfigError:
 
 
 def _variable(url: Any, named: dict[str, str], http: Any) -> str | None:
-    """Which variable names the proxy for a URL: ``"http"``, ``"https"`` or ``"all"``."""
+    """Return which variable names the proxy for a URL: ``"http"``, ``"https"`` or ``"all"``."""
     entries = [entry.strip() for entry in named.get("no", "").split(",")]
     if "*" in entries:
         return None
@@ -105,7 +110,7 @@ def _variable(url: Any, named: dict[str, str], http: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Exception:
-    """An entry of ``NO_PROXY``. ``host`` is a pattern of whole names; what is ``None`` may be anything."""
+    """An entry of ``NO_PROXY``. ``host`` is a pattern of whole names; ``None`` means anything."""
 
     scheme: str
     host: re.Pattern[str] | None
@@ -144,7 +149,7 @@ def _read(entry: str, http: Any) -> _Exception | None:
 
 
 def _as_url(entry: str) -> str | None:
-    """An entry as a URL whose host may begin with ``*``."""
+    """Return an entry as a URL whose host may begin with ``*``."""
     host, slash, bits = entry.partition("/")
     if not entry or "://" in entry:
         return entry or None

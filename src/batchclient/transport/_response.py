@@ -1,10 +1,13 @@
-"""A reply that comes through httpx, and what becomes of its connection.
+"""A reply through httpx, and the fate of its connection.
 
 Rules:
 - The decoded body is capped as it arrives, and its silence is bounded.
-- A reply to another request of ours is none, and nothing more is read from its connection.
-- A connection on which a long request was refused is not used again: the server may have read no more of it than it wanted.
-- Any byte beyond a reply's end closes its connection: httpcore would take it for the beginning of the next reply.
+- A reply to another request of the transport is refused, and nothing more is read from the
+  connection.
+- A connection on which a long request was refused is not used again: the server may have read only
+  a part of the request.
+- Any byte beyond a reply's end closes the connection: httpcore would take the byte for the
+  beginning of the next reply.
 """
 
 from __future__ import annotations
@@ -27,16 +30,15 @@ __all__ = ["Response"]
 
 
 class Response:
-    """One whose body is still to be read.
+    """A reply whose body is still to be read.
 
     Args:
-        response: httpx's.
         cap: bytes of the decoded body at most.
-        silence_s: bounds the wait for each piece of it.
-        mark: of the request, if it has an id of ours.
+        silence_s: bounds the wait for each piece of the body, seconds.
+        mark: of the request, if the transport gave an id.
         long: whether the request may have been refused before it was read.
-        release: told once when the response is closed, and whether its pool is still ``good``; ``None``: it came over a user's
-            own client, which may raise anything.
+        release: called once when the response is closed, with whether its pool is still ``good``.
+            ``None``: the response came over a user's own client, which may raise anything.
     """
 
     __slots__ = (
@@ -77,11 +79,7 @@ class Response:
         self.headers: Mapping[str, str] = response.headers
 
     async def check(self) -> None:
-        """Look at the headers.
-
-        Raises:
-            ConnectionLost: they are of the reply to another request of ours.
-        """
+        """Raise ``ConnectionLost`` if the headers belong to another request of the transport."""
         if self._mark is not None and self._mark.is_anothers_header(self.headers.get("x-request-id")):
             await self._close(good=False)
             raise _misdelivered()
@@ -93,7 +91,7 @@ class Response:
         # ``response.stream`` spares each chunk a generator of httpx's.
         source: Any = response.stream
         if socket is None and self._silence_s is not None and "content-length" not in response.headers:
-            # Of a body of known length every byte is something, and the library's own timeout will do.
+            # In a body of known length every byte counts, so the library's own timeout will do.
             source = _bounded(source, self._silence_s)
         if "content-encoding" in response.headers:
             source = decompressed(source, response.headers["content-encoding"])
@@ -136,23 +134,21 @@ class Response:
             whole = True
         finally:
             if release is not None:
-                # Broken off, it has left its place in httpx's pool taken for good.
+                # A response that was broken off has left its place in httpx's pool taken for good.
                 await release(good=good and whole and not refused)
 
 
 def _close_if_spoilt(source: Any, *, refused: bool) -> None:
-    """Have httpcore close a connection whose buffer holds more than the reply, or on which a request was refused.
+    """Have httpcore close a connection with bytes beyond the reply, or with a refused request.
 
-    Args:
-        source: a response's stream; httpcore's connection is found behind it, a user's own client's, too.
-        refused: whether it was.
+    httpcore's connection is found behind the response's stream, a user's own client's, too.
     """
     while source is not None:
         connection = getattr(source, "_connection", None)
         if connection is not None:
             http = getattr(connection, "_h11_state", None)
             if http is not None and (refused or http.trailing_data[0]):
-                # A connection that failed to send is not used again.
+                # httpcore does not use a connection again that failed to send.
                 http.send_failed()
             return
         source = getattr(source, "_httpcore_stream", None) or getattr(source, "_stream", None)
@@ -174,7 +170,8 @@ async def _bounded(source: Any, silence_s: float) -> AsyncGenerator[bytes]:
 
 def _misdelivered() -> ConnectionLost:
     error = ConnectionLost(
-        "the reply is another request's, as its id says; if that is a cache's, give an X-Request-Id of your own: headers={…}"
+        "the reply is another request's, as its id says; if that is a cache's, give an X-Request-Id of your own:"
+        " headers={…}"
     )
     error.misdelivered = True
     return error

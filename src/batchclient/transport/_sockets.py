@@ -1,13 +1,19 @@
-"""The sockets of our own pools. httpcore, or its fork httpcore2, reads and writes HTTP on them.
+"""The sockets of batchclient's own pools, below httpcore or its fork httpcore2.
 
 Rules:
-- A socket is read all the time, also while a request is written: an early refusal is read before the reset that follows it.
-- Silence is judged by the clock. It begins with what was written last, or with the last whole thing that came (``heard``): a byte now and then of a
-  header, an interim reply or a chunk's length does not break it.
-- Between two requests nothing may come. What comes all the same is another request's reply, and the socket is closed unread.
-- A tunnel through a proxy is part of the connecting: the proxy's word is waited for no longer than that.
-- Whoever makes them says which of the two is above: it understands no exceptions but its own.
-- On asyncio no cancel scope is opened: httpcore's own streams open one per read and write, which cost half of a call.
+- A socket is read all the time, also while a request is written: an early refusal is read before
+  the reset that follows.
+- Silence is judged by the clock. It begins with the last write, or with the last whole thing that
+  came (``heard``). A byte now and then of a header, an interim reply or a chunk's length does not
+  break the silence.
+- Between two requests nothing may come. Bytes then belong to another request's reply, and the
+  socket is closed unread.
+- A tunnel through a proxy is part of the connecting: the wait for the proxy's word is bounded by
+  ``connect_s``.
+- A stream raises the exceptions of the library above it, which is told at the making: the library
+  understands no others.
+- On asyncio no cancel scope is opened: httpcore's own streams open one per read and write, which
+  costs half of a call.
 """
 
 # ruff: noqa: ASYNC109  # httpcore's signatures
@@ -29,9 +35,9 @@ from typing import Any, cast
 __all__ = ["Sockets", "Stream", "is_readable"]
 
 _LONGEST_UNREAD_BYTES = 64 * 1024
-"""More is not read ahead."""
+"""No more than so many bytes are read ahead."""
 _LONGEST_BLIND_WRITE_BYTES = 64 * 1024
-"""On trio, what is longer is written with an eye on the reply."""
+"""On trio, a longer buffer is written with an eye on the reply."""
 _STATUS_AT = len("HTTP/1.1 ")
 _EARLY_S = 0.001
 """A timer may fire a little early."""
@@ -40,7 +46,7 @@ _NEXT_ADDRESS_S = 0.25
 
 
 class Stream:
-    """What asyncio's and trio's sockets share: when silence began, and when nothing may come.
+    """The common part of asyncio's and trio's sockets: when silence began, when nothing may come.
 
     Args:
         core: httpcore or httpcore2.
@@ -58,7 +64,7 @@ class Stream:
         self._connect_s = connect_s
 
     def rest(self) -> None:
-        """The reply is over: nothing may come before the next request."""
+        """End the reply: nothing may come before the next request."""
         self._at_rest = True
 
     def _wrote(self, buffer: bytes) -> None:
@@ -66,7 +72,7 @@ class Stream:
         self._tunnels = buffer.startswith(b"CONNECT ")
 
     def _patience_s(self, timeout: float | None, now: float) -> float:
-        """How long may still be waited for bytes."""
+        """Return how long to wait for bytes, seconds."""
         if self.heard:
             self.heard, self._silent_since = False, now
         if self._tunnels and self._connect_s is not None:
@@ -86,7 +92,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
         self._unread: deque[bytes] = deque()
         self._unread_bytes = 0
         self._ended = False
-        """Nothing more will come."""
+        """Whether nothing more will come."""
         self._lost = False
         self._error: Exception | None = None
         self._full = False
@@ -113,7 +119,8 @@ class _AsyncioStream(Stream, asyncio.Protocol):
             return False
         self._ended = True
         self._wake()
-        # Not closed by asyncio: what is still to be read must not be lost with what is still to be written. TLS ends both ways at once.
+        # asyncio must not close the socket: unread bytes would be lost with the unwritten. TLS ends
+        # both ways at once.
         return self._transport.get_extra_info("ssl_object") is None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -136,7 +143,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _save_unread(self) -> None:
-        """Take what the kernel still has: asyncio closes a socket on which a write failed without another look."""
+        """Take the kernel's bytes: asyncio closes a socket after a failed write without a look."""
         if type(self._transport).__module__ == "asyncio.selector_events" and not self._at_rest:
             file = self._transport.get_extra_info("socket").fileno()
             with suppress(OSError):
@@ -197,11 +204,11 @@ class _AsyncioStream(Stream, asyncio.Protocol):
         return self._full and not self._ended and not self._refused_early()
 
     def _refused_early(self) -> bool:
-        """Whether what came is an error's reply; an interim one (103) is not."""
+        """Whether the bytes that came are an error's reply; an interim reply (103) is none."""
         return bool(self._unread) and self._unread[0][_STATUS_AT : _STATUS_AT + 1] in (b"4", b"5")
 
     async def _something(self, left_s: float, waits: Callable[[], bool]) -> bool:
-        """Sleep while there is something to wait for; return whether it was in time."""
+        """Sleep while there is something to wait for; return whether the wait ended in time."""
         timer = None
         until = math.inf
         if left_s < math.inf:
@@ -252,7 +259,7 @@ class _AsyncioStream(Stream, asyncio.Protocol):
 
 
 class _TrioStream(Stream):
-    """Around httpcore's own: trio reads a socket when it is asked to, so that all is still in the kernel."""
+    """A stream around httpcore's own: trio reads on request, so the kernel has unread bytes."""
 
     def __init__(self, core: Any, connect_s: float | None, inner: Any) -> None:
         import trio
@@ -329,11 +336,7 @@ class _TrioStream(Stream):
 
 
 class Sockets:
-    """Makes them, for whichever library runs the caller.
-
-    Args:
-        core: httpcore or httpcore2, which is given them.
-    """
+    """Makes streams on asyncio and trio; ``core`` is httpcore or httpcore2."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
@@ -360,18 +363,19 @@ class Sockets:
             raise self._core.ConnectTimeout from error
         except OSError as error:
             raise self._core.ConnectError(str(error)) from error
-        # What is written is with the kernel then: silence begins when a request is sent, not when it is queued here.
+        # Written bytes are then in the kernel: silence begins when a request is sent, not when it
+        # is queued here.
         transport.set_write_buffer_limits(0)
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return stream
 
     async def sleep(self, seconds: float) -> None:
-        """As httpcore wants it between two tries of a connection, of which there are none here."""
+        """Do nothing: httpcore sleeps between two tries of a connection, and makes one try here."""
 
 
 def _racing(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
-    """Arguments to try the next address of a name before the first has failed, where the event loop can."""
+    """Return arguments to try a name's next address before the first failed, if the loop can."""
     # uvloop cannot. Before 3.13.1 asyncio cannot with a task factory of the user's (gh-124309).
     if not isinstance(loop, asyncio.BaseEventLoop) or loop.get_task_factory() is not None:
         return {}
@@ -383,7 +387,10 @@ def _racing(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
 
 
 def is_readable(file: int) -> bool:
-    """Whether a read would return at once. Where the kernel cannot be asked, the event loop's own reading has to do."""
+    """Whether a read would return at once; false where the kernel cannot be asked.
+
+    The event loop's own reading then has to do.
+    """
     if file < 0:
         return True
     if not hasattr(select, "poll"):
@@ -394,7 +401,7 @@ def is_readable(file: int) -> bool:
 
 
 def _holds_more(stream: Any) -> bool:
-    """Whether TLS holds bytes that were not read."""
+    """Whether TLS holds unread bytes."""
     tls = stream.get_extra_info("ssl_object")
     if tls is None:
         return False

@@ -1,4 +1,4 @@
-"""What the HTTP library tells of a request while it is sent: whether it made a connection, and when all was written."""
+"""A request's progress by the HTTP library's word: whether it connected, when all was written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from batchclient.transport._deadline import deadline, restart
 __all__ = ["AIOHTTP_EVENTS", "UnderWay"]
 
 _current: ContextVar[UnderWay | None] = ContextVar("_current", default=None)
-"""The request that is being sent: aiohttp's traces know only the task they run in."""
+"""The request being sent: aiohttp's traces know only the task they run in."""
 
 
 class UnderWay:
-    """One request."""
+    """The progress of one request."""
 
     __slots__ = ("_sent_at", "_since", "bound", "fresh", "silence_s")
 
     def __init__(self, silence_s: float | None) -> None:
         self.silence_s = silence_s
         self.bound: Any = None
-        """A deadline for the reply's headers, where the sockets are not ours."""
+        """A deadline for the reply's headers, where the sockets are not batchclient's."""
 
     def watch(self) -> None:
-        """It is about to be sent."""
+        """Begin the watch, before the request is sent."""
         self.fresh = False
         self._sent_at: float | None = None
         self._since = time.monotonic()
@@ -37,24 +37,20 @@ class UnderWay:
         return time.monotonic() - self._since
 
     def was_sent_for(self, seconds: float) -> bool:
-        """Whether all of it was written so long ago."""
+        """Whether the whole request was written so many seconds ago."""
         return self._sent_at is not None and time.monotonic() - self._sent_at >= seconds
 
     def sent(self) -> None:
-        """The last of it was written."""
+        """Note that the last part was written."""
         self._sent_at = time.monotonic()
 
     def wrote(self) -> None:
-        """A part of it was written: silence begins."""
+        """Note that a part was written: silence begins."""
         if self.bound is not None and self.silence_s is not None:
             restart(self.bound, self.silence_s)
 
     async def within_silence(self, sending: Awaitable[Any]) -> Any:
-        """Wait for the reply's headers.
-
-        Raises:
-            TimeoutError: they were not there ``silence_s`` after what was written last.
-        """
+        """Wait for the reply's headers; ``TimeoutError`` at ``silence_s`` after the last write."""
         try:
             async with deadline(None) as self.bound:
                 return await sending

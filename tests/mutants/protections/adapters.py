@@ -97,9 +97,9 @@ ADAPTERS = (
         "the drop-in sends by openai's HTTP library",
         "batchclient.openai._batching",
         "_Clients._make",
-        "{'trust_env': self.http_client is None, 'retry': _POLICY, 'http_backend': http_library().__name__, "
-        "**timeouts, **self.settings}",
-        "{'trust_env': self.http_client is None, 'retry': _POLICY, **timeouts, **self.settings}",
+        "filled_in(self.settings.get('http'), trust_env=self.http_client is None, "
+        "backend=http_library().__name__, **timeouts)",
+        "filled_in(self.settings.get('http'), trust_env=self.http_client is None, **timeouts)",
         "tests/transport/test_mocks_of_httpx2.py::test_pytest_httpx2_answers_what_would_be_sent",
     ),
 )

@@ -130,8 +130,8 @@ LIMITS = (
         "a start that was given is not doubled",
         "batchclient._client.make_limit",
         "_number",
-        "start = opens_to = settings.initial_limit",
-        "start, opens_to = settings.initial_limit, OPENS_TO",
+        "start = opens_to = limit.start",
+        "start, opens_to = limit.start, OPENS_TO",
         "tests/unit/test_make_limit.py::test_where_a_limit_begins_and_how_far_it_opens",
     ),
     Protection(

@@ -1,1 +1,1 @@
-"""What past replies have taught: lengths, times, what a server can do."""
+"""Learnt from past replies: lengths, times, a server's abilities."""

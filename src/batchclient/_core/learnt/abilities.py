@@ -1,12 +1,14 @@
-"""What one server can do with one kind of call: take lists, and of which length; stream them; take the fields that only we add.
+"""One server's abilities for one kind of call: lists and their length, streams, added fields.
 
 Rules:
-- The cap is the least of three: what the caller allows, what is known of the server, what its refusals taught.
-- A learnt cap doubles every minute. What the server refused is tried again by one batch after a while (see ``withheld``).
-- Batches go in a *form*: streamed, or plain with the fields that only we add. Where a form has failed and the same calls were answered *bare*
-  (plain, with their callers' fields only), the next batch tries the form once more. Only if that fails, too, is the form withheld.
-- Streams and the fields of plain lists are judged apart: each by what became of its own.
-- Whether streams send an event per token is seen in each of them whose answers are long enough to tell.
+- A list is a batch of several prompts. Its cap is the least of three bounds: the caller's, the
+  server's known bound, and the bound taught by refusals.
+- A learnt cap doubles every minute. A refused thing is tried again (see ``withheld``).
+- A batch has a *form*: streamed, or plain, each with fields that only the client adds. *Bare* is
+  plain with the callers' fields only. If a form failed and its calls were answered bare, the next
+  batch tries the form once more; a second failure withholds the form.
+- Streams and the added fields of plain lists are judged apart, each by its own batches.
+- Whether streams send an event per token is judged by each stream with long enough answers.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ __all__ = ["Abilities"]
 
 _CAP_GROWS_AFTER_S = 60.0
 _TELLING_TOKENS = 8
-"""Tokens of an answer from which the usual two events, or one for every 256 tokens, are far fewer than one per token."""
+"""From so many tokens on, the usual two events, or an event per 256 tokens, are far fewer than an
+event per token."""
 _LENGTH_AFTER = 2
-"""So many lists in a row whose halves were both answered failed for their length."""
+"""After so many failed lists in a row with both halves answered, the length is to blame."""
 
 
 class Abilities:
-    """Of one endpoint and kind.
+    """The abilities of one endpoint and kind.
 
     Args:
-        known_cap: prompts per request that servers of its sort take; ``None``: any number, as far as is known.
+        known_cap: prompts per request taken by servers of its sort; ``None``: any number, as far as
+            is known.
     """
 
     __slots__ = (
@@ -57,39 +61,39 @@ class Abilities:
     def __init__(self, known_cap: int | None = None) -> None:
         self.known_cap = known_cap
         self.lists_proven = False
-        """Whether a list was ever answered here; a complaint about a list is then about one of its prompts."""
+        """Whether a list was ever answered here: complaints then concern a single prompt."""
         self.longest_list = 1
-        """The longest list that any answer came to since it was started, as far as is known: its queue holds that many."""
+        """The longest list answered since the server's known start: a size its queue holds."""
         self.lists = Withheld()
         self.streaming = Withheld()
         self.packing = Withheld()
         """Numbers as base64."""
         self.stream_form = Withheld()
-        """Streams, and the fields that only we add to them, where such calls failed and no refusal was said."""
+        """Streams and their added fields, withheld for failures without a stated refusal."""
         self.plain_form = Withheld()
-        """The fields that only we add to plain lists."""
+        """The fields added to plain lists."""
         self.event_per_token = False
-        """Whether the last stream that could tell sent an event per token, though fewer were asked for."""
+        """Whether the last telling stream sent an event per token, though fewer were asked for."""
         self.stream_doubted = False
-        """Whether a stream of several has ended without all of them, since one was answered."""
+        """Whether a stream of several sequences ended early, since the last one answered."""
         self.lists_failed = 0
         """Lists in a row that failed here and named no culprit."""
         self.told_cap: int | None = None
-        """The cap that was told last; ``None``: it was never another than at first."""
+        """The cap announced last; ``None``: unchanged so far."""
         self.trial = ListTrial()
-        """Whether it serves a list's prompts at once."""
-        # Of the plain form and the streamed one.
+        """Whether the server serves a list's prompts at once."""
+        # Each pair: of the plain form, of the streamed form.
         self._proven = [False, False]
         self._failed = [False, False]
         self._doubted = [False, False]
-        """Whether calls that had failed so were answered bare: the next batch in that form is the control."""
+        """Whether calls failed in the form, then were answered bare: next comes the control."""
         self._halved = 0
         self._halved_size = 0
         self._learnt_cap: int | None = None
         self._learnt_at = 0.0
 
     def list_cap(self, most: int, now: float) -> int:
-        """The longest list to send now, at most ``most``."""
+        """Return the longest list to send now, at most ``most``."""
         if not self.lists.allows(now):
             return 1
         if self.known_cap is not None and self.known_cap < most:
@@ -97,7 +101,7 @@ class Abilities:
         return self._grown_cap(most, now)
 
     def _grown_cap(self, most: int, now: float) -> int:
-        # A function of time alone: whoever looks at it, and how often, changes nothing.
+        # A function of time alone: no look at the cap changes it.
         if self._learnt_cap is None:
             return most
         doublings = int((now - self._learnt_at) / _CAP_GROWS_AFTER_S)
@@ -108,11 +112,11 @@ class Abilities:
         return self.streaming.allows(now) and self.stream_form.allows(now)
 
     def form(self, *, streamed: bool) -> Withheld:
-        """Streams with what we add to them, or what we add to plain lists."""
+        """Return the streamed form or the plain form."""
         return self.stream_form if streamed else self.plain_form
 
     def sent(self, batch: Batch) -> None:
-        """A batch is sent: it may be the one that tries what was refused."""
+        """Note a sent batch, which may be the trial of a withheld thing."""
         listed = len(batch.requests) > 1
         if listed:
             self.lists.begin(batch.id)
@@ -124,18 +128,16 @@ class Abilities:
             self.form(streamed=batch.streamed).begin(batch.id)
 
     def failed(self, batch: Batch) -> tuple[bool, bool]:
-        """A batch has failed; return whether it tried lists, and its form, that had been refused before."""
+        """Note a failed batch; return whether lists, and its form, were on trial in the batch."""
         self.packing.end(batch.id)
         self.streaming.end(batch.id)
         return self.lists.end(batch.id), self.form(streamed=batch.streamed).end(batch.id)
 
     def form_failed(self, batch: Batch, now: float, *, tried: bool) -> bool:
-        """A batch has failed and names no culprit; return whether its form is given up: it failed before, and bare calls are answered.
+        """Note a failure without a culprit; return whether the batch's form is now withheld.
 
-        Args:
-            batch: it.
-            now: the time.
-            tried: its form had been refused before.
+        Withheld are forms on trial (``tried``), and forms whose failed calls were then answered
+        bare.
         """
         if batch.bare:
             return False
@@ -148,7 +150,7 @@ class Abilities:
         return True
 
     def answered(self, batch: Batch, *, lone_member: bool = False) -> None:
-        """Some calls of a batch were answered; ``lone_member``: of a list that had failed, to see whether its server lives."""
+        """Note answers; ``lone_member``: of a failed list, to see whether the server lives."""
         size, streamed = len(batch.requests), batch.streamed
         if size > 1:
             self.lists.forget()
@@ -175,7 +177,7 @@ class Abilities:
             self._failed[streamed] = self._doubted[streamed] = False
 
     def ended(self, batch: Batch) -> None:
-        """A batch has ended with all its answers: see how many events its stream sent."""
+        """Count the events of a stream that has ended with all its answers."""
         choices = len(batch.requests) * batch.shape.weight
         if (
             batch.streamed
@@ -186,11 +188,11 @@ class Abilities:
             self.event_per_token = batch.wire.events > batch.made_tokens / 2
 
     def proves_form(self, batch: Batch) -> bool:
-        """Whether batches in the form of this one were ever answered here."""
+        """Whether batches in this form were ever answered here."""
         return self._proven[batch.streamed]
 
     def halves_answered(self, size: int, now: float) -> None:
-        """A list failed and both its halves were answered; or (0) one of its prompts was to blame."""
+        """Note a failed list whose halves were both answered; 0: a prompt was to blame."""
         self._halved = self._halved + 1 if size else 0
         self._halved_size = size
         if self._halved >= _LENGTH_AFTER:
@@ -198,7 +200,7 @@ class Abilities:
             self.shorten_lists(size, None, now)
 
     def shorten_lists(self, failed: int, stated: int | None, now: float) -> None:
-        """A list of ``failed`` prompts was too long; the server may have stated its cap."""
+        """Note that a list of ``failed`` prompts was too long; the server may state its cap."""
         cap = stated if stated is not None and 0 < stated < failed else (failed + 1) // 2
         self._learnt_cap = min(cap, self._grown_cap(failed, now))
         self._learnt_at = now

@@ -1,4 +1,4 @@
-"""What the answers of one reply event add up to: one pass over them, since a call's cost is counted in microseconds."""
+"""The sums of one reply's answers, in one pass: a call's cost is counted in microseconds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _IN_FLIGHT, _DONE = RequestState.IN_FLIGHT, RequestState.DONE  # a member looked
 
 
 class Tally:
-    """Ticks off some answers of a batch; their requests are done afterwards.
+    """Ticks off some answers of a batch, whose requests are done afterwards.
 
     Args:
-        batch: theirs.
         answers: (position in the batch, answer).
     """
 
     __slots__ = (
-        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens", "with_deadline",
+        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens",
+        "with_deadline",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, answers: list[tuple[int, Completion]]) -> None:
@@ -48,13 +48,13 @@ class Tally:
             request.batch = None
         self.count = len(answers)
         self.resolved = resolved
-        """Those somebody waited for."""
+        """The answers with a waiting caller."""
         self.abandoned = self.count - len(resolved)
         self.with_deadline = with_deadline
-        """Those of ``resolved`` that have a deadline."""
+        """How many of ``resolved`` have a deadline."""
         self.prompt_tokens = prompt_tokens
         self.made_tokens = made_tokens
-        """Output tokens of all, as the server counted them."""
+        """Output tokens of all answers, by the server's count."""
         self.used_tokens = used_tokens
         """Output tokens of ``resolved``."""
         self.first_tokens_s = first_tokens_s

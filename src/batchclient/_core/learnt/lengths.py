@@ -1,11 +1,13 @@
-"""How long a call is expected to be, in tokens: its prompt, its output, and the length group of both together.
+"""The expected length of a call in tokens: prompt, output, and the bucket of their sum.
 
-A text's tokens are not counted here: that would cost more than the rest of a call. They follow from its bytes, at the ratio that the
-servers' own counts (``usage``) had lately, for each model, each kind of call, and texts with and without characters beyond ASCII: Chinese,
-Greek or emoji have another ratio than English or code. Before anything was counted a token has 4 bytes.
+A text's tokens are not counted here: counting would cost more than the rest of a call. Tokens
+follow from the bytes, at the recent ratio of the servers' own counts (``usage``). Each model, each
+kind of call, and texts with and without characters beyond ASCII have their own ratio: Chinese,
+Greek or emoji differ from English or code. Before anything was counted a token has 4 bytes.
 
-Buckets are geometric (a factor of 2: 0 for no token, 1 for 1, 2 for 2 and 3, 3 for 4 to 7 …), as in the textbook remedy for padding. On servers that batch continuously they
-change nothing that was measured, so that the dialect says how far from the oldest call's bucket a batch may reach.
+Buckets are geometric (a factor of 2: 0 for no token, 1 for 1, 2 for 2 and 3, 3 for 4 to 7 …), as in
+the textbook remedy for padding. On servers which batch continuously, buckets changed no measured
+figure. So the dialect says how far from the oldest call's bucket a batch may reach.
 """
 
 from __future__ import annotations
@@ -24,39 +26,39 @@ _BYTES_PER_TOKEN = 4.0
 _GUESS_WEIGHS_TOKENS = 16.0
 _REMEMBERED_TOKENS = 16_384.0
 _MOST_TOKENS_PER_BYTE = 2.0
-"""A byte-level tokenizer has one; more is a template's own tokens, around a text of few bytes."""
+"""A byte-level tokenizer has one; more are a template's, around a text of few bytes."""
 _MOST_BYTES_PER_TOKEN = 32
-"""No text has more; an image in a conversation has, and a prompt that the server has cut."""
+"""No text has more; an image in a conversation has, or a prompt cut by the server."""
 _REMEMBERED_MODELS = 256
 
 _REMEMBERED_KEYS = 4096
 _EWMA_WEIGHT = 0.1
 _FILLED_RATIO = 0.75
 _FIRST_GUESS_TOKENS = 256
-"""Before anything was seen: the smaller of this and the call's ``max_tokens``."""
+"""The first guess: the smaller of this number and the call's ``max_tokens``."""
 
 
 def weighted_tokens(prompt_tokens: float, output_tokens: float) -> float:
-    """What a call costs a server, in prompt tokens: an output token counts twice.
+    """Return the cost of a call to a server in prompt tokens: an output token counts twice.
 
-    Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), w_p = 1 and w_q = 2, which follow the prices of
-    hosted models.
+    Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), w_p = 1 and w_q =
+    2, which follow the prices of hosted models.
     """
     return prompt_tokens + 2 * output_tokens
 
 
 class OutputLengths:
-    """Expected output tokens by coalescing key, learnt as an exponential mean of what was seen."""
+    """Expected output tokens by coalescing key, learnt as an exponential mean."""
 
     __slots__ = ("_mean", "changes")
 
     def __init__(self) -> None:
         self._mean: OrderedDict[bytes, float] = OrderedDict()
         self.changes = 0
-        """How often what is expected of some key has changed."""
+        """How often an expectation has changed."""
 
     def expected(self, key: bytes, max_output_tokens: int | None) -> int:
-        """Expected output tokens of one prompt with this key."""
+        """Return the expected output tokens of one prompt with this key."""
         seen = self._mean.get(key)
         if seen is not None:
             return int(seen)
@@ -65,7 +67,7 @@ class OutputLengths:
         return min(max_output_tokens, _FIRST_GUESS_TOKENS)
 
     def fills(self, key: bytes, max_output_tokens: int | None) -> bool:
-        """Whether most answers with this key were seen to run into their ``max_tokens``, and so end together."""
+        """Whether most answers with this key run into their ``max_tokens``, and so end together."""
         seen = self._mean.get(key)
         return seen is not None and max_output_tokens is not None and seen >= _FILLED_RATIO * max_output_tokens
 
@@ -84,13 +86,10 @@ class OutputLengths:
 
 
 class PromptLengths:
-    """Tokens per byte of prompts, learnt from what servers counted.
+    """Tokens per byte of prompts, learnt from servers' counts.
 
-    It is a ratio of two sums, of tokens and of bytes, which are halved when they have grown: so it is that of the last tens of
-    thousands of tokens, and a long prompt counts for more than a short one.
-
-    Args:
-        outputs: expected output lengths.
+    The ratio is that of two sums, of tokens and of bytes, both halved when large. So the last tens
+    of thousands of tokens decide, and a long prompt counts for more than a short one.
     """
 
     __slots__ = (
@@ -101,17 +100,17 @@ class PromptLengths:
         self._outputs = outputs
         self._sums: dict[tuple[str, Kind, bool], list[float]] = {}
         self._ratios: dict[tuple[str, Kind], list[float]] = {}
-        """By model and kind: tokens per byte of texts with characters beyond ASCII, and of those without; 0 before anything was learnt."""
+        """Tokens per byte by model and kind: for texts beyond ASCII, and for ASCII; 0: unknown."""
         self._of_shapes: dict[Shape, list[float]] = {}
-        """The same by shape, which is found by identity: a key made for each call would cost more than all the rest."""
+        """The same by shape, found by identity: a key per call would cost more than the rest."""
         self._latest: Shape | None = None
         self._latest_changes = 0
         self._latest_output = 0
         self._latest_ratios: list[float] | None = None
-        """What was found for the latest shape: the next call's is the same, as a rule."""
+        """The ratios of the latest shape: as a rule the next call has the same shape."""
 
     def place(self, request: Request) -> None:
-        """Set a request's prompt tokens, if anything was learnt about its like, and its bucket. One step: it runs for each call."""
+        """Set a request's bucket, and its prompt tokens if a ratio is known. Runs for each call."""
         if request.shape is not self._latest or self._outputs.changes != self._latest_changes:
             self._look_up(request.shape)
         ratios = self._latest_ratios
@@ -138,7 +137,7 @@ class PromptLengths:
         return ratios
 
     def learn(self, batch: Batch, answers: Sequence[tuple[int, Completion]]) -> None:
-        """Take in what the server counted for one of some answers; which one has nothing to do with its length."""
+        """Take in the server's count for one of some answers, chosen regardless of its length."""
         shape = batch.shape
         if shape.counted:
             return
@@ -157,7 +156,7 @@ class PromptLengths:
                 self._latest = None
             self._sums[key] = sums = [_GUESS_WEIGHS_TOKENS, _GUESS_WEIGHS_TOKENS * _BYTES_PER_TOKEN]
         size = len(prompt)
-        # A count that cannot be is some other thing's.
+        # An impossible count counts something else.
         sums[0] += min(usage.prompt_tokens, _MOST_TOKENS_PER_BYTE * size)
         sums[1] += size
         self._remember(shape)[key[2]] = sums[0] / sums[1]

@@ -1,27 +1,33 @@
-"""Whether a server of no known sort serves a list's prompts one after another, while it does serve requests at once.
+"""Whether a server of unknown sort serves requests at once, but a list's prompts in turn.
 
     LISTS ──now and then──▶ COMPARED ──four pairs of four──▶ SINGLES
       ▲◀──a pair says no────────┘                               │
-      └──one list a minute, half as long as its prompts alone───┘
+      └──a list every minute, in half the serial time───────────┘
 
 Rules:
-- Compared are lists (L) and singles (S) in four pairs: LS SL LS SL. A side is 16 prompts (the first singles: 4), or one longer
-  list. It is sent after the side before it has ended. All other calls go on as lists, so that both meet the same load.
-- A pair says yes where the lists took at least two thirds of what the singles took one by one, per output token, and the
-  singles' load was no less than four fifths of the lists'. Lists served at once take a fraction: 1/n for n answers of one length.
-- At one load throughput goes by the time in flight: such singles answer half as many again as lists of four, or more.
-- Prompts count instead of tokens where nobody counts these, or where lists' answers are over three times as long or short as
-  singles'. They are then miscounted, as where a list's usage is one answer's.
-- The first pair that says no ends it: as a rule a comparison costs four singles.
-- Why four pairs: lists are served at once, and every other request has a hiccup of 30 to 100 %. With answers of one length no
-  pair says yes. With most unequal ones (lognormal, sigma 0.9) a pair of lists of 8 says yes 1 time in 110; all four do 1 time
-  in 40 million (computed). Lists of 4 are the hardest to tell: 1 comparison in 900 gives them up, until one is tried again.
-- A verdict holds for one key. It is taken back at the first list that took less than half of what the last 16 singles took one
-  by one. One a minute is tried.
-- The first comparison begins a second after the first list: by then most servers are known. The next come after five minutes,
-  ten, up to an hour. Then also ends what came to nothing, because its calls failed or no more came.
+- Lists (L) and singles (S) are compared in four pairs: LS SL LS SL. A side is 16 prompts (the first
+  singles: 4), or one longer list, sent after the end of the side before. All other calls go on as
+  lists, so both sides meet the same load.
+- The *serial time* of singles is the sum of their times. A pair says yes if per output token the
+  lists took at least two thirds of the serial time; the singles' load must have been at least four
+  fifths of the lists'. Lists served at once take a fraction: 1/n for n answers of equal length.
+- At equal load throughput follows the time in flight: after a yes, singles answer at least half as
+  many calls again as lists of four.
+- Prompts count instead of tokens if nobody counts tokens, or if lists' answers are over three times
+  as long or short as singles'. Such tokens are miscounted, as when a list's usage is one answer's.
+- The first pair to say no ends the comparison: as a rule a comparison costs four singles.
+- Four pairs guard against chance. Take lists served at once, and a hiccup of 30 to 100 % in every
+  other request. With answers of equal length no pair says yes. With most unequal answers
+  (lognormal, sigma 0.9) a pair of lists of 8 says yes 1 time in 110, all four 1 time in 40 million
+  (computed). Lists of 4 are the hardest to tell: 1 comparison in 900 gives up lists, until a list
+  is tried again.
+- A verdict holds for one key. A list is tried every minute. The first list to take less than half
+  of the last 16 singles' serial time ends the verdict.
+- The first comparison begins a second after the first list: by then most servers are known. The
+  next comparisons come after five minutes, ten, up to an hour. A new comparison also ends an old
+  one without result, whose calls failed or ran out.
 
-Lists of two or three prompts say nothing: they lose little, and chance would decide.
+Lists of two or three prompts are left out: their loss is small, and chance would decide.
 """
 
 from __future__ import annotations
@@ -51,14 +57,14 @@ _KEPT_KEYS = 16
 
 
 class Measured(NamedTuple):
-    """A request that was answered whole."""
+    """A request with all its answers."""
 
     prompts: int
     tokens: int
-    """Output tokens of all its answers; 0 if nobody counted them."""
+    """Output tokens of all its answers; 0 if nobody counted."""
     seconds: float
     load: float
-    """Sequences in flight at the endpoint meanwhile, on average."""
+    """Mean sequences in flight at the endpoint meanwhile."""
 
 
 class _Key:
@@ -67,18 +73,18 @@ class _Key:
     def __init__(self, now: float) -> None:
         self.given_up = False
         self.to_send = 0
-        """Singles of the side under way that were not sent yet."""
+        """Unsent singles of the side under way."""
         self.next_at = now + _FIRST_AFTER_S
-        """When a comparison begins; where lists are given up, when one is tried."""
+        """When a comparison begins; if lists are given up, when a list is tried."""
         self._pause_s = _FIRST_PAUSE_S
         self._sides: list[list[Measured]] | None = None
-        """What was measured of the comparison, the side under way last; ``None``: there is no comparison."""
+        """The requests measured, by side, the side under way last; ``None``: no comparison."""
         self._since = now
         """When the side under way began."""
         self._size = 0
-        """How many prompts it is to have."""
+        """The prompts wanted of the side under way."""
         self._singles: list[Measured] = []
-        """The last ones, where lists are given up."""
+        """The last singles, while lists are given up."""
 
     def take(self, request: Measured, sent_at: float, now: float) -> bool | None:
         is_list = request.prompts > 1
@@ -126,7 +132,7 @@ class _Key:
 
 
 class ListTrial:
-    """Of one endpoint and kind of call."""
+    """The comparisons of one endpoint and kind of call."""
 
     __slots__ = ("_keys",)
 
@@ -139,14 +145,14 @@ class ListTrial:
         return any(each.given_up for each in self._keys.values())
 
     def why_single(self, key: bytes, now: float) -> str | None:
-        """Why the next call with this key goes singly, or ``None``."""
+        """Return why the next call with this key goes singly, or ``None``."""
         known = self._keys.get(key)
         if known is None or (now >= known.next_at if known.given_up else not known.to_send):
             return None
         return GIVEN_UP if known.given_up else COMPARED
 
     def sent(self, key: bytes, prompts: int, now: float) -> None:
-        """A request has gone."""
+        """Note a sent request."""
         known = self._keys.get(key)
         if known is None:
             return
@@ -156,7 +162,7 @@ class ListTrial:
             known.to_send -= 1
 
     def ended(self, key: bytes, request: Measured, sent_at: float, now: float) -> bool | None:
-        """A request was answered whole; return whether lists of its key are given up from now on, or ``None`` where that stays as it was."""
+        """Take in a whole answer; return whether lists are now given up; ``None``: as before."""
         known = self._keys.get(key)
         if 1 < request.prompts < _LEAST_LIST or (known is None and request.prompts == 1):
             return None
@@ -174,7 +180,7 @@ def _added_up(requests: Sequence[Measured]) -> Measured:
 
 
 def _ratio(lists: Measured, singles: Measured) -> float:
-    """How long lists took, as a multiple of what singles took one by one for as much."""
+    """Return the time of lists as a multiple of singles' serial time for as much work."""
     ratio = lists.seconds / lists.prompts / (singles.seconds / singles.prompts)
     longer = lists.tokens / lists.prompts / (singles.tokens / singles.prompts) if singles.tokens else 0.0
     return ratio / longer if 1 / _MOST_LONGER <= longer <= _MOST_LONGER else ratio

@@ -1,15 +1,17 @@
-"""How long calls take at a server, learnt, to refuse a call that can no longer make its deadline before it costs anything.
+"""Learnt times of calls at a server, for refusing a call which can no longer make its deadline.
 
 Rules:
-- Per key (what is asked): mean and mean deviation of the seconds from sending to the answer, both exponential, as TCP estimates its
-  round trip (Jacobson and Karels; RFC 6298, section 2: weights 1/8 and 1/4).
-- RFC 6298 waits for ``mean + 4 × deviation``, which next to no reply exceeds. This asks the opposite: ``mean - 4 × deviation`` is what next to no
-  call undercuts. Only a call with less time than that is hopeless. Where times vary much it is 0, and nothing is refused.
-- ``mean + 2 × deviation`` is what most calls keep to. With more callers than a server can serve in time, the oldest call in the queue has
-  always just about no time left: to serve it is to be late.
-- What was given up because its deadline passed took at least that long; else only what was quick would be learnt from.
-- Nothing is said before ``_FEWEST`` observations, nor when the last one is older than ``_FORGET_AFTER_S``: a server that has
-  recovered is found out by trying.
+- Each key (kind of question) has the mean and mean deviation of the seconds from sending to the
+  answer. Both are exponential, as in TCP's estimate of its round trip (Jacobson and Karels; RFC
+  6298, section 2: weights 1/8 and 1/4).
+- RFC 6298 waits for ``mean + 4 × deviation``, which next to no reply exceeds. Conversely next to no
+  call undercuts ``mean - 4 × deviation``. A call with less time left is hopeless, and refused
+  before any cost. If times vary much, the bound is 0: no call is refused.
+- Most calls keep to ``mean + 2 × deviation``. With more callers than a server can serve in time,
+  the oldest queued call always has just about no time left: to serve it is to be late.
+- A call given up at its deadline took at least so long; else only quick calls would count.
+- No bound is given before ``_FEWEST`` observations, nor when the last is older than
+  ``_FORGET_AFTER_S``: trying finds out a recovered server.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ _DEVIATIONS = 4.0
 _LIKELY_DEVIATIONS = 2.0
 """About 1.6 standard deviations of a normal distribution: 19 of 20 calls."""
 _FEWEST = 8
-"""As many as the mean's weight needs to have forgotten most of its first value."""
+"""So many observations let the mean's weight forget most of the first value."""
 _FRESH_RATIO = 0.1
 _FORGET_AFTER_S = 10.0
-"""A choice: a server that was slow is asked again this often."""
+"""A choice: a slow server is asked again this often."""
 
 
 def is_fresh(request: Request, now: float) -> bool:
-    """Whether a call with a deadline has waited for no more than a tenth of the time that it has left."""
+    """Whether a call has waited at most a tenth of the time left before its deadline, if any."""
     return request.deadline is None or now - request.queued_at <= _FRESH_RATIO * (request.deadline - now)
 
 
@@ -49,7 +51,7 @@ class _Times:
 
 
 class ServiceTimes:
-    """The shortest time in which a call can be expected to be served, by key."""
+    """The shortest and likely times of service, by key."""
 
     __slots__ = ("_times",)
 
@@ -62,7 +64,7 @@ class ServiceTimes:
         return bool(self._times)
 
     def learn(self, key: bytes, seconds: float, now: float, count: int = 1) -> None:
-        """Some calls were answered so long after they were sent."""
+        """Take in the seconds from sending to the answers of some calls."""
         times = self._times.get(key)
         if times is None:
             self._times[key] = times = _Times(seconds, now)
@@ -76,20 +78,20 @@ class ServiceTimes:
         times.last_at = now
 
     def learn_at_least(self, key: bytes, seconds: float, now: float) -> None:
-        """A call was given up so long after it was sent."""
+        """Take in the seconds from sending to the giving up of a call."""
         times = self._times.get(key)
         if times is not None and seconds > times.mean_s:
             self.learn(key, seconds, now)
 
     def likely(self, key: bytes, now: float) -> float:
-        """Seconds that most calls with this key keep to; 0 if not enough is known."""
+        """Seconds which most calls with this key keep to; 0: too little is known."""
         times = self._times.get(key)
         if times is None or times.count < _FEWEST or now > times.last_at + _FORGET_AFTER_S:
             return 0.0
         return times.mean_s + _LIKELY_DEVIATIONS * times.deviation_s
 
     def shortest(self, key: bytes, now: float) -> float:
-        """Seconds that next to no call with this key undercuts; 0 if not enough is known."""
+        """Seconds which next to no call with this key undercuts; 0: too little is known."""
         times = self._times.get(key)
         if times is None or times.count < _FEWEST or now > times.last_at + _FORGET_AFTER_S:
             return 0.0

@@ -1,7 +1,7 @@
-"""How many sequences may be in flight: how the number is found, what it is found by, and what bounds it.
+"""The limit of sequences in flight: how the number is found, by which evidence, and its bounds.
 
-A ``Limit`` holds no permits (the endpoint does). ``LimitControl`` is one endpoint's limit in force: a number that ``Search`` finds or
-that was given, under what refusals, late answers (``Bounds``) and the caller's objectives leave of it.
+A ``Limit`` holds no permits (the endpoint does). ``LimitControl`` is one endpoint's limit in force:
+a number, found by ``Search`` or given, under ``Bounds`` (refusals, late answers) and objectives.
 """
 
 from batchclient._core.limits.base import FixedLimit, Limit, LimitChange, Outcome, Sample, ServerLoad

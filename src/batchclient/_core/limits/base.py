@@ -1,7 +1,6 @@
-"""What a limit is told and what it answers.
+"""The inputs and outputs of a limit: samples in, a number and its reason out.
 
-Fed with samples, a limit answers with a number and its reason. The unit is a sequence (prompts × n): that is what every server
-schedules, never an HTTP request.
+The unit is a sequence (prompts × n), never an HTTP request: every server schedules sequences.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ __all__ = ["NEWEST_SHARE", "USED_RATIO", "FixedLimit", "Limit", "LimitChange", "
 
 
 NEWEST_SHARE = 0.1
-"""How much the newest of some values counts in their running mean."""
+"""The weight of the newest value in a running mean."""
 USED_RATIO = 0.8
-"""A limit is used where so much of it is in flight at times: permits are refilled in lots, of a quarter of the limit at most."""
+"""At times a used limit has so much in flight: permits refill in lots of at most a quarter."""
 
 
 class Outcome(Enum):
-    """What finished sequences say about the server.
+    """The meaning of finished sequences for the server.
 
-    ``SUCCESS``: they were answered. ``WASTED``: their callers left while the server worked on them: time was spent and nothing
-    came of it. ``LATE``: the same, because their deadlines passed, or because a gateway cut them off after a long silence.
-    ``DROPPED``: the server refused work. ``IGNORED``: it says nothing (a caller's fault, a broken connection).
+    ``SUCCESS``: answered. ``WASTED``: their callers left while the server worked: time was wasted.
+    ``LATE``: wasted by a passed deadline, or by a gateway's cut after a long silence. ``DROPPED``:
+    the server refused work. ``IGNORED``: no meaning (a caller's fault, a broken connection).
     """
 
     SUCCESS = "success"
@@ -37,25 +36,25 @@ class Outcome(Enum):
 class Sample:
     """One observation: some sequences of one batch have ended.
 
-    Made once per reply event, so it is slotted but not frozen.
+    Made once per reply event, so slotted but not frozen.
 
     Args:
-        now: when they ended, seconds.
+        now: when the sequences ended, seconds.
         sent_at: when their batch was granted.
-        in_flight: the endpoint's sequences in flight just before they ended.
-        mean_in_flight: its time-average from ``sent_at`` to ``now``: the load under which they were served.
-        in_flight_at_sent: sequences in flight just after their batch was granted: the queue they joined.
+        in_flight: the endpoint's sequences in flight just before the end.
+        mean_in_flight: its time-average from ``sent_at`` to ``now``: the load during service.
+        in_flight_at_sent: sequences in flight just after the grant: the queue joined.
         sequences: how many ended.
-        prompt_tokens: of their prompts, as the server counted them; 0 if it did not.
-        completion_tokens: what they generated; 0 if unknown.
-        first_tokens_s: the sum of their times to first token, counted from ``sent_at``; 0 if unknown (plain replies).
-        outcome: what it says.
-        admitted_at: the limit in force when the batch was granted.
-        shared_tokens: of the prompts' tokens, those of prefixes that the server had been sent before, at least; about.
-        weight: sequences of one call (``n``), which are granted together.
+        prompt_tokens: of their prompts, by the server's count; 0 without a count.
+        completion_tokens: generated tokens; 0 if unknown.
+        first_tokens_s: the sum of times from ``sent_at`` to first token; 0: a plain reply.
+        outcome: the meaning for the server.
+        admitted_at: the limit in force at the grant.
+        shared_tokens: prompt tokens in prefixes sent to the server before: about, at least.
+        weight: sequences of one call (``n``), granted together.
         priority: their priority class.
-        retry_after_s: how long the server that refused them wishes to be left alone; 0 if it does not say.
-        cut_off: whether a gateway gave them up after a long silence.
+        retry_after_s: the rest wished for by a refusing server, seconds; 0: none stated.
+        cut_off: whether a gateway cut the sequences off after a long silence.
     """
 
     now: float
@@ -78,16 +77,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """One report of a server's metrics page. ``None``: it does not say.
+    """One report of a server's metrics page; ``None``: not on the page.
 
     Args:
-        running: sequences it works on.
-        waiting: sequences in its queue.
-        kv_usage_ratio: how much of its KV cache is in use, 0 to 1.
-        preemptions: sequences thrown out of it so far.
+        running: sequences worked on.
+        waiting: sequences in the server's queue.
+        kv_usage_ratio: the used share of the KV cache, 0 to 1.
+        preemptions: sequences thrown out of the cache so far.
         generation_tokens: generated so far.
         prefix_hit_tokens: prompt tokens found in the prefix cache so far.
-        prefix_query_tokens: prompt tokens looked up in it.
+        prefix_query_tokens: prompt tokens looked up there so far.
     """
 
     running: float | None = None
@@ -108,9 +107,9 @@ class LimitChange:
 
 
 class Limit:
-    """How many sequences may be in flight. Pure: no clock, no randomness.
+    """The number of sequences allowed in flight. Pure: no clock, no randomness.
 
-    Each method that is told something returns the change it caused, if any. What a limit does not listen to changes nothing.
+    Each ``on_…`` method returns the resulting change, if any. By default nothing changes.
     """
 
     __slots__ = ("limit", "reason")
@@ -119,14 +118,14 @@ class Limit:
         self.limit = limit
         """Sequences that may be in flight, at least 1."""
         self.reason = reason
-        """Why it is that number."""
+        """The reason of the number."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.limit}: {self.reason}>"
 
     @property
     def opening(self) -> bool:
-        """Whether it is to be told when batches have begun (``on_begun``)."""
+        """Whether to report the begin of batches (``on_begun``)."""
         return False
 
     def on_sample(self, sample: Sample) -> LimitChange | None:
@@ -134,22 +133,22 @@ class Limit:
         return None
 
     def on_begun(self, running: int, now: float) -> LimitChange | None:
-        """All prompts of a batch have their first token: ``running`` sequences were served at once."""
+        """All prompts of a batch have their first token: ``running`` sequences run at once."""
         return None
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> LimitChange | None:
-        """The server's metrics page says how busy it is; ``in_flight`` of its sequences are ours."""
+        """Take in a metrics page's report; ``in_flight`` of its sequences are this client's."""
         return None
 
     def on_known(self, slots: int | None, now: float, *, engine: bool) -> LimitChange | None:
-        """It was found out which server it is: an engine batches hundreds of sequences and queues the rest.
+        """Take in which server was found, and its sequences at once (``slots``) if stated.
 
-        It takes ``slots`` sequences at once, if it says so.
+        An ``engine`` batches hundreds of sequences and queues the rest.
         """
         return None
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        """The server was started anew: what was learnt of it is void, but for a guess of what it may have in flight."""
+        """The server was restarted: forget all but a guess of the load."""
         return None
 
     def on_resume(self, now: float) -> LimitChange | None:
@@ -157,11 +156,11 @@ class Limit:
         return None
 
     def interrupt(self, now: float) -> LimitChange | None:
-        """What is being tried is judged no further: the limit is pinned, or its server is left."""
+        """End a trial without a verdict: the limit is pinned, or its server is left."""
         return None
 
     def on_bound(self, now: float) -> LimitChange | None:
-        """Refusals or late answers have bounded what is in flight."""
+        """Refusals or late answers have bounded the sequences in flight."""
         return None
 
     def pin(self, limit: int | None, now: float) -> LimitChange | None:
@@ -176,7 +175,7 @@ class Limit:
 
 
 class FixedLimit(Limit):
-    """A number that a person has set. Refusals bound it (``LimitControl``)."""
+    """A number set by a person. Refusals bound the number (``LimitControl``)."""
 
     __slots__ = ()
 

@@ -1,15 +1,17 @@
-"""For a while, no limit above a load that the server refused, or that made answers come too late.
+"""For a while, no limit above a load which the server refused, or which made answers late.
 
 Rules:
-- The bound lies just below that load, or at half of the limit if that is more, and holds for half a minute. Then it rises by a twentieth per mean latency, until the load is refused
-  again or nothing is bounded any more.
-- An episode is a mean latency: what fails in it was sent before the bound. But what is refused of a smaller load lowers the bound to below
-  that: else whatever is above the server's own bound is refused as fast as it can be sent. Two cuts down that ends, since
-  refusals may be about something else.
-- A refusal is about load unless as much load was served, or less load was refused as well (``Refusals``).
-- A refusal that names a time (``Retry-After``) is about how often calls come. It bounds the load only if it comes again after that time.
-- Answers are late where more than one in fifty is, and by more than chance. Where less load brings less in time, beyond twice the error, it is not load that makes them so: the bound
-  goes back to that load, and lateness bounds nothing below it for a minute, then two, up to fifteen. If two calls at once never are in time, the bound goes.
+- The bound is just below the load, or half of the limit if more, and holds for half a minute. Then
+  the bound rises by a twentieth per mean latency, until the next refusal or its end.
+- An episode is a mean latency: its failures were sent before the bound. But a refusal of less load
+  lowers the bound further: else calls above the server's own bound are refused as fast as sent. Two
+  cuts at most, since refusals may have another reason.
+- Refusals may be about something else than load (``Refusals``). A refusal with a time
+  (``Retry-After``) is about the rate of calls, and bounds the load only if repeated after the time.
+- Answers are late if more than one in fifty is, beyond chance. If less load brings less in time,
+  beyond twice the error, load is not the cause: the bound goes back to the higher load, and
+  lateness bounds nothing below for a minute, then two, up to fifteen. If two calls at once are
+  never in time, the bound goes.
 
 Source: the cuts are those of TCP and of every limit by refusals since (Jacobson 1988).
 """
@@ -32,7 +34,7 @@ _RISE = 1.05
 _SHORTEST_EPISODE_S = 1.0
 _LATE_SHARE = 0.02
 _CLEARLY_LESS = 0.75
-"""Loads that are nearer to each other than this hardly differ in what they bring."""
+"""Loads nearer to each other hardly differ in their results."""
 _NOTHING_IN_TIME_RATIO = 0.7
 _ALONE = 2.0
 _LEAST_COUNTED = 16
@@ -41,11 +43,12 @@ _REFUSED = "the server refused work"
 
 
 class Bounds:
-    """What refusals leave of a limit, and late answers if ``lateness`` says so."""
+    """The bound on a limit by refusals, and by late answers if ``lateness`` is true."""
 
     __slots__ = (
-        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
-        "_tightest", "_tokens", "_useful", "_wait_until", "load", "reason",
+        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness",
+        "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence", "_tightest", "_tokens",
+        "_useful", "_wait_until", "load", "reason",
     )  # fmt: skip
 
     def __init__(self, *, lateness: bool = True) -> None:
@@ -54,20 +57,19 @@ class Bounds:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew."""
         self.load = math.inf
-        """Sequences in flight; infinite: nothing is bounded."""
+        """Sequences in flight; infinite: no bound."""
         self.reason = self._cause = ""
         self._refusals = Refusals()
         self._tightest = 1.0
         self._cooling_until = self._wait_until = -math.inf
         self._rises_at, self._set_at = 0.0, -math.inf
         self._counts_from, self._counted, self._tokens = math.inf, 0, 0
-        """Useful answers and their tokens, and since when they are counted."""
+        """Useful answers and their tokens, and since when both are counted."""
         self._cuts: deque[tuple[float, float, float]] = deque(maxlen=_LEAST_COUNTED)
-        """Loads that made answers late, useful tokens per second under them, and the relative variance of these."""
+        """Loads with late answers, their useful tokens per second, and its relative variance."""
         self._futile_below = 0.0
-        """While lateness is silent, no bound is set below this."""
+        """While lateness is silent, no bound is set below this load."""
         self._silence = Silence()
         self._restart()
 
@@ -75,7 +77,7 @@ class Bounds:
         self._ended = self._late = self._useful = self._late_load = 0
 
     def on_sample(self, sample: Sample, limit: int) -> bool:
-        """Take in one observation under a limit in force; return whether that bounds it anew."""
+        """Take in an observation under a limit in force; return whether a new bound is set."""
         self._refusals.on_sample(sample)
         if sample.outcome is Outcome.DROPPED:
             return self._refused(sample, limit)
@@ -84,7 +86,7 @@ class Bounds:
         seconds = sample.now - sample.sent_at
         self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
         if sample.sent_at < self._set_at:
-            # It was sent before the bound was set, and tells of the load before.
+            # The sample was sent before the bound was set, and tells of the load before.
             self._rise(sample.now, limit)
             return False
         self._ended += sample.sequences
@@ -130,7 +132,7 @@ class Bounds:
         return True
 
     def _came_late(self, now: float, limit: int) -> bool:
-        """Some answers came too late: bound what is in flight, unless it is not load that makes them so."""
+        """Bound the sequences in flight after late answers, unless load is not the cause."""
         share, load = self._late / self._ended, self._late_load / self._late
         least = self._futile_below if self._silence.lasts(now) else 0.0
         if load <= least:
@@ -156,7 +158,7 @@ class Bounds:
         return True
 
     def _futile_from(self, load: float, rate: float, variance: float, limit: int) -> float:
-        """The load to go back to because less brings less in time; 0: lateness is a matter of load."""
+        """The load to return to, since less load brings less in time; 0: load causes lateness."""
         if not self._useful:
             return math.inf if limit <= _ALONE else 0.0
         higher = [(at, (1 - 2 * math.sqrt(its + variance)) * before) for at, before, its in self._cuts]
@@ -172,12 +174,12 @@ class Bounds:
         self._rises_at = now + _HOLDS_S
 
     def _rise(self, now: float, limit: int) -> None:
-        """Once its time is over, a twentieth at a time; what is bounded by something lower, or not used, needs no rise."""
+        """Rise by a twentieth when due; a bound above the limit in force, or unused, goes."""
         if self.load == math.inf or now < self._rises_at:
             return
         self._rises_at = now + max(self._latency_s, _SHORTEST_EPISODE_S)
         self.load *= _RISE
         if self.load > _RISE * (limit + 1):
-            # It bounds nothing any more.
+            # The bound is without effect.
             self.load = math.inf
         self.reason = "some time has passed: more is tried"

@@ -1,8 +1,8 @@
-"""One endpoint's limit in force: a number that is found or given, what bounds it, and a pin.
+"""One endpoint's limit in force: a number found or given, its bounds, and a pin.
 
 Rules:
-- In force is the pin if there is one; else the smallest of the number, what refusals and late answers leave of it, and what the caller's
-  objectives allow; never below 1.
+- In force is the pin, if set. Else the smallest of the number, the bound by refusals and late
+  answers, and the objectives' bounds is in force; never below 1.
 - The reason is that of the number in force.
 """
 
@@ -19,12 +19,7 @@ __all__ = ["LimitControl"]
 
 
 class LimitControl(Limit):
-    """The limit in force on one endpoint.
-
-    Args:
-        number: the limit that is found or given.
-        objectives: each may lower it.
-    """
+    """The limit in force on one endpoint: a number found or given, lowered by any objective."""
 
     __slots__ = ("_bounds", "_number", "_objectives", "_pinned")
 
@@ -44,7 +39,7 @@ class LimitControl(Limit):
         if self._bounds.on_sample(sample, self.limit):
             self._number.on_bound(sample.now)
         if self._pinned is None:
-            # What is in flight under a pin is not the number's doing.
+            # The load under a pin is not the number's doing.
             self._number.on_sample(sample)
         for objective in self._objectives:
             objective.on_sample(sample)
@@ -71,7 +66,7 @@ class LimitControl(Limit):
         return self._decide()
 
     def on_restart(self, now: float, guess: int | None = None) -> LimitChange | None:
-        # The number in force is the best guess there is; but not one that is only tried.
+        # The number in force is the best guess, unless it is only on trial.
         self._number.interrupt(now)
         self._decide()
         self._number.on_restart(now, self.limit if self._pinned is None else None)
@@ -88,7 +83,7 @@ class LimitControl(Limit):
         self._pinned = limit
         self._number.interrupt(now)
         changed = self._decide() is not None
-        # Somebody has said so: that is the reason from now on, of the same number too.
+        # A person decided: the reason from now on, even of the same number.
         self.reason = "pinned" if limit is not None else "unpinned"
         return LimitChange(self.limit, self.reason) if changed else None
 
@@ -96,16 +91,16 @@ class LimitControl(Limit):
         return self._set(*self._in_force())
 
     def _in_force(self) -> tuple[int, str]:
-        """The limit that is to hold, and why."""
+        """Return the limit to hold, and why."""
         if self._pinned is not None:
             return self._pinned, "pinned"
         limit, reason = self._number.limit, self._number.reason
         for objective in self._objectives:
             if objective.load == math.inf:
-                # Why it bounds nothing although it is not kept, if that is so.
+                # The reason why a missed objective bounds nothing, if so.
                 reason = objective.reason or reason
         if self._bounds.load < limit:
-            # A product that should be whole may be a little less.
+            # A floating-point product meant to be whole may fall just short.
             limit, reason = math.floor(round(self._bounds.load, 2)), self._bounds.reason
         for objective in self._objectives:
             if objective.load < limit:

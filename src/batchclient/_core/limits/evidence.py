@@ -1,15 +1,16 @@
-"""What answers that ended one after another say of the load they were served under: a rate, its error, and how long they waited.
+"""Evidence of answers that ended in succession: their rate under a load, its error, their wait.
 
 Rules:
-- By Little's law what is answered per second is the mean load ``N`` over the mean time ``T`` of an answer (Little 1961). Where first tokens are
-  seen, ``T`` is taken apart into the wait ``w`` for the first and ``s`` for each of the others, so that tokens per second are
-  ``N t / (w + s t)`` for answers of ``t`` tokens: the luck of long and short answers, which a count of tokens follows, is not in it.
-  Two windows are compared at the same ``t``. Where answers come in one piece, it is ``N`` times the tokens over the sequence-seconds.
-- Time that callers left, or came too late for, belongs to the wait; its tokens count as none.
-- The error comes from slices of the window: the standard error of their mean. A slice is 0.7 s or an eighth of a mean latency; that
-  neighbours are alike is allowed for.
-- What waits: of the time before first tokens, that beyond the least that was seen. As a share of an answer's time it is the share of what is in
-  flight that waits (Little's law again).
+- By Little's law the answers per second are the mean load ``N`` over the mean time ``T`` of an
+  answer (Little 1961). If first tokens are seen, ``T`` is a wait ``w`` for the first and ``s`` for
+  each further token. Answers of ``t`` tokens make ``N t / (w + s t)`` tokens per second, without
+  the luck of long and short answers in a count. Two windows are compared at one ``t``. For answers
+  in one piece the rate is ``N`` times the tokens over the sequence-seconds.
+- The time of calls left by callers, or answered too late, is a wait; their tokens count as none.
+- The error is the standard error of the slices' mean, with an allowance for alike neighbours. A
+  slice lasts 0.7 s or an eighth of a mean latency.
+- The wait is the time before first tokens beyond the least seen. By Little's law again its share of
+  an answer's time is the waiting share of the sequences in flight.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _LEAST_SLICES = 6
 _MOST_ALIKE = 0.7
 _LEAST_SLICE_ANSWERS = 4
 ONE_PIECE = 0.98
-"""A stream that waits for its first token for a larger share of its time comes at its end, and shows no queue."""
+"""A stream whose first token takes a larger share comes at its end, and shows no queue."""
 
 
 class Settling:
-    """Until what is in flight is what the limit makes it.
+    """The time until the load is of the limit's making.
 
-    It is over when no more is in flight than the limit, and half of it, sent since, has ended; where calls share prefixes, when that has happened
-    twice: they have then come once more.
+    Settling ends when no more than the limit is in flight, and half of the limit, sent since, has
+    ended. If calls share prefixes, two such rounds are needed: prefixes then came once more.
     """
 
     __slots__ = ("_ended", "_generations", "_limit", "_since")
@@ -42,11 +43,11 @@ class Settling:
     def __init__(self, limit: int, generations: int) -> None:
         self._limit, self._generations = limit, generations
         self._since = math.inf
-        """Since when what was sent is looked at."""
+        """Since when sent sequences count."""
         self._ended = 0
 
     def is_over(self, sample: Sample) -> bool:
-        """Take in a sample; return whether it is over."""
+        """Take in a sample; return whether settling is over."""
         if self._since == math.inf:
             if sample.in_flight - sample.sequences <= self._limit:
                 self._since = sample.now
@@ -60,26 +61,25 @@ class Settling:
 
 
 class _Sums:
-    """Sums over answers."""
-
     __slots__ = (
-        "_answers", "_area", "_first_s", "_outputs", "_prompts", "_shared", "_spent_s", "_timed", "_timed_s", "_timed_tokens", "_tokens", "began", "useful",
+        "_answers", "_area", "_first_s", "_outputs", "_prompts", "_shared", "_spent_s", "_timed", "_timed_s",
+        "_timed_tokens", "_tokens", "began", "useful",
     )  # fmt: skip
 
     def __init__(self, began: float) -> None:
         self.began = began
         self._answers = self.useful = self._tokens = 0
-        """All that ended; those that somebody got, and their tokens."""
+        """All ended answers; the useful ones among them, and their tokens."""
         self._spent_s = self._area = 0.0
-        """Sequence-seconds, wasted ones too; the same times the mean load."""
+        """Sequence-seconds, also wasted; sequence-seconds times the mean load."""
         self._timed = self._timed_tokens = 0
-        """Of answers whose first token's time is known."""
+        """The number and tokens of answers with a known time to first token."""
         self._timed_s = self._first_s = 0.0
         self._prompts = self._outputs = self._shared = 0.0
-        """Logarithms of useful answers' tokens, and the shares of prompts that the server had been sent before."""
+        """Logarithms of useful answers' tokens, and shares of prompts sent to the server before."""
 
     def add(self, sample: Sample) -> None:
-        """Take in a sample that took some time."""
+        """Take in a sample of some duration."""
         count = sample.sequences
         spent_s = count * (sample.now - sample.sent_at)
         self._answers += count
@@ -107,28 +107,28 @@ class _Sums:
 
     @property
     def tokens(self) -> float:
-        """Of a useful answer, on average; 1 where nobody counts them."""
+        """Mean tokens of a useful answer; 1 where nobody counts."""
         return self._tokens / self.useful
 
     def per_s(self, tokens: float) -> float:
-        """Useful tokens per second, with answers of so many."""
+        """Useful tokens per second, for answers of so many tokens."""
         first_s, token_s = self._parts_s()
         return self.load * tokens / (first_s + token_s * (tokens - 1))
 
     @property
     def _shows_wait(self) -> bool:
-        """Whether first tokens came at all, and not only with the last."""
+        """Whether first tokens came before the last ones."""
         return self._timed > self.useful / 2 and self._first_s < ONE_PIECE * self._timed_s
 
     def _parts_s(self) -> tuple[float, float]:
-        """Seconds before the first token of an answer, and for each of the others; the same where they are not told apart."""
+        """Seconds before an answer's first token, and per further token; equal if unknown."""
         later = self._timed_tokens - self._timed
         if not (self._shows_wait and later > 0):
             token_s = self._spent_s / max(1, self._tokens)
             return token_s, token_s
         token_s = (self._timed_s - self._first_s) / later
         first_s = (self._spent_s - self._timed_s + self._first_s) / self.useful
-        # What came in one piece is taken to have had the others' tokens.
+        # Answers in one piece count as having had the others' tokens.
         whole = (self._tokens - self._timed_tokens) - (self.useful - self._timed)
         return max(0.0, first_s - token_s * whole / self.useful), token_s
 
@@ -150,7 +150,7 @@ class Window(_Sums):
         """Most in flight, and sequences of the largest call."""
 
     def take_in(self, sample: Sample) -> bool:
-        """Take in a sample that took some time; return whether the window says more than before."""
+        """Take in a sample of some duration; return whether the window tells more than before."""
         self.peak = max(self.peak, sample.in_flight)
         self.heaviest = max(self.heaviest, sample.weight)
         part = self._slice
@@ -164,7 +164,7 @@ class Window(_Sums):
         self._slice = _Sums(sample.now)
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(part, name))
-        # A long window is looked at less often: its error rests on all of its slices.
+        # A long window is judged less often: its error rests on all of its slices.
         if len(self._slices) < self._next_look:
             return False
         self._next_look = len(self._slices) + max(1, len(self._slices) // _LEAST_SLICES**2)
@@ -172,17 +172,17 @@ class Window(_Sums):
 
     @property
     def latency_s(self) -> float:
-        """What an answer takes on average."""
+        """The mean time of an answer."""
         return self._spent_s / self._answers
 
     @property
     def shared(self) -> float:
-        """The share of prompt tokens that the server had been sent before."""
+        """The share of prompt tokens sent to the server before."""
         return self._shared / self.useful
 
     @property
     def error(self) -> float:
-        """The relative standard error of the rate so far; infinite before there are enough slices."""
+        """The relative standard error of the rate so far; infinite while slices are too few."""
         count = len(self._slices)
         if count < _LEAST_SLICES:
             return math.inf
@@ -190,16 +190,16 @@ class Window(_Sums):
         mean = sum(rates) / count
         off = [rate - mean for rate in rates]
         squares = sum(each * each for each in off)
-        # What one slice has of the next one's luck (a machine's weather, calls that were in flight in both) makes the mean less certain.
+        # Luck shared by neighbours (a machine's weather, calls in both) weakens the mean.
         alike = min(_MOST_ALIKE, max(0.0, sum(map(mul, off, off[1:])) / squares)) if squares else 0.0
         return math.sqrt(squares / (count - 1) / count * (1 + alike) / (1 - alike)) / mean
 
     def waiting(self, least_first_s: float) -> float:
-        """The share of answers' time that was a wait beyond what a first token takes where nothing waits; 0: none was seen."""
+        """The share of answers' time that was a wait beyond the least first token; 0: none seen."""
         return max(0.0, self._first_s - self._timed * least_first_s) / self._spent_s if self._shows_wait else 0.0
 
     def times_as_long(self, other: Window) -> float:
-        """How many times as long prompts or outputs are as the other's, or the other's as these, by their mean logarithms."""
+        """The ratio of the windows' prompts or outputs, the larger, by mean logarithms."""
         prompts = self._prompts / self.useful - other._prompts / other.useful
         outputs = self._outputs / self.useful - other._outputs / other.useful
         return math.exp(max(abs(prompts), abs(outputs)))

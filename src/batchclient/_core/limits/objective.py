@@ -1,15 +1,17 @@
-"""A promise about latency: the 95th percentile of what answers take, or of their time to first token.
+"""A promise about latency: the 95th percentile of answers' times, or of their time to first token.
 
 Rules:
-- Time counts from when the request was sent: sending less would only lengthen the wait on our side.
-- A window has at least 100 answers, and lasts as long as the objective (5 s at least) unless there are 1,000. What somebody gave up on counts
-  if it had taken longer than the objective by then.
-- A window is judged if the last change was 1.5 times as long before it as the percentile that it shows. Those alone that were sent after a
-  change and have ended are the short ones: any objective would seem to be kept.
-- Over the objective, the bound falls by as much as that is over, to a half at most. Well under it the bound rises likewise, by a fifth at
-  most, if it is used. While more is in flight than the bound allows (a pin, a heavy call) it is not in force, and is not judged.
-- Where half of the load takes nearly as long, or one call at a time too long, two windows in a row, it is not load that takes the time. The
-  bound goes back to where it was, and lowers nothing for a minute, then two, up to fifteen, until the objective has been kept.
+- Time counts from the sending: to send less would only lengthen the wait in the client.
+- A window has at least 100 answers, and lasts as long as the objective (5 s at least) unless it has
+  1,000. A call given up counts if already longer than the objective.
+- A window is judged if the last change was 1.5 times its percentile earlier: sooner, only short
+  answers have ended, and any objective seems kept.
+- Over the objective, the bound falls by the excess, to a half at most. Well under it a used bound
+  rises likewise, by a fifth at most. If more is in flight than the bound allows (a pin, a heavy
+  call), the bound is not in force, and not judged.
+- If in two windows in a row half of the load takes nearly as long, or one call at a time too long,
+  load is not the cause. The bound then goes back, and lowers nothing for a minute, then two, up to
+  fifteen, until the objective is kept.
 
 Windows, cuts and slow growth are Clipper's (Crankshaw et al., NSDI 2017).
 """
@@ -32,13 +34,13 @@ _LONGEST_GAP_S = 60.0
 """After a longer time without an answer a window begins anew."""
 _SETTLED_RATIO = 1.5
 _NEARLY = 0.95
-"""What is aimed at, of the objective; and what is nearly as long."""
+"""The share of the objective aimed at; also the share that counts as nearly as long."""
 _RISE = 1.2
 _COMFORT_RATIO = 0.9
 
 
 class _Cut(NamedTuple):
-    """A window that was over the objective: its mean load, what it took, and the bound there was."""
+    """A window over the objective: its mean load, its percentile, and the bound in force."""
 
     in_flight: float
     p95_s: float
@@ -50,7 +52,7 @@ class Objective:
 
     Args:
         p95_s: the objective, seconds.
-        first_token: whether it is about the time to first token; plain replies, which have none, then say nothing.
+        first_token: whether the objective is for the time to first token, which plain replies lack.
     """
 
     __slots__ = (
@@ -73,17 +75,17 @@ class Objective:
         self.forget()
 
     def forget(self) -> None:
-        """The server was started anew."""
+        """Start anew: the server was restarted."""
         self.load = math.inf
         """The most sequences in flight that keep the promise; infinite until it was broken."""
         self.reason = ""
-        """Why it is that much; if it is infinite, why nothing is bounded although the objective is not kept."""
+        """The reason of the bound; if infinite, why a missed objective bounds nothing."""
         self._changed_at: float | None = None
         self._window = _Window()
         self._cuts: list[_Cut] = []
-        """Since the objective was last kept."""
+        """Windows over the objective since it was last kept."""
         self._doubts = False
-        """Whether the last window already said that less load does not help."""
+        """Whether in the last window less load did not help."""
         self._silence = Silence()
 
     def on_sample(self, sample: Sample) -> None:
@@ -107,18 +109,18 @@ class Objective:
             self._changed_at = sample.now
 
     def _seconds(self, sample: Sample) -> float | None:
-        """What counts of a sample, if anything does."""
+        """Return the seconds that count of a sample, if any."""
         seconds = sample.now - sample.sent_at
         if sample.outcome is Outcome.SUCCESS:
             if not self._first_token:
                 return seconds
             return sample.first_tokens_s / sample.sequences if sample.first_tokens_s else None
-        # Of those that were given up, whether a first token had come is not known.
+        # Whether a first token had come before a call was given up is unknown.
         gave_up = sample.outcome in (Outcome.WASTED, Outcome.LATE) and not self._first_token
         return seconds if gave_up and seconds > self._objective_s else None
 
     def _judge(self, window: _Window, p95_s: float, now: float) -> bool:
-        """Take in a window; return whether it changed the bound."""
+        """Take in a window; return whether the bound changed."""
         what = "time to first token" if self._first_token else "latency"
         if p95_s > self._objective_s:
             if self._silence.lasts(now):
@@ -136,7 +138,7 @@ class Objective:
         return False
 
     def _lower(self, window: _Window, p95_s: float, reason: str, now: float) -> bool:
-        """Lower the bound, or give it up; return whether that changed anything."""
+        """Lower the bound, or give it up; return whether anything changed."""
         in_flight = window.mean_in_flight
         alike = (cut for cut in self._cuts if in_flight <= cut.in_flight / 2 and p95_s > _NEARLY * cut.p95_s)
         alone = _Cut(in_flight, p95_s, math.inf) if in_flight < _SETTLED_RATIO else None
@@ -159,7 +161,7 @@ class Objective:
 
 
 class _Window:
-    """Answers that ended one after another."""
+    """Answers that ended in succession."""
 
     __slots__ = ("_area", "_times", "answers", "began", "ended", "peak")
 
@@ -168,12 +170,12 @@ class _Window:
         self._area = 0.0
         self.answers = 0
         self.began = self.ended = math.inf
-        """When the first and the last of them ended."""
+        """When the first and the last answer ended."""
         self.peak = 0
-        """Most in flight when one of them was sent or ended."""
+        """Most in flight when an answer was sent or ended."""
 
     def add(self, sample: Sample, seconds: float, changed_at: float) -> None:
-        """Take in a sample; what was met before the last change is not of this window."""
+        """Take in a sample; the load met before the last change is left out."""
         self._times.append((seconds, sample.sequences))
         self._area += sample.sequences * sample.mean_in_flight
         self.answers += sample.sequences
@@ -184,11 +186,11 @@ class _Window:
 
     @property
     def mean_in_flight(self) -> float:
-        """The load that they were served under."""
+        """The mean load during service."""
         return self._area / self.answers
 
     def p95_s(self) -> float:
-        """The time that 95 % of them did not exceed."""
+        """The time which 95 % of the answers did not exceed."""
         left = _LATE_SHARE * self.answers
         for seconds, count in sorted(self._times, reverse=True):
             left -= count

@@ -1,21 +1,22 @@
-"""Our part of the queue that stands in a server, by what its metrics page says.
+"""This client's part of the queue that stands in a server, by the server's metrics page.
 
-What waits in the server for longer than a burst does nothing for throughput; it costs priorities, deadlines, cancellation and balance.
+Waits beyond a burst add no throughput, and cost priorities, deadlines, cancellation and balance.
 
 Rules:
-- A queue stands if the *smallest* ``waiting`` of a window is above 2 and above 5 % of what we have in flight. One instant says nothing: every
-  list that arrives waits for its prefill (CoDel's insight, Nichols and Jacobson 2012).
-- It stands only where the server is full: its running sequences hardly change, or its KV cache is nearly full. Where answers are
-  short, every list waits a moment for the next step, and a few instants may all be such moments.
-- The window is as long as the work needs to show a change: 3 s, or 0.3 of the mean latency where that is more; and 4 reports at least.
-- What the next step takes does not stand: of answers of ``t`` tokens the ``t``-th part of those that run ends each step, and as many take
-  their place. At one token each it is as many as run, so that half of what is in flight waits for a moment whatever the limit is.
-- Our part is our share of all that the server holds. What other clients queue is theirs to shorten.
-- A server that runs nothing while work waits (asleep, paused) says nothing. A counter that went down means that it was started anew.
-- Reports grow stale: 5 s after the last one nothing is known.
+- A queue stands if a window's *smallest* ``waiting`` is above 2 and above 5 % of this client's
+  load. One instant says nothing: each arriving list awaits its prefill (CoDel's insight, Nichols
+  and Jacobson 2012).
+- It stands only in a full server: the running sequences hardly change, or the KV cache is nearly
+  full. Short answers wait a moment for the next step, and a few instants may all be such moments.
+- For the work to change, a window has 3 s, or 0.3 of the mean latency if more, and 4 reports.
+- Sequences taken by the next step do not stand. With answers of ``t`` tokens a step replaces the
+  ``t``-th part of the running: at one token each, half of the load waits a moment at any limit.
+- This client's part is its share of the server's sequences. Other clients shorten their own.
+- A server running nothing while work waits (asleep, paused) tells nothing. A lower counter means a
+  restart. Reports grow stale: 5 s after the last nothing is known.
 
-Source: the form and the constants are those of the design's controller study (A4.4), which found that the smallest queue of a window, not
-its instant, keeps a controller from collapsing.
+Source: form and constants of the design's controller study (A4.4): the smallest queue of a window,
+not its instant, kept a controller from collapsing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _QUEUE_RATIO = 0.05
 _STEADY_RATIO = 0.75
 _FULL_KV_RATIO = 0.9
 _STALE_AFTER_S = 5.0
-"""The upper end of the study's 2 to 5 s: a real vLLM short of CPU took up to 2 s for its page, and is then asked 4 s later."""
+"""The upper end of the study's 2 to 5 s: a real vLLM short of CPU took up to 2 s for its page; the
+next question then follows after 4 s."""
 
 
 class _Report(NamedTuple):
@@ -48,7 +50,7 @@ class _Report(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Our share of what the server holds."""
+        """This client's share of all that the server holds."""
         return (
             min(1.0, self.in_flight / ((self.running or 0.0) + self.waiting or 1.0))
             if self.running is not None
@@ -56,12 +58,12 @@ class _Report(NamedTuple):
         )
 
     def standing(self, answer_tokens: float) -> float:
-        """What waits and is not taken by the next step, as far as our own answers can tell."""
+        """Waiting sequences not taken by the next step, as far as this client's answers tell."""
         return self.waiting - self.share * (self.running or 0.0) / max(1.0, answer_tokens)
 
 
 class StandingQueue:
-    """What a server's reports say of its queue."""
+    """The queue in a server, by its reports."""
 
     __slots__ = ("_answered_at", "_last", "_latency_s", "_tokens", "_window", "_window_from")
 
@@ -72,19 +74,19 @@ class StandingQueue:
         self.forget()
 
     def forget(self) -> None:
-        """The server was started anew."""
+        """Start anew: the server was restarted."""
         self._last: ServerLoad | None = None
         self.restart()
 
     def restart(self) -> None:
-        """What is in flight has changed: what the server said before is of another load."""
+        """Drop the reports: the sequences in flight have changed."""
         self._window: deque[_Report] = deque()
         self._window_from = math.inf
 
     def on_sample(self, sample: Sample) -> None:
-        """Take in one observation: how long answers take and how many tokens they have."""
+        """Take in one observation: the time and tokens of answers."""
         if self._last is None or sample.outcome is not Outcome.SUCCESS:
-            # A server that has no page costs nothing here.
+            # A server without a page costs nothing here.
             return
         seconds = sample.now - sample.sent_at
         self._latency_s += NEWEST_SHARE * (seconds - self._latency_s) if self._latency_s else seconds
@@ -94,7 +96,7 @@ class StandingQueue:
             self._answered_at = sample.now
 
     def on_load(self, load: ServerLoad, in_flight: int, now: float) -> None:
-        """Take in a report; ``in_flight`` of the server's sequences are ours."""
+        """Take in a report; ``in_flight`` of the server's sequences are this client's."""
         if self._last is not None and _went_down(self._last, load):
             self.forget()
         self._last = load
@@ -103,7 +105,7 @@ class StandingQueue:
             self.restart()
             return
         if window and now - window[-1].at > _STALE_AFTER_S:
-            # The smallest queue of a time in which nobody looked is not known.
+            # The smallest queue of an unwatched time is unknown.
             self.restart()
             window = self._window
         if not window:
@@ -113,13 +115,13 @@ class StandingQueue:
             window.popleft()
 
     def ours(self, now: float) -> float:
-        """How many of our sequences have waited in the server all the time; 0: none, or it is not known."""
+        """This client's sequences which waited in the server throughout; 0: none or unknown."""
         window = self._window
         if len(window) < _LEAST_REPORTS or now - window[-1].at > _STALE_AFTER_S:
             return 0.0
         if window[-1].at - self._window_from < self._length_s or not self._is_full():
             return 0.0
-        # Of answers that ended before the window it is not known whether those that run are like them.
+        # After older answers it is unknown whether the running ones are alike.
         tokens = self._tokens if self._tokens and self._answered_at >= now - self._length_s else math.inf
         least = min(report.standing(tokens) for report in window)
         peak = max(report.in_flight for report in window)
@@ -139,7 +141,7 @@ class StandingQueue:
 
 
 def _went_down(last: ServerLoad, load: ServerLoad) -> bool:
-    """Whether a counter is lower than it was."""
+    """Whether a counter is lower than before."""
     names = ("generation_tokens", "preemptions", "prefix_query_tokens", "prefix_hit_tokens")
     pairs = ((getattr(last, name), getattr(load, name)) for name in names)
     return any(before is not None and after is not None and after < before for before, after in pairs)

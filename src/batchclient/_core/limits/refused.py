@@ -1,9 +1,10 @@
-"""Refusals (429, 503): whether they are about load.
+"""Refusals (429, 503): whether load is the cause.
 
 Rules:
-- A refusal is about load unless as much load was served, or less load was refused as well: then less of it would not help.
-- *Served*: of the last answers that met as much load, eight times as many were served as refused.
-- *Refused as well*: as many refusals near this load are what the share refused well below it would bring by chance.
+- A refusal is about load unless as much load was served, or less was refused as well.
+- *Served*: of the last answers under as much load, eight times as many were served as refused.
+- *Refused as well*: by chance, the share refused well below would bring as many refusals here. Less
+  load would then not help.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _KEPT = 1024
 _SERVED_RATIO = 8
 _NEAR_RATIO = 0.8
 CHANCE = 0.05
-"""What chance alone brings less often than this is no chance: the usual level of a one-sided test."""
+"""Rarer results are no chance: the usual level of a one-sided test."""
 
 
 class Refusals:
-    """What was served and what was refused lately, by the load that it met."""
+    """Recently served and refused sequences, by the load at their sending."""
 
     __slots__ = ("_met",)
 
@@ -40,7 +41,7 @@ class Refusals:
             self._met.appendleft((sample.in_flight_at_sent, -sample.sequences))
 
     def about_load(self, load: int) -> bool:
-        """Whether a refusal that met ``load`` (taken in already) was because of it."""
+        """Whether load caused a refusal that met ``load`` (taken in already)."""
         served, refused, _ = _count(size for met, size in self._met if met >= load)
         if served >= _SERVED_RATIO * refused:
             return False
@@ -50,13 +51,13 @@ class Refusals:
         if not refused_below:
             return True
         share_below = refused_below / (served_below + refused_below)
-        # Lists are refused whole: they are counted, not their sequences.
+        # Lists are refused whole: lists are counted, not their sequences.
         requests = times * (served + refused) / refused
         return poisson_tail(times, requests * share_below) < CHANCE
 
 
 def _count(sizes: Iterable[int]) -> tuple[int, int, int]:
-    """Sequences served, sequences refused, and how many times there was a refusal."""
+    """Return sequences served, sequences refused, and the number of refusals."""
     served = refused = times = 0
     for size in sizes:
         if size > 0:

@@ -1,17 +1,20 @@
-"""How a limit finds itself: it begins where the evidence is, and tries more or less of it only where that can be checked.
+"""The search for a limit: a start by evidence, then trials of more or less, each checked.
 
 Rules (the design's, ``docs/explanation/limits.md`` has them for users):
-- It begins at ``start``. An engine that is known to batch hundreds of sequences gets ``opens_to`` at once. Else the limit doubles, up to there,
-  each time that a limit's worth of calls is known to be served at once: by first tokens, or by answers where they come in one piece.
-- After that every change is a trial (``trial``), judged by useful tokens per second.
-- Less is tried where sequences of ours wait in the server: by its page (``queue``), or by the time before first tokens. That many fewer are in flight then.
-  Half is tried where calls share prefixes (a cache that holds too few of them shows in no queue), and where more brought no more.
-- More is tried where nothing speaks for less: 1.4 times.
-- What did not pay is silent for a minute, then two, up to fifteen; until another server is there, or prompts or outputs are twice or half as long.
-- Nothing is tried in the first ten seconds of a job, nor where a window would have to be longer than a minute (or a tenth of the job so far) to
-  tell a tenth from noise; nor where the limit is not used, unless over 32 calls that share prefixes are in flight all the time: a cache may hold
-  fewer. A refusal, late answers, a pause and an unused limit end a trial, and the limit is back; from the second such end in a row on its reason is
-  silent, too. Where the wait itself is the harm, a lower limit needs no second look.
+- The limit begins at ``start``. An engine known to batch hundreds of sequences gets ``opens_to`` at
+  once. Else the limit doubles, up to there, whenever a limit's worth of calls is known to be served
+  at once: by first tokens, or by answers in one piece. Every later change is a trial (``trial``),
+  judged by useful tokens per second.
+- If sequences of this client wait in the server, by its page (``queue``) or by the time before
+  first tokens, a limit without these is tried. Half is tried if calls share prefixes (a small cache
+  shows in no queue), and if more brought no more. Else 1.4 times is tried.
+- A reason that did not pay is silent for a minute, then two, up to fifteen; a new server ends the
+  silence, as do prompts or outputs twice or half as long.
+- Nothing is tried in a job's first ten seconds; nor if a window of a minute (or a tenth of the job
+  so far) cannot tell a tenth from noise; nor at an unused limit, unless over 32 calls that share
+  prefixes are always in flight: a cache may hold fewer.
+- A refusal, late answers, a pause and an unused limit end a trial and restore the limit; from the
+  second in a row on its reason is silent. If the wait is the harm, less needs no second measure.
 """
 
 from __future__ import annotations
@@ -26,42 +29,42 @@ from batchclient._core.limits.trial import GAIN, LOSS, SHARED, Silence, Trial, T
 __all__ = ["OPENS_TO", "START", "Search"]
 
 START, OPENS_TO = 64, 256
-"""Where it begins, and where it opens to: vLLM's default number of running sequences on small GPUs."""
+"""The start, and the limit opened to: vLLM's default number of running sequences on small GPUs."""
 
 _LESS = ("queue", "wait", "half")
-"""What less is tried for."""
+"""The reasons for less."""
 _WAITS = ("queue", "wait")
 _QUIET_S = 10.0
 _PAUSE_S = 3.0
-"""So long without an answer, beyond what answers take, ends a job."""
+"""So long without an answer, beyond the time of answers, ends a job."""
 _ERROR = 0.03
-"""Of a window's rate; and ``LOSS`` at most, where calls share prefixes (a fitting cache brings far more), or it has lasted as long as it may."""
+"""A window's error; ``LOSS`` is enough if calls share prefixes, or after the longest window."""
 _MINUTE_S = 60.0
-"""The longest window of a short job; and how long a class, or a call that was cut off, is remembered."""
+"""The longest window of a short job. Classes and cut off calls are remembered as long."""
 _JOB_SHARE = 0.1
 _MORE = 1.4
 _FLAT = 0.01
-"""Where 1.4 times the load brings less than this, throughput is flat there, and by its concavity hardly steeper below."""
+"""If 1.4 times the load brings less, throughput is flat, and by concavity hardly steeper below."""
 _WAITING_SHARE = 0.1
-"""A shorter wait may be that for the step under way."""
+"""A shorter wait may be for the step under way."""
 _MARGIN = 0.1
-"""A small queue is what refills a place the moment it comes free."""
+"""A small queue refills a place the moment it comes free."""
 _ALIKE = 1.2
 
 
 class Search(Limit):
-    """The limit that is found.
+    """A limit found by search.
 
     Args:
-        start: the first limit.
-        opens_to: up to where it doubles; where an engine begins.
-        ceiling: never above this.
+        opens_to: up to where the limit doubles; where an engine begins.
+        ceiling: the highest limit.
         turn: shared by the limits of one client's servers.
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue",
-        "_settling", "_silences", "_trial", "_turn", "_usual", "_voids", "_window", "_work_since",
+        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s",
+        "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue", "_settling", "_silences", "_trial",
+        "_turn", "_usual", "_voids", "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(
@@ -71,14 +74,14 @@ class Search(Limit):
             raise ValueError(f"1 <= start <= ceiling, got {start}, {ceiling}")
         super().__init__(start, "the start")
         self._ceiling = self._most = ceiling
-        """Never above this; nor above what the server itself takes."""
+        """The highest limit; the server's own bound may lower ``_most``."""
         self._opens_to = min(opens_to, ceiling)
         self._turn = turn or Turn()
         self._queue = StandingQueue()
         self._latency_s = 0.0
         self._ended_at = self._work_since = math.inf
         self._class, self._other_class_at = 0, -math.inf
-        """The priority class of the last answer, and when it was another than of the one before."""
+        """The priority class of the last answer, and when the class last changed."""
         self._cut_off_at = -math.inf
         self._forget()
 
@@ -89,13 +92,13 @@ class Search(Limit):
         self._least_first_s = math.inf
         self._silences = {reason: Silence() for reason in (*_LESS, "more")}
         self._usual: Window | None = None
-        """What work was like when something was tried last."""
+        """The work when something was tried last."""
         self._voids = False
         """Whether the last trial said nothing."""
         self._flat = False
-        """Whether more than the limit brought no more when it was tried last."""
+        """Whether more than the limit brought no more when tried last."""
         self._left = 1.0
-        """What is left, by descents since the limit was raised last, of what it brought then."""
+        """The share left, after descents since the last raise, of the yield at the raise."""
         self._answered = 0
         """Answers in one piece since the limit was raised."""
         self._open = self.limit < self._opens_to
@@ -116,7 +119,7 @@ class Search(Limit):
         if sample.outcome is Outcome.DROPPED:
             return self._end_trial(now)
         if sample.outcome is Outcome.IGNORED or now <= sample.sent_at:
-            # What took no time (a mocked server's answer) has no rate.
+            # A sample of no duration (a mocked server's answer) has no rate.
             return None
         change = self._follow(sample)
         self._queue.on_sample(sample)
@@ -173,7 +176,7 @@ class Search(Limit):
     # The job and its pauses ----------------------------------------------------------------------------------------
 
     def _follow(self, sample: Sample) -> LimitChange | None:
-        """See whether this is the same job, and what its answers are like."""
+        """Tell whether the job is the same, and follow its answers."""
         now, seconds = sample.now, sample.now - sample.sent_at
         change = None
         if sample.sent_at - self._ended_at > _PAUSE_S + self._latency_s or self._work_since == math.inf:
@@ -189,13 +192,13 @@ class Search(Limit):
         return change
 
     def _wait_is_harm(self, now: float) -> bool:
-        """Whether somebody suffers from what waits in the server: a higher class behind it, or whoever a gateway cuts off."""
+        """Whether a wait in the server does harm: to a higher class, or by a gateway's cut."""
         return now - max(self._cut_off_at, self._other_class_at) < _MINUTE_S
 
     # Opening -------------------------------------------------------------------------------------------------------
 
     def _answer(self, sample: Sample) -> LimitChange | None:
-        """An answer in one piece tells that its place is free again; a streamed one has told with its first token."""
+        """Count answers in one piece, each a place free again; first tokens tell of streams."""
         streamed = sample.first_tokens_s < ONE_PIECE * sample.sequences * (sample.now - sample.sent_at)
         if (sample.first_tokens_s and streamed) or sample.outcome is not Outcome.SUCCESS:
             return None
@@ -216,13 +219,13 @@ class Search(Limit):
     # Windows and trials --------------------------------------------------------------------------------------------
 
     def _move(self, limit: int, reason: str, generations: int = 1) -> LimitChange | None:
-        """Set the limit, and look at it once what was sent before has ended."""
+        """Set the limit, and measure once the sequences sent before have ended."""
         self._settling = Settling(limit, generations)
         self._queue.restart()
         return self._set(limit, reason)
 
     def _look(self, window: Window, now: float) -> LimitChange | None:
-        """See whether a window is over, and what follows."""
+        """Tell whether a window is over, and act on it."""
         seconds = now - window.began
         if seconds < window.latency_s:
             return None
@@ -239,7 +242,7 @@ class Search(Limit):
         return self._consider(window, now) if self._trial is None else self._judge(self._trial, window, now)
 
     def _consider(self, window: Window, now: float) -> LimitChange | None:
-        """Begin a trial if something speaks for one."""
+        """Begin a trial if anything speaks for one."""
         if self._usual is not None and window.times_as_long(self._usual) > 2:
             self._usual = None
             self._least_first_s = math.inf
@@ -266,7 +269,7 @@ class Search(Limit):
         """Go on with a trial at another limit."""
         trial.until = now + 2 * self._longest_s(now) + 2 * window.latency_s
         self._turn.take(self, trial.until, now)
-        # Calls that share prefixes must have come twice before a limit shows what it brings.
+        # Calls that share prefixes must have come twice before a limit shows its yield.
         return self._move(limit, why, 2 if window.shared > SHARED else 1)
 
     def _longest_s(self, now: float) -> float:
@@ -274,7 +277,7 @@ class Search(Limit):
         return max(_MINUTE_S, _JOB_SHARE * (now - self._work_since))
 
     def _less(self, window: Window, now: float, *, trusted: bool) -> tuple[int, str, str] | None:
-        """The lowest limit that something speaks for, what that is, and in words."""
+        """The lowest limit that anything speaks for, its reason, and the reason in words."""
         said: list[tuple[float, str, str]] = []
         if waits := self._queue.ours(now):
             served = max(1.0, window.load - waits)
@@ -300,13 +303,13 @@ class Search(Limit):
             return None
         waits = window.waiting(self._least_first_s) > _WAITING_SHARE and not self._silences["wait"].lasts(now)
         if waits or (self._queue.ours(now) and not self._silences["queue"].lasts(now)):
-            # Less is tried first. Where it did not pay, what waits is no reason against more.
+            # Less is tried first. If less did not pay, a queue is no reason against more.
             return None
         limit = min(self._most, math.ceil(_MORE * self.limit))
         return limit, "more", "to see whether more calls at once bring more"
 
     def _judge(self, trial: Trial, window: Window, now: float) -> LimitChange | None:
-        """Take in a window of a trial, and go on with it or end it."""
+        """Take in a window of a trial, and go on with the trial or end it."""
         if window.times_as_long(trial.before) > _ALIKE or not trial.shows(window):
             return self._end_trial(now)
         if trial.again:
@@ -317,7 +320,7 @@ class Search(Limit):
             return self._try(trial, trial.other, "a cache that fits fewer calls may make up for it", window, now)
         if verdict is not Verdict.HOLDS:
             if trial.kept != trial.first:
-                # What a trial that changes nothing was for is silenced at its end.
+                # The reason of a trial without a change is silenced at the trial's end.
                 self._silences[trial.reason].begin(now)
         elif trial.other < trial.first:
             further = self._less(window, now, trusted=trial.trusted)
@@ -330,7 +333,7 @@ class Search(Limit):
         return self._conclude(trial, trial.kept, now)
 
     def _conclude(self, trial: Trial, limit: int, now: float) -> LimitChange | None:
-        """The trial is over: stay with a limit."""
+        """End the trial at a limit."""
         self._trial, self._voids = None, False
         self._turn.give_back(self)
         self._flat = trial.other > trial.first == limit and trial.lost > -_FLAT
@@ -354,7 +357,7 @@ class Search(Limit):
         return self._move(limit, why)
 
     def _end_trial(self, now: float) -> LimitChange | None:
-        """It says nothing: the limit is back. Its reason is silent for as long as if it had not paid, but for the first time in a row."""
+        """End a trial that says nothing: the limit is back. A second such end begins a silence."""
         trial, self._trial = self._trial, None
         if trial is None:
             return None

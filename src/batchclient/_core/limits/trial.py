@@ -1,11 +1,11 @@
-"""Trials of another limit: what it brings, against what the limit before brings; and who may try.
+"""Trials of another limit: its yield against the yield of the limit before; and who may try.
 
 Rules:
-- Less: a descent. The limit before, a lower one, perhaps lower ones still, and at its end the limit before once more, so that whatever drifts
-  meanwhile is seen. Every lower limit is compared with the limit before the first cut, and with the best since: ten steps of a twentieth are not small.
-- A lower limit that loses more than a twentieth ends the descent at the one above it.
-- Where the lower limit brings clearly more, or where the wait itself is the harm (``trusted``), the limit before is not looked at once more.
-- More: one that brings more is kept.
+- Less: a descent by lower limits, then the limit before again, to see any drift. Each is compared
+  with the first and the best limit: ten steps of a twentieth are not small.
+- A lower limit that loses more than a twentieth ends the descent at the limit above.
+- If less yields clearly more, or if the wait is the harm (``trusted``), the return is left out.
+- More: a higher limit with a higher yield is kept.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["GAIN", "LOSS", "SHARED", "Silence", "Trial", "Turn", "Verdict"]
 LOSS = 0.05
 _CLEARLY = 0.1
 _BEFORE_A_PEAK = 0.2
-"""Where calls share prefixes, throughput may fall so much between what overfills the cache and what fits it."""
+"""With shared prefixes throughput may fall so far between overfilling and fitting the cache."""
 SHARED = 0.2
-"""Calls share prefixes where more of their prompts' tokens were sent before."""
+"""Calls share prefixes if a larger share of their prompts' tokens was sent before."""
 GAIN = 0.03
-"""What 1.4 times the load must bring: an elasticity of throughput to load of about a tenth. And what less load may lose where no wait is seen."""
+"""The gain due from 1.4 times the load: an elasticity of throughput to load of about a tenth. Less
+load may lose as much where no wait is seen."""
 
 
 _FIRST_S = 60.0
@@ -34,26 +35,25 @@ _LONGEST_S = 900.0
 
 
 class Verdict(Enum):
-    """What a window of a trial says of the limit that is looked at."""
+    """The verdict of a window on the limit under trial."""
 
     HOLDS = "holds"
-    """It is kept, until something lower is."""
+    """The limit is kept, until a lower one holds."""
     PERHAPS = "perhaps"
-    """It loses, but something still lower may not."""
+    """The limit loses, but a still lower one may not."""
     LOSES = "loses"
     """The trial is over."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """Of another limit.
+    """The trial of another limit. Yields are useful tokens per second.
 
     Args:
-        first: the limit before.
-        before: what it brings.
-        reason: what the other is tried for, as a key.
-        other: the limit that is looked at.
-        trusted: whether the limit before need not be looked at once more.
+        first, before: the limit before, and its window.
+        reason: the key of the reason.
+        other: the limit under trial.
+        trusted: whether the limit before need not be measured again.
     """
 
     first: int
@@ -64,19 +64,19 @@ class Trial:
     kept: int
     """The lowest limit that held so far; at first the limit before."""
     left: float = 1.0
-    """What is left, by the descents since the limit was raised last, of what the limit brought then."""
+    """The share left, after descents since the last raise, of the yield at the raise."""
     loss: float = LOSS
-    """What a lower limit may lose."""
+    """The loss allowed to a lower limit."""
     gain: float = 1.0
-    """What it brings, of what the limit before does."""
+    """The yield of ``kept`` relative to that of the limit before."""
     best: float = 1.0
-    """The most that any limit of this trial brings, likewise."""
+    """The highest relative yield of any limit of this trial."""
     until: float = math.inf
-    """When it ends without a verdict."""
+    """When the trial ends without a verdict."""
     again: bool = False
-    """Whether the limit before is looked at once more."""
+    """Whether the limit before is measured again."""
     lost: float = 0.0
-    """What the last one that did not hold brings less."""
+    """The relative loss of the last limit that did not hold."""
 
     def judge(self, window: Window) -> Verdict:
         """Take in a window at the other limit."""
@@ -90,23 +90,23 @@ class Trial:
         return Verdict.HOLDS
 
     def shows(self, window: Window) -> bool:
-        """Whether what was in flight is what the limit makes it: a heavy call or a pin may keep it where it was."""
+        """Whether the load is of the limit's making: a heavy call or a pin may keep the old."""
         if self.again:
             return True
         lower = self.other < self.first
         return window.load < (1 - LOSS) * self.before.load if lower else window.load > (1 + LOSS) * self.before.load
 
     def is_clear(self, window: Window, error: float) -> bool:
-        """Whether the verdict on a window is beyond doubt, however noisy it is."""
+        """Whether the verdict on a window is beyond doubt, however noisy."""
         return not self.again and abs(1 - self._against(window)) > 3 * (error + GAIN)
 
     @property
     def certain(self) -> bool:
-        """Whether what was kept needs no look at the limit before once more."""
+        """Whether the kept limit needs no new measure of the limit before."""
         return self.kept >= self.first or self.trusted or self.gain > 1 + _CLEARLY
 
     def confirms(self, window: Window) -> bool:
-        """Take in a window at the limit before; return whether what was kept still holds against both looks at it."""
+        """Take in a window at the limit before; return whether the kept limit still holds."""
         self.gain /= math.sqrt(self._against(window))
         return self.gain >= max(1 - self.loss, (1 - LOSS) / self.left)
 
@@ -116,7 +116,7 @@ class Trial:
 
 
 class Silence:
-    """Of one reason."""
+    """The silence of one reason."""
 
     __slots__ = ("_next_s", "_until")
 
@@ -129,21 +129,21 @@ class Silence:
         return now < self._until
 
     def begin(self, now: float) -> None:
-        """It did not pay: be silent, longer each time."""
+        """The reason did not pay: be silent, longer each time."""
         self._until = now + self._next_s
         self._next_s = min(_LONGEST_S, 2 * self._next_s)
 
     def rest(self, now: float) -> None:
-        """Be silent for the shortest time; what was learnt of how long is kept."""
+        """Be silent for the shortest time; the next length stays."""
         self._until = max(self._until, now + _FIRST_S)
 
     def end(self) -> None:
-        """The work or the server is another: the reason may speak again."""
+        """The work or the server has changed: the reason may speak again."""
         self._until, self._next_s = -math.inf, _FIRST_S
 
 
 class Turn:
-    """Of several servers, one is tried at a time: their answers depend on how calls are shared between them."""
+    """One server is tried at a time: answers depend on how calls are shared between servers."""
 
     __slots__ = ("_owner", "_until")
 
@@ -159,6 +159,6 @@ class Turn:
         return True
 
     def give_back(self, owner: object) -> None:
-        """The trial is over."""
+        """End the owner's turn."""
         if self._owner is owner:
             self._owner, self._until = None, -math.inf

@@ -1,1 +1,1 @@
-"""How a call ends, or goes again."""
+"""How a call ends, or is sent again."""

@@ -1,8 +1,9 @@
-"""How calls end without an answer, wherever they are, and the errors they end with.
+"""The ends of calls without an answer, wherever the calls are, and their errors.
 
 Rules:
-- A request ends once: whoever ends it takes it out of where it waits, or marks it abandoned where the server still works on it.
-- A batch nobody waits for any more is aborted.
+- A request ends once. Whoever ends a request takes it out of its waiting place, or marks the
+  request abandoned if the server still works.
+- A batch without waiting callers is aborted.
 - Every caller has an error object of its own.
 """
 
@@ -23,20 +24,20 @@ from batchclient.errors import BatchClientError, DeadlineExceeded
 __all__ = ["Ends", "copy_of", "too_late"]
 
 
-_WAY_OUT = "; the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
+_WAY_OUT = (
+    "; the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+)
 
 
 def too_late(
     request: Request, now: float, outages: Sequence[ServerOutage] = (), held_by: str = "", since: float | None = None
 ) -> DeadlineExceeded:
-    """The error of a call whose deadline has passed: where it is, and what its time was spent on.
+    """Return the error of a call past its deadline: where the call is, and where its time went.
 
     Args:
-        request: its request.
-        now: the time.
-        outages: what it has waited for.
-        held_by: what holds queued calls back on all endpoints, if anything does.
-        since: when the call was made; when its request was, if not given.
+        outages: the outages in the call's time.
+        held_by: the hold on queued calls at all endpoints; empty: none.
+        since: when the call was made; when its request was queued, if not given.
     """
     where = {
         RequestState.IN_FLIGHT: "while the server worked on it",
@@ -55,12 +56,12 @@ def too_late(
 
 
 def _way_out(request: Request, outages: Sequence[ServerOutage], now: float) -> str:
-    """What helps a call that had too little time because it waited its turn."""
+    """Return advice for a call with too little time because of its turn in the queue."""
     return _WAY_OUT if not outages and was_mostly_queued(request, now) else ""
 
 
 def copy_of(error: BatchClientError) -> BatchClientError:
-    """An error of its own for one more caller."""
+    """Return a copy of an error for one more caller."""
     # Callers never share an exception object: each raise adds to its traceback.
     own = type(error)(error.message)
     own.__dict__.update(error.__dict__)
@@ -72,10 +73,8 @@ class Ends:
     """Ends the calls of one scheduler.
 
     Args:
-        endpoints: where they may be in flight.
-        queue, outside, recovery, batches: where they may be.
-        deadlines: what knows when they must end.
-        counters: what is counted.
+        endpoints: where the calls may be in flight.
+        queue, overflow, recovery, batches: where the calls may be.
         command: takes a command.
     """
 
@@ -102,7 +101,7 @@ class Ends:
         self._command = command
 
     def detach(self, request: Request) -> None:
-        """A request ends before its answer came."""
+        """Take a request without an answer out of its place."""
         state = request.state
         request.state = RequestState.DONE
         if state is RequestState.WAITING:
@@ -124,24 +123,24 @@ class Ends:
             self._deadlines.ended(1)
 
     def expire(self, requests: list[Request], now: float, *, paused: bool) -> None:
-        """End calls whose deadlines have passed."""
+        """End calls past their deadlines."""
         held_by = self.held_by(now, paused=paused)
         self.end(requests, lambda request: self.too_late(request, now, held_by))
 
     def held_by(self, now: float, *, paused: bool) -> str:
-        """What holds queued calls back on all endpoints; empty: nothing does."""
+        """Return the hold on queued calls at all endpoints; empty: none."""
         if paused:
             return "pause()"
         holds = [endpoint.held_back(now) for endpoint in self._endpoints.serving]
         return "" if None in holds else " and ".join(dict.fromkeys(hold[1] for hold in holds if hold is not None))
 
     def too_late(self, request: Request, now: float, held_by: str = "", since: float | None = None) -> DeadlineExceeded:
-        """As the function of this name; a call has waited for the outages that there were."""
+        """Call the function of this name with the outages in the call's time."""
         outages = self._endpoints.outages_after(request.queued_at if since is None else since)
         return too_late(request, now, outages, held_by, since)
 
     def reject(self, requests: list[Request], error: BatchClientError) -> None:
-        """End requests that are in no queue and no batch."""
+        """End requests in no queue and no batch."""
         errors = []
         for request in requests:
             request.state = RequestState.DONE
@@ -160,7 +159,7 @@ class Ends:
         self._command(Reject(errors))
 
     def fail_begun(self, requests: list[Request], event: Failed) -> list[Request]:
-        """Fail those whose callers have a part of the answer, which cannot be begun anew; return the others."""
+        """Fail requests whose answers have begun, which cannot begin anew; return the rest."""
         begun = [request for request in requests if request.begun]
         if not begun:
             return requests
@@ -168,7 +167,7 @@ class Ends:
         return [request for request in requests if not request.begun]
 
     def end_all(self, error: BatchClientError, now: float) -> None:
-        """End every call, each told what its time was spent on."""
+        """End every call, each with an account of its time."""
 
         def own(request: Request) -> BatchClientError:
             outages = self._endpoints.outages_after(request.queued_at)
@@ -183,11 +182,11 @@ class Ends:
         self.end([request for request in requests if request.state not in ended], own)
 
     def waiting(self) -> list[Request]:
-        """Every call that is not in flight."""
+        """Return every call not in flight."""
         return self._overflow.requests() + self._recovery.requests() + self._queue.requests()
 
     def end(self, requests: list[Request], error_for: Callable[[Request], BatchClientError]) -> None:
-        """Tell callers that their calls end here, wherever they are."""
+        """Tell callers that their calls end here, wherever the calls are."""
         if not requests:
             return
         errors = []
@@ -200,7 +199,7 @@ class Ends:
         self._command(Reject(errors))
 
     def give_up(self, hopeless: list[Request], now: float) -> None:
-        """End calls, taken out of the queue, that could only be answered too late."""
+        """End calls, taken out of the queue, which could only be answered too late."""
         for request in hopeless:
             outages = self._endpoints.outages_after(request.queued_at)
             spent = time_spent(request, outages, now)

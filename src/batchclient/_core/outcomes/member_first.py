@@ -1,24 +1,30 @@
-"""A list that fails and names no culprit: one member goes first, alone, before the list is taken apart or given up.
+"""A list fails without a culprit: one member goes alone before the list is taken apart or given up.
 
-Such a failure is a reply to a list that is no answer and may have any reason: a server that is down, one that takes no lists, one that
-chokes on fields that only we add, one prompt that it cannot digest. Answers of single members tell these apart.
+Such a failure is a reply without an answer, and may have any reason. A server is down, takes no
+lists, or chokes on a field that only the client adds; or one prompt is indigestible. Answers of
+single members tell the reasons apart.
 
 Rules:
-- The list goes once more as it is, if the retry policy allows it. If it does not, the second list in a row that fails counts instead. It also does
-  where no list was ever answered here.
-- Then one member goes alone and bare: plain, with its callers' own fields. That is another form and no retry. There is one such trial per endpoint and
-  kind of call at a time, and three for a list at most, each with another member; lists that fail meanwhile wait for its end. Where another
-  endpoint is in use, which may have them, they wait five seconds at most.
-- The member is not answered: it goes back, and the lists go again, or fail, as the retry policy said. So a server that is down is asked three
-  times more for a list at most.
-- The member is answered, and no batch in the list's form ever was (streamed, or plain with our fields): the rest goes as a bare list, where it failed. What
-  that says of the form: see ``abilities``.
-- It is answered, and no list ever was, or lists are being tried after a refusal: the rest goes singly, and so do all calls for a while.
-- It is answered, and lists were before: halves, as for a list that was refused (``Recovery.search``), each sent once.
-  What fails alone is tried again as the policy allows. If not one part with more than one prompt was answered, and every prompt alone was, the server has
-  stopped to take lists. If both halves of two lists in a row were answered, lists were too long.
-- A connection that breaks while a long list is being written, or had just been, may be a refusal for its length, which the server could not say: if a member is answered, it was.
-- On a route for lists that not all servers have, a refusal of any sort may mean the route, until a list was answered there.
+- The list goes once more as before, if the retry policy allows. If not, or if no list was ever
+  answered here, the second failed list in a row counts instead.
+- Then one member goes alone and bare: plain, with its caller's own fields. Another form is no
+  retry. One such trial at a time runs per endpoint and kind of call. A list has three trials at
+  most, each with another member. Lists that fail meanwhile wait for the trial's end, at most five
+  seconds if another endpoint in use may have the list.
+- If the member is not answered, the member goes back, and the lists go again or fail by the retry
+  policy. So a dead server is asked three times more for a list at most.
+- If the member is answered, and no batch in the list's form ever was, the rest goes as a bare list
+  to the same endpoint. Forms are: streamed, or plain with added fields (see ``abilities``).
+- If the member is answered, and no list ever was, or lists are on trial after a refusal, the rest
+  goes singly. So do all calls for a while.
+- If the member is answered, and lists were before, halves go as for a refused list
+  (``Recovery.search``), each once. Prompts failing alone are tried again as the policy allows. If
+  every prompt alone was answered, but no part of several prompts, the server has stopped taking
+  lists. If both halves of two lists in a row were answered, lists were too long.
+- A break of the connection during or just after the writing of a long list may be an unstated
+  refusal of its length. If a member is answered, the break was a refusal.
+- Not all servers have a route for lists. Until a list was answered on the route, any refusal there
+  may mean the route.
 """
 
 from __future__ import annotations
@@ -37,15 +43,13 @@ __all__ = ["MemberFirst"]
 
 _MOST_TRIALS = 3
 _LONGEST_WAIT_S = 5.0
-"""More than a short answer takes; whoever waits longer is better served elsewhere."""
+"""More than a short answer takes. A longer wait is worse than another endpoint."""
 
 
 class MemberFirst:
     """The trials of one scheduler.
 
     Args:
-        recovery: requeues what failed.
-        granting: sends the member.
         send: sends a batch.
         resend_by_table: sends a failed list again by the table of failures.
     """
@@ -64,21 +68,20 @@ class MemberFirst:
         self._send_batch = send
         self._resend_by_table = resend_by_table
         self._under_way: dict[tuple[int, Kind], int] = {}
-        """The batches that hold one member, by endpoint and kind of call."""
+        """The ids of the batches with a lone member, by endpoint and kind of call."""
 
     def is_trial(self, batch: Batch) -> bool:
-        """Whether a batch holds the member that goes first."""
+        """Whether a batch holds a lone member."""
         return batch.bare and self._under_way.get((batch.endpoint, batch.shape.kind)) == batch.id
 
     def take(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, paused: bool) -> bool:
-        """Take over a list that has failed; return false if it is none of those, or has failed for the first time.
+        """Take over a failed list; return false for other batches, and for most first failures.
 
         Args:
             event: the failure.
             alive: the requests whose callers still wait.
-            endpoint: where it failed.
-            now: the time.
-            paused: nothing may be sent now.
+            endpoint: where the list failed.
+            paused: whether nothing may be sent now.
         """
         batch, failure, abilities = event.batch, event.failure, endpoint.can(event.batch.shape.kind)
         tried_lists, tried_form = abilities.failed(batch)
@@ -86,7 +89,7 @@ class MemberFirst:
         if not alive or not (failure.unforeseen or failure.while_sending or by_route):
             return False
         if abilities.form_failed(batch, now, tried=tried_form):
-            # Known already: it goes again at once, in the form that is answered here.
+            # The form is known to fail here: the calls go again at once, bare.
             self._recovery.send_bare(alive, batch)
             return True
         if len(batch.requests) == 1:
@@ -97,7 +100,7 @@ class MemberFirst:
             return True
         abilities.lists_failed += 1
         if batch.bare and not abilities.lists_proven:
-            # A member was answered in this form, so that it is the list.
+            # A member was answered in this form, so the list is to blame.
             abilities.lists.refuse(now)
             self._recovery.send_singly(alive, batch.failures, isolation)
             return True
@@ -108,7 +111,7 @@ class MemberFirst:
         return self._try_one(Parked(event, alive, endpoint, now + _LONGEST_WAIT_S), now, paused=paused)
 
     def _try_one(self, parked: Parked, now: float, *, paused: bool) -> bool:
-        """Send one member of a list alone, or let the list wait for another's; return false if neither can be."""
+        """Send one member alone, or await another list's trial; return false if neither works."""
         batch, endpoint, recovery = parked.event.batch, parked.endpoint, self._recovery
         key = (endpoint.id, batch.shape.kind)
         trial = self._under_way.get(key)
@@ -136,14 +139,14 @@ class MemberFirst:
         return sent
 
     def answered(self, batch: Batch, now: float, *, paused: bool) -> None:
-        """The member was answered: the lists that wait for it are not what their server cannot do at all."""
+        """Take in the member's answer: the lists waiting for the trial are taken apart."""
         del self._under_way[batch.endpoint, batch.shape.kind]
         for parked in self._recovery.unpark(batch.id, now):
             if parked.requests:
                 self._take_apart(parked, now, paused=paused)
 
     def failed(self, event: Failed, alive: list[Request], now: float, *, paused: bool) -> list[Request]:
-        """The member was not answered; return it if its failure is its own, and not to be put back."""
+        """Take in the member's failure; return the member if its failure is its own, and final."""
         batch = event.batch
         del self._under_way[batch.endpoint, batch.shape.kind]
         own = event.failure.kind is FailureKind.BAD_CALL
@@ -154,7 +157,8 @@ class MemberFirst:
                     self._recovery.move(parked.requests, parked.event.batch)
             return alive
         if alive and not own and lists:
-            # Behind the others: the next trial is another's. The later of the two pauses that the policy wants holds for all of them.
+            # Behind the others: the next trial takes another member. The longer of the two pauses
+            # holds for all.
             lists[0].requests += alive
             first = lists[0].event
             if first.retry_delay_s is not None and event.retry_delay_s is not None:
@@ -166,13 +170,14 @@ class MemberFirst:
             if refused and alive and not own and event.failure.kind is not FailureKind.REFUSED:
                 # The route refused the list, and the member was put off: so are the others.
                 parked.event = Failed(parked.event.batch, event.failure, event.retry_delay_s)
-            # Where its caller has left, nothing was found out; where it was refused for its own sake, the server lives.
+            # If its caller has left, nothing was found out. If the member was refused for its own
+            # sake, the server lives.
             if (alive and not own) or not self._try_one(parked, now, paused=paused):
                 self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
         return alive if own or not lists else []
 
     def let_go(self, endpoints: Endpoints, now: float) -> None:
-        """Do as ever with the lists that have waited long enough for a member's answer."""
+        """Resend by the table lists that have waited long enough for a member's answer."""
         for parked in self._recovery.unpark_late(endpoints, now):
             if parked.requests:
                 self._resend_by_table(parked.event, parked.requests, parked.endpoint, now)
@@ -185,7 +190,7 @@ class MemberFirst:
         elif _differs_bare(batch) and not abilities.proves_form(batch):
             if batch.isolation is None:
                 batch.isolation = Isolation(size=len(alive))
-            # Where it failed: another server's answer would say nothing of this one.
+            # To the same endpoint: another server's answer would tell nothing.
             if paused or self._send(alive, parked, now) is None:
                 recovery.send_bare(alive, batch)
         elif not abilities.lists_proven or abilities.lists.in_doubt:
@@ -211,13 +216,13 @@ class MemberFirst:
 
 
 def _differs_bare(batch: Batch) -> bool:
-    """Whether the list would be another request without what only we add; on a route for lists alone it tells nothing."""
+    """Whether a bare list would be another request; on a route for lists a member tells nothing."""
     adds_fields = batch.packed or "return_token_ids" not in batch.wire.without
     return not (batch.bare or batch.wire.to_list_route) and (batch.streamed or adds_fields)
 
 
 def _may_be_the_route(event: Failed, abilities: Abilities) -> bool:
-    """Whether a list was refused, or failed, on a route for lists that its server may not have."""
+    """Whether a list was refused, or failed, on a route for lists which its server may not have."""
     if abilities.lists_proven or not event.batch.wire.to_list_route or event.failure.status is None:
         return False
     return event.failure.kind in (FailureKind.REFUSED, FailureKind.MAYBE_PROCESSED)

@@ -1,16 +1,17 @@
-"""What becomes of the requests of a failed batch. Rule 8 of the scheduler, and rule 7 for lists that were too long.
+"""Requeue the requests of a failed batch: rule 8 of the scheduler, and rule 7 for too long lists.
 
 Rules:
-- Requests that failed together are tried again together, sealed: they never mix with fresh calls.
-- ``recovery_table`` says how they go again, by the kind of failure.
-- A list that one prompt may have spoilt is split in halves, and they again, until the guilty are alone. Where only refusals come, the
-  rest go one by one.
-- A list that failed twice and names no culprit: see ``member_first``. A lone call that did goes bare from then on, where nothing in the form
-  that we prefer was ever answered.
-- What an endpoint cannot be asked goes to another that may take it; this endpoint is not given such calls for a while.
-- If no connection could be made, the calls wait for a server, provided that another is in use or one has ever answered. This counts as no
-  attempt, and the retry policy is not asked.
-- What waits for as long as the retry policy said waits then for the retry budget of the endpoint where it failed.
+- Requests which failed together are tried again together, sealed: none mixes with fresh calls.
+- ``recovery_table`` decides how the requests go again, by the kind of failure.
+- A list perhaps spoilt by one prompt is split in halves, again and again, until the guilty prompts
+  are alone. If only refusals come, the rest go singly.
+- For a list that failed twice without a culprit see ``member_first``. A lone call that failed twice
+  goes bare from then on, if nothing in the preferred form was ever answered.
+- Calls of a shape which one endpoint cannot be asked go to another that may take the shape. The
+  first endpoint gets no such calls for a while.
+- If no connection could be made, the calls wait for a server, provided that another is in use or
+  one has ever answered. No attempt is counted, and the retry policy is not asked.
+- After the retry policy's pause, requests wait for the retry budget of the failed endpoint.
 """
 
 from __future__ import annotations
@@ -33,38 +34,33 @@ __all__ = ["Parked", "Recovery"]
 
 @dataclass(slots=True)
 class Parked:
-    """A failed list that waits for the end of a batch that may tell more of its server."""
+    """A failed list, waiting for the end of a batch whose result may tell more of its server."""
 
     event: Failed
     requests: list[Request]
-    """Those whose callers still wait."""
+    """The requests whose callers still wait."""
     endpoint: Endpoint
-    """Where they failed."""
+    """Where the list failed."""
     until: float
-    """How long it waits where another endpoint is in use."""
+    """The end of the wait if another endpoint is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Resend:
-    """Requests that wait to be tried again together."""
+    """Requests waiting to be tried again together."""
 
     requests: list[Request]
     failures: int
     isolation: Isolation | None
     endpoint: Endpoint
-    """Where they failed."""
+    """Where the requests failed."""
     tokens: float
-    """What sending them again takes of its retry budget."""
+    """The cost of sending the requests again, taken from the endpoint's retry budget."""
     bare: bool = False
 
 
 class Recovery:
-    """Requeues what failed.
-
-    Args:
-        queue: where it goes.
-        counters: what is counted.
-    """
+    """Requeues failed requests."""
 
     __slots__ = ("_backoff", "_counters", "_parked", "_queue", "_unpaid", "_unpaid_until", "backing_off")
 
@@ -73,16 +69,16 @@ class Recovery:
         self._counters = counters
         self._backoff: list[tuple[float, int, _Resend]] = []
         self._unpaid: dict[int, deque[_Resend]] = {}
-        """What has waited long enough and waits for the retry budget, by endpoint, in order."""
+        """Requests past their pause, waiting for the retry budget, by endpoint, in order."""
         self._unpaid_until: float | None = None
         self._parked: dict[int, list[Parked]] = {}
-        """Failed lists that wait for the end of a batch, by its number."""
+        """Failed lists waiting for the end of a batch, by the batch's id."""
         self.backing_off = 0
-        """Requests that wait to be tried again."""
+        """The number of requests waiting to be tried again."""
 
     def next_due(self) -> float | None:
-        """When the first of them is due."""
-        # The calls of an entry may all have gone; once none is left anywhere, there is nothing to wake for.
+        """Return the time when the first request is due."""
+        # An entry's calls may all have gone. With no call left, there is nothing to wake for.
         if not self.backing_off:
             return None
         due = self._backoff[0][0] if self._backoff else None
@@ -91,7 +87,7 @@ class Recovery:
         return self._unpaid_until if due is None else min(due, self._unpaid_until)
 
     def requeue(self, now: float) -> None:
-        """Queue again what has waited long enough and can be paid for."""
+        """Queue the requests whose pause is over and whose retry is paid for."""
         if self._unpaid:
             self._unpaid_until = None
             for number, unpaid in list(self._unpaid.items()):
@@ -126,7 +122,7 @@ class Recovery:
         return True
 
     def requests(self) -> list[Request]:
-        """Every request that waits to be tried again."""
+        """Return every request waiting to be tried again."""
         resends = [resend for _, _, resend in self._backoff]
         for line in self._unpaid.values():
             resends += line
@@ -142,17 +138,13 @@ class Recovery:
         now: float,
         endpoints: Endpoints | None = None,
     ) -> bool:
-        """Requeue the unanswered requests of a failed batch as its failure demands.
+        """Requeue the unanswered requests of a failed batch; return false if none is sent again.
 
         Args:
             event: the failure.
             alive: the requests whose callers still wait.
-            endpoint: where it failed.
-            now: the time.
-            endpoints: all of them; ``None``: there is no other, and none is known to have ever answered.
-
-        Returns:
-            False if they are not to be sent again.
+            endpoint: where the batch failed.
+            endpoints: all endpoints; ``None``: no other is known, and none has ever answered.
         """
         if is_of_shape(event.failure) and self._pass_on(event, alive, endpoint, endpoints, now):
             return True
@@ -187,10 +179,10 @@ class Recovery:
         return row.way is not Way.NOT
 
     def _give_up(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float) -> None:
-        """They are not sent again."""
+        """Take in the end of requests not sent again."""
         batch, failure = event.batch, event.failure
         if failure.once and event.retry_delay_s is not None:
-            # It has happened twice: its callers are told not to try again either.
+            # The second time: the callers are told not to try again either.
             event.failure = replace(failure, kind=FailureKind.REFUSED)
         isolation = batch.isolation
         if isolation is not None and (failure.kind is FailureKind.BAD_CALL or isolation.blind):
@@ -198,14 +190,14 @@ class Recovery:
             self._conclude(isolation, endpoint, batch, now)
 
     def move(self, alive: list[Request], batch: Batch) -> None:
-        """Requeue the unanswered requests of a batch whose endpoint was removed; this is no failure of theirs."""
+        """Requeue the unanswered requests of a removed endpoint's batch; no failure is counted."""
         self._counters.retries += 1
         self._again(alive, batch)
 
     def _pass_on(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, endpoints: Endpoints | None, now: float
     ) -> bool:
-        """An endpoint takes no calls of this shape: requeue them for another; return false if none may take them."""
+        """Requeue requests for an endpoint that may take their shape; return false if none may."""
         batch, unsent = event.batch, event.failure.kind is FailureKind.UNSUPPORTED
         if endpoints is None or not endpoints.others_in_use(endpoint):
             return False
@@ -214,7 +206,7 @@ class Recovery:
             return False
         endpoint.denials.lack(batch.shape, now)
         for request in alive:
-            # That nothing was sent was no attempt; a server's own refusal was.
+            # An unsent request was no attempt; a server's own refusal was.
             request.attempts -= unsent
         self._counters.retries += not unsent
         self._again(alive, batch)
@@ -233,18 +225,18 @@ class Recovery:
         return bool(self._parked)
 
     def parked_until(self, endpoints: Endpoints) -> float | None:
-        """When a list has waited long enough, since another endpoint may have it; ``None``: none need look."""
+        """When a list has waited long enough, since another endpoint may have the list, if any."""
         if not self._parked:
             return None
         waits = (one.until for lists in self._parked.values() for one in lists if endpoints.others_in_use(one.endpoint))
         return min(waits, default=None)
 
     def unpark(self, batch: int, now: float) -> list[Parked]:
-        """A batch has ended: return the lists that waited for it, without those whose callers have gone."""
+        """Return the lists that waited for a batch, without requests whose callers have gone."""
         return self._free(self._parked.pop(batch, []), now)
 
     def unpark_late(self, endpoints: Endpoints, now: float) -> list[Parked]:
-        """Return the lists that have waited long enough, likewise."""
+        """Return, likewise, lists which have waited long enough."""
         late: list[Parked] = []
         for batch, lists in self._parked.items():
             due = [one for one in lists if one.until <= now and endpoints.others_in_use(one.endpoint)]
@@ -260,13 +252,14 @@ class Recovery:
         return lists
 
     def search(self, alive: list[Request], batch: Batch) -> None:
-        """A list was refused for one of its prompts, or for all of them."""
+        """Split a list refused for one of its prompts, or for all."""
         isolation = batch.isolation or Isolation(size=len(alive))
         isolation.refused += 1
         if isolation.good or isolation.refused <= isolation.size.bit_length():
             self.split(alive, batch, isolation)
             return
-        # More refusals than one guilty prompt can cause, and nobody is well: most are bad, and halving would ask for each twice.
+        # More refusals than one guilty prompt can cause, and no prompt is good: most are bad, and
+        # halving would ask for each twice.
         self._counters.splits += 1
         self.send_singly(alive, batch.failures, isolation)
 
@@ -284,7 +277,7 @@ class Recovery:
             self._resend([request], failures, isolation)
 
     def send_bare(self, alive: list[Request], batch: Batch) -> None:
-        """Send a list again plain and without our fields."""
+        """Send a list again plain and without added fields."""
         self._resend(alive, batch.failures, batch.isolation, bare=True)
 
     def _again(self, alive: list[Request], batch: Batch) -> None:
@@ -307,18 +300,18 @@ class Recovery:
         batch, alive, endpoint = failed.batch, failed.alive, failed.endpoint
         bare = batch.bare
         if batch.streamed and not failed.listed and failed.failure.unforeseen:
-            # Nothing in this form was ever answered: from the second failure on it goes without.
+            # Nothing in this form was ever answered: from the second failure on the call goes bare.
             bare = bare or (batch.failures > 0 and not failed.abilities.proves_form(batch))
         for request in alive:
             request.state = RequestState.BACKING_OFF
         self.backing_off += len(alive)
         assert failed.event.retry_delay_s is not None
         resend = _Resend(alive, failures, batch.isolation, endpoint, _tokens(alive, batch), bare)
-        # The batch's number breaks ties: resends are not comparable.
+        # The batch's id breaks ties: resends are not comparable.
         heapq.heappush(self._backoff, (now + failed.event.retry_delay_s, batch.id, resend))
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
-        """Some prompts of a split list are well: if all are, the list itself was refused."""
+        """Take in good prompts of a split list; if all are good, the list was refused as such."""
         isolation = batch.isolation
         if isolation is None:
             return
@@ -327,7 +320,7 @@ class Recovery:
         self._conclude(isolation, endpoint, batch, now)
 
     def _conclude(self, isolation: Isolation, endpoint: Endpoint, batch: Batch, now: float) -> None:
-        """See what a search has come to, once every prompt has ended."""
+        """Draw a search's conclusion once every prompt has ended."""
         if isolation.good + isolation.bad < isolation.size:
             return
         abilities = endpoint.can(batch.shape.kind)
@@ -340,5 +333,5 @@ class Recovery:
 
 
 def _tokens(requests: list[Request], batch: Batch) -> float:
-    """What is at risk when some requests of a batch are sent again."""
+    """Return the tokens at risk in sending some requests of a batch again."""
     return batch.tokens_at_risk * len(requests) / len(batch.requests)

@@ -1,7 +1,8 @@
-"""What becomes of the calls of a failed batch, as a table: the first row that applies.
+"""The way of a failed batch's calls, as a table: the first row that applies.
 
-``docs/explanation/batching.md`` shows the same rows (``python -m scripts.recovery_table``). A row says for which kinds of failure it
-is, when it applies, how the calls go again, and what the endpoint is taken to be from then on. ``recovery`` carries it out.
+``docs/explanation/batching.md`` shows the same rows (``python -m scripts.recovery_table``). A row
+has the kinds of failure, a condition, the way in which the calls go again, and the endpoint's
+abilities from then on. ``recovery`` carries the rows out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["TABLE", "Case", "Row", "Way", "row_for"]
 
 
 class Way(Enum):
-    """How calls go again."""
+    """The way in which calls go again."""
 
     AT_ONCE = "together, at once"
     BARE = "together, at once: plain and without our fields"
@@ -31,14 +32,14 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A failed batch, as the rows ask about it.
+    """A failed batch, as seen by the rows.
 
     Args:
-        event: the failure, and what the retry policy says.
+        event: the failure, and the retry policy's decision.
         alive: the requests whose callers still wait.
         endpoint: where the batch failed.
-        others: another endpoint is in use.
-        known: any endpoint has ever answered.
+        others: whether another endpoint is in use.
+        known: whether any endpoint has ever answered.
     """
 
     event: Failed
@@ -57,33 +58,34 @@ class Case:
 
     @property
     def listed(self) -> bool:
-        """Whether it was a list."""
+        """Whether the batch was a list."""
         return len(self.batch.requests) > 1
 
     @property
     def abilities(self) -> Abilities:
-        """What the endpoint can do with such calls."""
+        """The endpoint's abilities for such calls."""
         return self.endpoint.can(self.batch.shape.kind)
 
     @property
     def may_be_retried(self) -> bool:
-        """Whether the retry policy wants it tried again."""
+        """Whether the retry policy wants another try."""
         return self.event.retry_delay_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
+    """One row of the table.
 
     Args:
-        kinds: the kinds of failure that it is for; empty: any.
-        applies: whether it applies; ``None``: always.
-        when: the same in words.
+        kinds: the kinds of failure; empty: any.
+        applies: the condition; ``None``: always.
+        when: the condition in words.
         way: how the calls go again.
-        learn: what the endpoint is taken to be from now on; takes the case and the time. ``None``: as before.
-        learnt: the same in words.
-        is_retry: it counts as a retry.
-        is_attempt: it is a failed attempt: of the calls, and for the endpoint's retry budget.
+        learn: changes the endpoint's abilities, by the case and the time; ``None``: no change.
+        learnt: the change in words.
+        is_retry: whether the row counts as a retry.
+        is_attempt: whether the row counts as a failed attempt, for the calls and the endpoint's
+            retry budget.
     """
 
     kinds: tuple[FailureKind, ...]
@@ -96,18 +98,18 @@ class Row:
     is_attempt: bool = False
 
     def is_for(self, case: Case) -> bool:
-        """Whether it is for such a case."""
+        """Whether the row applies to a case."""
         if self.kinds and case.failure.kind not in self.kinds:
             return False
         return self.applies is None or self.applies(case)
 
 
 def row_for(case: Case) -> Row:
-    """The first row that applies; the last one always does."""
+    """Return the first row that applies; the last row always does."""
     return next(row for row in TABLE if row.is_for(case))
 
 
-# When ------------------------------------------------------------------------------------------------------------------
+# When -----------------------------------------------------------------------------------------------------------------
 
 
 def _of_one_reply(case: Case) -> bool:
@@ -119,7 +121,7 @@ def _first_list(case: Case) -> bool:
 
 
 def _too_long_for_its_queue(case: Case) -> bool:
-    # The queue limit of vLLM is shorter than the list, and waiting is in vain.
+    # vLLM's queue limit is shorter than the list, and waiting is in vain.
     batch = case.batch
     longer = len(batch.requests) > case.abilities.longest_list
     return case.failure.status == 503 and batch.failures > 0 and longer and not case.endpoint.in_flight
@@ -131,7 +133,7 @@ def _worth_another_try(case: Case) -> bool:
     return not (case.failure.once and all(request.met_before for request in case.alive))
 
 
-# What is learnt --------------------------------------------------------------------------------------------------------
+# What is learnt -------------------------------------------------------------------------------------------------------
 
 
 def _doubt_streams(case: Case, _now: float) -> None:
@@ -168,7 +170,8 @@ TABLE = (
         lambda case: case.endpoint.health.is_wrong_address,
         "nothing was ever reached at this address",
     ),
-    # The endpoint's dialect leaves the fields out from now on; those that it can leave out are few, so that this comes to an end.
+    # The endpoint's dialect leaves the fields out from now on. Its optional fields are few, so the
+    # row comes to an end.
     Row((FailureKind.FIELDS_REFUSED,), Way.AT_ONCE, learnt="such fields are left out"),
     Row(
         (FailureKind.STREAM_REFUSED,),
@@ -193,7 +196,7 @@ TABLE = (
         _base64_refused,
         "no base64",
     ),
-    # Each has a shape of its own, which any server takes.
+    # Each prompt then has a shape of its own, which any server takes.
     Row((FailureKind.MIX_REFUSED,), Way.SINGLY, lambda case: case.listed, "a list"),
     Row(
         (FailureKind.LIST_REFUSED,),
@@ -213,8 +216,8 @@ TABLE = (
         "shorter lists",
     ),
     Row((FailureKind.BAD_CALL, FailureKind.LIST_REFUSED), Way.SEARCH, lambda case: case.listed, "a list"),
-    # A server that answers only the first prompt of a list does so every time. The first list was the probe: whatever the retry policy
-    # thinks of failures, what it did not serve is sent again.
+    # A server that answers only the first prompt of a list does so every time. The first list was
+    # the probe: unserved prompts are sent again, whatever the retry policy says.
     Row(
         (FailureKind.MISMATCH,),
         Way.SINGLY,
@@ -223,7 +226,7 @@ TABLE = (
         _lists_refused,
         "no lists",
     ),
-    # At once, as it goes in another form; but it failed, and what failed has its price.
+    # At once, since the form is another; but the failure is an attempt and has its price.
     Row(
         (FailureKind.MISMATCH,),
         Way.SINGLY,
@@ -242,4 +245,4 @@ TABLE = (
     ),
     Row((), Way.NOT),
 )
-"""The rows, in their order."""
+"""The rows, in order."""

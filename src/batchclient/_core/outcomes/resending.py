@@ -1,10 +1,10 @@
-"""Whether the requests of a failed batch are sent again, in which form, or end. The way from a failure to ``recovery`` or ``ends``.
+"""The way of a failed batch's requests: sent again in some form, or ended.
 
-Rules, in this order:
-- A batch whose endpoint is being removed is sent elsewhere.
-- A list that names no culprit: one member goes first (see ``member_first``).
-- A key or a model that was refused: other endpoints, else one call that finds out for all (see ``denials``).
-- Everything else: see ``recovery``. What it does not send again ends with its failure.
+Rules, in order:
+- A batch whose endpoint is being removed is sent to another endpoint.
+- If a list fails without a culprit, one member goes first (see ``member_first``).
+- After a refused key or model, calls go elsewhere, or one call finds out for all (see ``denials``).
+- All other failures: see ``recovery``. Requests which are not sent again end with their failure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,10 @@ __all__ = ["Resending"]
 
 
 class Resending:
-    """That of one scheduler.
+    """The resending of one scheduler.
 
     Args:
-        endpoints: all of them.
-        recovery: requeues.
-        ends: tells callers.
-        granting: sends the one member.
+        granting: grants the lone member.
         send: sends a batch.
     """
 
@@ -53,15 +50,14 @@ class Resending:
     def failed(
         self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool, paused: bool
     ) -> None:
-        """A batch has failed.
+        """Take in a batch's failure.
 
         Args:
-            event: how.
+            event: the failure.
             alive: its unanswered requests whose callers still wait.
-            endpoint: where.
-            now: the time.
-            disproved: it was the one call that was to find out about a refused key or model.
-            paused: nothing may be sent now.
+            endpoint: where the batch failed.
+            disproved: whether the batch was the call sent to find out about a refused key or model.
+            paused: whether nothing may be sent now.
         """
         batch, member_first = event.batch, self.member_first
         if batch.bare and member_first.is_trial(batch):
@@ -73,7 +69,7 @@ class Resending:
             self._resend_by_table(event, alive, endpoint, now, disproved=disproved)
 
     def isolated(self, batch: Batch, good: int, endpoint: Endpoint, now: float) -> None:
-        """Some prompts of a split list are well."""
+        """Take in that some prompts of a split list are good."""
         self._recovery.isolated(batch, good, endpoint, now)
 
     def _resend_by_table(
@@ -85,7 +81,7 @@ class Resending:
             self._ends.fail(alive, event)
 
     def _refused(self, event: Failed, alive: list[Request], endpoint: Endpoint, now: float, *, disproved: bool) -> None:
-        """The key or the model was refused; ``disproved``: to the one call that was to find out, too."""
+        """Take in a refused key or model; ``disproved``: also to the call that finds out."""
         shape = event.batch.shape
         endpoint.denials.doubt(event.batch, now)
         if self._endpoints.others_take(shape, endpoint, now):

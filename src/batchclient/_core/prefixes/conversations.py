@@ -1,17 +1,21 @@
-"""Conversations: prefix families that a server has just served, and whose next calls are worth waiting for.
+"""Conversations: prefix families just served by a server, whose next calls are worth a wait.
 
-Where many conversations share a prefix cache that holds only some of them, serving them in turn computes every prefix again each time.
-A server is fast if it stays with those whose prefixes it still has, until they end. But the next turn of a conversation comes a moment
-after its last answer, when the permit that became free has long been given to somebody else.
+Where many conversations share a prefix cache which holds only some of them, serving them in turn
+computes every prefix again each time. A server is fast if it stays with the prefixes in its cache
+until their conversations end. But a conversation's next turn comes a moment after the last answer,
+when the freed permit has long gone to another call.
 
 Rules:
-- A family is *warm* from its first grant on, for ``longest_run_s``: so long its calls go before others. A longer prefix inherits the time
-  of the shorter one it grew from, so that a conversation which never ends cannot keep others from their turns.
-- After an answer a permit is kept for the family's next call, if calls of families were seen to come back more often than not, and soon:
-  waiting for them takes less than an eighth of what serving them takes. That is anticipatory scheduling, as disks do it (S. Iyer,
-  P. Druschel, SOSP 2001). It is kept from calls of other families for three times the usual gap at most; calls with short prompts may have it.
+- A family is *warm* for ``longest_run_s`` from its first grant: its calls then go before others. A
+  longer prefix inherits the time of the shorter prefix from which it grew, so an endless
+  conversation cannot keep others from their turns.
+- After an answer a permit is kept for the family's next call, if calls of families came back more
+  often than not, and soon: after less than an eighth of the time of serving them. This is
+  anticipatory scheduling, as for disks (S. Iyer, P. Druschel, SOSP 2001).
+- The permit is kept from calls of other families, for three times the usual gap at most. Calls with
+  short prompts may take it.
 
-The caller decides what a kept permit means (see ``granting``).
+The caller decides how a permit is kept (see ``granting``).
 """
 
 from __future__ import annotations
@@ -33,26 +37,22 @@ _LONGEST_WAIT_S = 0.1
 
 
 class _Served:
-    """What is known of one family."""
+    """A family's past."""
 
     __slots__ = ("answered_at", "answered_on", "awaited_until", "endpoint", "warm_until")
 
     def __init__(self, warm_until: float) -> None:
         self.warm_until = warm_until
         self.answered_at: float | None = None
-        """When it was last answered, if it has not come back since."""
+        """When the family was last answered, if no call has come back since."""
         self.answered_on = -1
-        """By which endpoint last."""
+        """The endpoint which answered last."""
         self.awaited_until: float | None = None
         self.endpoint = -1
 
 
 class Conversations:
-    """Which families are warm and which are awaited.
-
-    Args:
-        longest_run_s: how long a family may go before others, seconds.
-    """
+    """Which families are warm, for ``longest_run_s`` (seconds), and which are awaited."""
 
     __slots__ = ("_awaited", "_gap_s", "_returns", "_served", "_service_s", "longest_run_s")
 
@@ -61,9 +61,9 @@ class Conversations:
         self._served: OrderedDict[int, _Served] = OrderedDict()
         self._awaited: OrderedDict[int, _Served] = OrderedDict()
         self._returns = 0.0
-        """How often a family comes back after an answer: an exponential mean."""
+        """The share of answers after which a family comes back: an exponential mean."""
         self._gap_s = 0.0
-        """How long after it: likewise."""
+        """Seconds from answer to return: likewise."""
         self._service_s = 0.0
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class Conversations:
         )
 
     def is_warm(self, family: int, now: float) -> bool:
-        """Whether calls of this family go before others."""
+        """Whether calls of a family go before others."""
         served = self._served.get(family)
         return served is not None and now < served.warm_until
 
@@ -86,7 +86,7 @@ class Conversations:
         if served.awaited_until is not None:
             self._await_no_more(request.family, served)
         if gap_s > _LONGEST_WAIT_S:
-            # Nobody would have waited for it.
+            # No permit would have been kept so long.
             self._returns -= _LEARN * self._returns
             return
         self._returns += _LEARN * (1 - self._returns)
@@ -122,7 +122,7 @@ class Conversations:
             if served is None:
                 continue
             if served.answered_at is not None:
-                # It was answered before and nobody came.
+                # The last answer brought no further call.
                 self._returns -= _LEARN * self._returns
             self._service_s += _LEARN * (now - sent_at - self._service_s) if self._service_s else now - sent_at
             served.answered_at = now
@@ -133,7 +133,7 @@ class Conversations:
                 self._awaited[request.stem] = served
 
     def awaited(self, endpoint: int, now: float) -> tuple[int, float]:
-        """For how many calls permits of this endpoint are kept, and until when the first of them is."""
+        """For how many calls an endpoint's permits are kept, and until when the first is."""
         count, until = 0, float("inf")
         for family, served in list(self._awaited.items()):
             assert served.awaited_until is not None

@@ -1,18 +1,21 @@
 """Prefix families: calls whose prompts begin alike, so that a server computes the common part once.
 
-A server keeps the KV of prefixes it has seen, until it needs the room. With more prefixes under way than fit, it computes each again
-and again; with calls of one prefix next to each other it computes each once.
+A server keeps the KV of prefixes it has seen, until the room is needed. If more prefixes are under
+way than fit, each is computed again and again; if calls of a prefix come next to each other, each
+is computed once.
 
 Rules:
-- A prompt is known by the checksums of its first 256, 512, 1,024, … 16,384 bytes (its *rungs*). A shorter prompt has none and pays
-  nothing. A call's family is its longest rung that some other call had, too; so families nest, and a header that everybody
-  shares hides none of the families under it.
-- A queued call is moved into a deeper family when that family's second member appears.
-- ``PrefixTree``: queued calls by their rungs. The next call is one that shares most with the call before; when its family is
-  exhausted, the rest of the next wider family, and so on; then the oldest call and its family. It stays with a family across batches.
-- A run through one oldest call's families ends ``longest_run_s`` after it began, if older calls wait.
+- A prompt's *rungs* are the checksums of its first 256, 512, 1,024, … 16,384 bytes. A shorter
+  prompt has none and pays nothing. A call's family is its longest rung shared with some other call.
+  So families nest, and a header common to all calls hides none of the families under it.
+- A queued call moves into a deeper family when the family's second member appears.
+- ``PrefixTree`` holds queued calls by rungs. The next call is one which shares most with the last.
+  After a family's end the rest of the next wider family follows, and so on, and then the oldest
+  call and its family. The run through a family goes on across batches.
+- A run through an oldest call's families ends ``longest_run_s`` after its start, if older calls
+  wait.
 
-A checksum that is equal by accident (1 in 2^32 per pair) costs a cache miss and nothing else.
+A checksum equal by accident (1 in 2^32 per pair) costs a cache miss and nothing else.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from batchclient._core.messages import Request
 __all__ = ["Families", "PrefixTree", "length_of", "path_of", "rungs"]
 
 SHORTEST_PREFIX = 256
-"""Bytes on the wire, about 64 tokens of a text or of token ids: below this a server saves next to nothing (vLLM's blocks are 16 tokens)."""
+"""Bytes on the wire, about 64 tokens of a text or of token ids: shorter prefixes save next to
+nothing (vLLM's blocks are 16 tokens)."""
 _STEPS = tuple((256 << i >> 1 if i else 0, 256 << i) for i in range(7))
-"""From where to where each rung adds: 0 to 256, 256 to 512, … 8,192 to 16,384. Each doubles, so that a shared prefix is known by at
-least half of its length."""
+"""The bytes each rung adds: 0 to 256, 256 to 512, … 8,192 to 16,384. Lengths double, so the longest
+shared rung covers at least half of a shared prefix."""
 _REMEMBERED = 16_384
 
 
@@ -43,18 +47,18 @@ def rungs(prompt: bytes, seed: int = 0) -> list[int]:
         if size < end:
             break
         checksum = zlib.crc32(view[start:end], checksum)
-        # The length is part of it: a rung is never taken for another.
+        # With the length included, rungs of two lengths are never equal.
         sums.append(checksum << 15 | end)
     return sums
 
 
 def path_of(request: Request) -> list[int]:
-    """The request's rungs. Prompts of one model share them, whatever else is asked of them: so does a server's cache."""
+    """The request's rungs. Like a server's cache, they depend on model and prompt alone."""
     return rungs(request.prompt, zlib.crc32(request.shape.model.encode()))
 
 
 class Families:
-    """Which rungs were seen lately. Bounded: the least recently seen are forgotten."""
+    """The rungs seen lately; the least recently seen are forgotten."""
 
     __slots__ = ("_seen",)
 
@@ -62,7 +66,7 @@ class Families:
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def join(self, request: Request) -> list[int]:
-        """Name the family and the stem of a request with a long prompt; return its rungs."""
+        """Set the family and the stem of a request with a long prompt; return its rungs."""
         seen = self._seen
         path = path_of(request)
         request.stem = path[-1]
@@ -78,26 +82,22 @@ class Families:
 
 
 class _Node:
-    """The queued calls with one rung: those that go no further, and those that do, by their next rung."""
+    """The queued calls with a rung: calls without a longer rung, and others by the next rung."""
 
     __slots__ = ("children", "founder", "held", "requests", "rung")
 
     def __init__(self, rung: int, founder: Request | None) -> None:
         self.rung = rung
         self.held = 0
-        """Requests in it and below, dead ones too."""
+        """Requests here and below, dead requests too."""
         self.founder = founder
-        """Whoever came first, until somebody else comes."""
+        """The first request to come, until a second comes."""
         self.requests: deque[Request] | None = None
         self.children: dict[int, _Node] = {}
 
 
 class PrefixTree:
-    """Queued calls of one group by their rungs.
-
-    Args:
-        longest_run_s: how long one oldest call's families may go before other, older calls, seconds.
-    """
+    """A group's queued calls by their rungs; a run lasts ``longest_run_s`` if older calls wait."""
 
     __slots__ = ("_path", "_root", "_run_ends_at", "longest_run_s")
 
@@ -110,11 +110,11 @@ class PrefixTree:
 
     @property
     def held(self) -> int:
-        """Requests in it, dead ones too."""
+        """Requests in the tree, dead requests too."""
         return self._root.held
 
     def add(self, request: Request, path: Iterable[int]) -> None:
-        """Put a request behind those with the same rungs."""
+        """Put a request behind the requests with the same rungs."""
         node = self._root
         node.held += 1
         for rung in path:
@@ -123,7 +123,7 @@ class PrefixTree:
                 node.children[rung] = child = _Node(rung, request)
             elif child.founder is not None:
                 if child.founder.group is request.group:
-                    # The path goes from short to long, so that the longest rung they share is set last.
+                    # The path goes from short to long, so the longest shared rung is set last.
                     child.founder.family = max(child.founder.family, rung, key=length_of)
                 child.founder = None
             child.held += 1
@@ -133,7 +133,7 @@ class PrefixTree:
         node.requests.append(request)
 
     def next(self, oldest: Request, now: float) -> Request:
-        """Remove and return the request that goes next; ``oldest`` is the live one that came first."""
+        """Remove and return the next request; ``oldest`` is the live request which came first."""
         trail = self._trail() if now < self._run_ends_at else [self._root]
         while True:
             if len(trail) == 1:
@@ -148,13 +148,13 @@ class PrefixTree:
             self._leave(trail)
 
     def sweep(self, live: Iterable[Request]) -> None:
-        """Forget the dead."""
+        """Forget dead requests."""
         self._root = _Node(0, None)
         for request in live:
             self.add(request, path_of(request))
 
     def _trail(self) -> list[_Node]:
-        """The nodes on the path of the call taken last, as far as any call with these rungs is left."""
+        """The nodes on the path of the last call, as far as calls with its rungs are left."""
         trail = [self._root]
         for rung in self._path:
             child = trail[-1].children.get(rung)
@@ -165,7 +165,7 @@ class PrefixTree:
 
     @staticmethod
     def _first(trail: list[_Node]) -> Request:
-        """Go down from the trail's end to the first request below it; its own before those with longer rungs."""
+        """Go down from the trail's end to the first request; a node's own precede longer rungs."""
         node = trail[-1]
         while not node.requests:
             node = next(iter(node.children.values()))
@@ -174,7 +174,7 @@ class PrefixTree:
 
     @staticmethod
     def _leave(trail: list[_Node]) -> None:
-        """A request was removed at the trail's end: shorten it to what still holds any."""
+        """A request was removed at the trail's end: drop nodes without requests."""
         for node in trail:
             node.held -= 1
         while len(trail) > 1 and not trail[-1].held:
@@ -183,5 +183,5 @@ class PrefixTree:
 
 
 def length_of(family: int) -> int:
-    """Bytes of the prefix that a family is known by."""
+    """Bytes of the prefix by which a family is known."""
     return family & 0x7FFF

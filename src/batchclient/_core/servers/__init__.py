@@ -1,1 +1,1 @@
-"""What is known of each server: permits, health, speed, rates."""
+"""The state of each server: permits, health, speed, rates."""

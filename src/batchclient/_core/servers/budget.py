@@ -1,15 +1,21 @@
 """The retry budget: how much work one endpoint may be asked to do twice.
 
 Rules:
-- A retry costs the tokens at risk: prompt and expected output of what is sent again. One of 30,000 tokens is not one unit.
-- A fifth of the tokens sent for the first time flows in, and ten calls' worth a second besides, so that nothing waits for ever.
-- It holds what the limit lets be in flight, at least a hundred calls' worth, and is full at the start: a server that is started
-  anew breaks everything in flight at once, and that is repaid at once.
-- It delays and never fails: a retry goes while the budget is not in debt, and may leave it there; the next ones wait, in order.
-- What was not sent costs nothing, and neither does what is sent again in another form (splits, singles, plain).
+- A retry costs the tokens at risk: prompt and expected output of the calls sent again. A retry of
+  30,000 tokens costs more than one unit.
+- A fifth of the tokens sent for the first time flows in, and ten calls' worth a second besides. So
+  no retry waits for ever.
+- The budget holds as many calls' worth as the limit lets be in flight, at least a hundred. The
+  budget starts full: a restarted server breaks everything in flight at once, and all may be sent
+  again at once.
+- The budget delays and never fails a call. A retry goes while the budget is not in debt, and may
+  leave the budget in debt. Later retries wait, in order.
+- Calls which were not sent cost nothing; neither do calls sent again in another form (splits,
+  singles, plain).
 
-Sources: the 20 % and 10 per second are Finagle's ``RetryBudget`` and tower's; like gRPC's throttle it belongs to a server, and
-unlike them it is counted in tokens, since that is what a server's work is.
+Sources: the 20 % and 10 per second are those of Finagle's and tower's ``RetryBudget``. Like gRPC's
+throttle the budget belongs to a server. Unlike all three the budget counts tokens, since tokens are
+a server's work.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ _ROUNDING = 1e-6
 
 
 class RetryBudget:
-    """One endpoint's. Not to be confused with ``Rates``, which bound every request."""
+    """The budget of one endpoint. ``Rates`` bound every request, the budget retries alone."""
 
     __slots__ = ("_at", "_calls", "_level", "_settled", "_tokens")
 
@@ -34,7 +40,7 @@ class RetryBudget:
         self._tokens = 0.0
         self._calls = 0
         self._settled = 0.0
-        """Of ``_tokens``, what has flowed in."""
+        """The part of ``_tokens`` whose fifth has flowed in."""
         self._level: float | None = None
         """``None``: full."""
         self._at = 0.0
@@ -43,17 +49,12 @@ class RetryBudget:
         return f"<RetryBudget {'full' if self._level is None else f'{self._level:.4g} tokens'} at {self._at:.3f} s>"
 
     def sent(self, tokens: float, calls: int) -> None:
-        """Calls were sent for the first time. All that a call pays while nothing fails."""
+        """Count calls sent for the first time: all that a call pays while nothing fails."""
         self._tokens += tokens
         self._calls += calls
 
     def level(self, limit: int, now: float) -> float:
-        """Tokens that may be sent again; below 0 is debt.
-
-        Args:
-            limit: the endpoint's, in sequences.
-            now: the time.
-        """
+        """Tokens that may be sent again; below 0 is debt. ``limit`` is in sequences."""
         mean = self._mean
         most = max(_FEWEST_CALLS, limit) * mean
         if self._level is None:
@@ -62,7 +63,7 @@ class RetryBudget:
         return min(most, self._level + earned)
 
     def take(self, tokens: float, limit: int, now: float) -> bool:
-        """Pay for a retry, if there is no debt; return whether it may go."""
+        """Pay for a retry, if there is no debt; return whether the retry may go."""
         if self.level(limit, now) < -_ROUNDING:
             return False
         self.charge(tokens, limit, now)
@@ -72,14 +73,14 @@ class RetryBudget:
         """Pay for a retry, debt or not."""
         self._level = self.level(limit, now) - tokens
         if self._calls > _CALLS_REMEMBERED:
-            # The mean follows what is sent now.
+            # Halved, so that the mean follows recent calls.
             self._tokens /= 2
             self._calls //= 2
         self._settled = self._tokens
         self._at = now
 
     def when(self, limit: int, now: float) -> float:
-        """When it will be out of debt, should nothing else be sent."""
+        """Return the time when the debt ends, should nothing else be sent."""
         return now + max(_SHORTEST_WAIT_S, -self.level(limit, now) / (_CALLS_PER_S * self._mean))
 
     @property

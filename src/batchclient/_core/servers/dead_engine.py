@@ -1,12 +1,14 @@
-"""An engine that is dead behind a living HTTP server, noticed by its silence.
+"""An engine dead behind a living HTTP server, noticed by its silence.
 
 Rules:
-- Only the server's own count is believed (``ServerLoad``): it says that sequences run, and the count of tokens it has generated has not
-  moved for a minute, and nobody had an answer from it either. How long one request is silent proves nothing: a plain request of ten
-  minutes, or a call far back in a server's queue, is silent and well.
-- A prompt is read before its first token is made, and meanwhile nothing moves. So a hundredth of a second per token in flight is
-  added to the minute, which is the pace of a slow CPU.
-- Reports that did not follow each other closely show nothing. Where there are none, ``read_timeout_s`` bounds each request's silence.
+- Only the server's own report is believed (``ServerLoad``). An engine is dead if for a minute
+  sequences ran, the count of generated tokens stood still, and no answer came. The silence of one
+  request proves nothing: a plain request of ten minutes, or a call far back in a server's queue, is
+  silent and well.
+- A prompt is read before its first token is made, and no count moves meanwhile. So the minute grows
+  by a hundredth of a second per token in flight, the pace of a slow CPU.
+- Reports more than 10 s apart show nothing. Without reports, ``read_timeout_s`` bounds each
+  request's silence.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ __all__ = ["STILL", "DeadEngine"]
 STILL = Failure(
     FailureKind.MAYBE_PROCESSED, ReadTimedOut, "the server lives but generates nothing: its engine stands still"
 )
-"""Why the requests of a server fail whose engine is dead behind a living HTTP server."""
+"""The failure of the requests of a server whose engine is dead behind a living HTTP server."""
 
 _STILL_AFTER_S = 60.0
 _PER_TOKEN_S = 0.01
@@ -44,10 +46,8 @@ class DeadEngine:
         """Take in a report; return whether the engine must be dead.
 
         Args:
-            load: what the server said.
-            answered_at: when it last answered anything.
-            tokens_in_flight: prompt and expected output of what is in flight there.
-            now: the time.
+            answered_at: when the server last answered anything.
+            tokens_in_flight: prompt and expected output of the calls in flight there.
         """
         generated = load.generation_tokens
         moves = generated != self._generated or not load.running or now - self._reported_at > _LONGEST_GAP_S

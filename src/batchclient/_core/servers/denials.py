@@ -1,17 +1,22 @@
-"""What an endpoint refuses whoever calls: the key (401, 403), a model it does not have (404), or calls of a shape. No hammering.
+"""Refusals by one endpoint of every call alike: a key, a model, a shape. No hammering.
 
     ADMITTED ──401, 403 or 404──▶ IN DOUBT ──one call finds out: anything else──▶ ADMITTED
-                                     ▲──────────the same again: all that is queued for the model fails──┘
+                                     ▲────the same again: all calls queued for the model fail────┘
 
 Rules:
-- Doubts are kept by model and kind of call: gateways give keys for some models only, servers lose single adapters, and one that serves
-  embeddings does not find the path of completions.
-- While a model is in doubt, one of its calls at a time is sent, by itself. If that one is refused as well, every call of the kind that
-  waits for the model fails with the same error. Calls made later find out anew, with one call again.
-- Where another endpoint is in use that has not refused the model, its calls go there, and the doubtful one is asked again every 30 s.
-- A shape that its dialect has no form for, or that it answers with 405 or 501, goes to another endpoint in use that has not refused it; for
-  30 s it is not tried here again. Where there is none, only the call itself fails: the next one may be another's to take.
-- An answer to what was sent before the refusal removes no doubt: a key may have been taken away meanwhile.
+- A refused key is a 401 or 403, a missing model a 404. Doubts are kept by model and kind of call:
+  gateways give keys for some models only, servers lose single adapters, and a server of embeddings
+  has no path for completions.
+- While a model is in doubt, one call for the model is sent at a time, in a batch of its own. If the
+  endpoint refuses again, every waiting call of the kind for the model fails with the same error.
+  Later calls find out anew, again with one call.
+- If another endpoint is in use and has not refused the model, the model's calls go there. The
+  doubtful endpoint is asked again every 30 s.
+- A refused shape has no form in the endpoint's dialect, or was answered with 405 or 501. Its calls
+  go to another endpoint in use which has not refused the shape, and are not tried here again for
+  30 s. Without such an endpoint only the refused call fails: another endpoint may be there for the
+  next call.
+- An answer to a batch sent before the refusal removes no doubt: a key may be revoked meanwhile.
 """
 
 from __future__ import annotations
@@ -25,28 +30,29 @@ from batchclient._core.messages import Batch, Shape
 __all__ = ["Denials", "Subject", "is_of_shape", "is_refusal", "subject_of"]
 
 Subject = tuple[str, Kind]
-"""What is in doubt: calls of a kind for a model."""
+"""The subject of a doubt: calls of a kind for a model."""
 
 _ASK_AGAIN_AFTER_S = 30.0
 _MOST_MODELS = 1024
 _MOST_SHAPES = 1024
 _STATUSES = (401, 403, 404)
 _NO_SUCH_CALL = (405, 501)
-"""No such method on the route, not implemented (RFC 9110); llama.cpp says 501 to what it was not started for."""
+"""Method not allowed, not implemented (RFC 9110); llama.cpp answers 501 to kinds of calls which it
+was not started for."""
 
 
 def is_refusal(failure: Failure) -> bool:
-    """Whether a failure concerns every call for its model alike."""
+    """Whether a failure concerns every call for the model alike."""
     return failure.kind is FailureKind.REFUSED and failure.status in _STATUSES
 
 
 def is_of_shape(failure: Failure) -> bool:
-    """Whether a failure concerns every call of its shape here, and no other server."""
+    """Whether a failure concerns every call of the shape on this server, and no other server."""
     return failure.kind is FailureKind.UNSUPPORTED or failure.status in _NO_SUCH_CALL
 
 
 def subject_of(shape: Shape) -> Subject:
-    """What a call's refusal would put in doubt."""
+    """The model and kind of call which a refusal puts in doubt."""
     return shape.model, shape.kind
 
 
@@ -55,25 +61,25 @@ class _Doubt:
     since: float
     ask_again_at: float
     probe: int | None = None
-    """The batch that finds out."""
+    """The id of the batch sent to find out."""
 
 
 class Denials:
-    """One endpoint's."""
+    """The refusals of one endpoint."""
 
     __slots__ = ("models", "shapes")
 
     def __init__(self) -> None:
         self.shapes: dict[bytes, float] = {}
-        """Shapes that it has no form for, and until when that is believed; empty as a rule, too."""
+        """Refused shapes (``answer_key``), each with the end of its 30 s; empty as a rule."""
         self.models: dict[Subject, _Doubt] = {}
-        """The models in doubt; empty as a rule, which is all that a call looks at."""
+        """The models in doubt. Empty as a rule: a call then pays for one look at an empty table."""
 
     def __repr__(self) -> str:
         return f"<Denials {sorted(self.models)}>"
 
     def doubt(self, batch: Batch, now: float) -> None:
-        """A batch was refused."""
+        """Note the refusal of a batch."""
         subject = subject_of(batch.shape)
         doubt = self.models.get(subject)
         if doubt is None:
@@ -84,35 +90,29 @@ class Denials:
             doubt.ask_again_at = now + _ASK_AGAIN_AFTER_S
 
     def lack(self, shape: Shape, now: float) -> None:
-        """It takes no calls of this shape."""
+        """Note the refusal of a shape."""
         shapes = self.shapes
         shapes.pop(shape.answer_key, None)
         if len(shapes) >= _MOST_SHAPES:
-            # The oldest: were all forgotten, two endpoints could send a call back and forth.
+            # The oldest goes: if all went, two endpoints could send a call back and forth.
             del shapes[next(iter(shapes))]
         shapes[shape.answer_key] = now + _ASK_AGAIN_AFTER_S
 
     def lacks(self, shape: Shape, now: float) -> bool:
-        """Whether it is believed to take no calls of this shape."""
+        """Whether the endpoint refused this shape in the last 30 s."""
         return now < self.shapes.get(shape.answer_key, now)
 
     def may_probe(self, subject: Subject, now: float, *, elsewhere: bool) -> bool:
-        """Whether a call for a model in doubt may be sent to find out.
-
-        Args:
-            subject: of which model and kind.
-            now: the time.
-            elsewhere: whether another endpoint takes such calls.
-        """
+        """Whether a call may be sent to find out; ``elsewhere``: others take such calls."""
         doubt = self.models[subject]
         return doubt.probe is None and not (elsewhere and now < doubt.ask_again_at)
 
     def begin_probe(self, batch: Batch) -> None:
-        """One call is sent to find out."""
+        """Note a batch of one call, sent to find out."""
         self.models[subject_of(batch.shape)].probe = batch.id
 
     def end_probe(self, batch: Batch) -> bool:
-        """A batch has failed; return whether it was to find out. If it was and said nothing, another may be sent."""
+        """Return whether a failed batch was sent to find out; another call may then be sent."""
         doubt = self.models.get(subject_of(batch.shape))
         if doubt is None or doubt.probe != batch.id:
             return False
@@ -120,7 +120,7 @@ class Denials:
         return True
 
     def answered(self, batch: Batch) -> None:
-        """A batch has an answer."""
+        """Remove the doubt of an answered batch's model."""
         doubt = self.models.get(subject_of(batch.shape))
         if doubt is not None and (batch.id == doubt.probe or batch.sent_at > doubt.since):
             del self.models[subject_of(batch.shape)]

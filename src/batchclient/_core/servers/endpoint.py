@@ -1,10 +1,11 @@
-"""One endpoint's permits and what was learnt about it.
+"""One endpoint's permits and the knowledge gained of its server.
 
 Rules:
-- Permits are a counter, taken in the very step that emits ``SendBatch`` and returned when a choice finishes or its
-  connection closes. ``in_flight`` is what the server still works on, whether or not a caller still waits.
-- ``blocked_until`` is the server's own wish (``Retry-After``); what its failures mean is in ``health``.
-- What it can do with each kind of call is in ``abilities``.
+- Permits are a counter. A permit is taken in the very step that emits ``SendBatch``, and returned
+  when a choice finishes or its connection closes. ``in_flight`` counts all sequences which the
+  server still works on, whether or not a caller still waits.
+- ``blocked_until`` is the server's own wish (``Retry-After``); ``health`` judges the failures.
+- ``abilities`` tell what the server can do with each kind of call.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ __all__ = ["Endpoint"]
 
 _NOTHING_KNOWN: Mapping[Kind, int] = {}
 _LONGEST_BLOCK_S = 60.0
-"""A server may ask for more rest than this; the calls that were refused then fail, and others find out for themselves."""
+"""A server may ask for a longer rest. Its refused calls then fail; later calls find out anew."""
 
 
 class Endpoint:
     """Permits, health and abilities of one server.
 
     Args:
-        number: its id, unique within a scheduler and never given again; of the first endpoints, the place in the list of base URLs.
-        limit: the algorithm that says how many sequences may be in flight.
-        max_list: prompts per request, at most.
-        name: its base URL as it may be shown.
-        known_caps: prompts per request that the server takes, by kind, as far as is known.
-        is_known: whether it is taken for granted which sort of server it is.
+        number: its id, given once by a scheduler; at first the place in the list of base URLs.
+        limit: the algorithm for the number of sequences in flight.
+        max_size: prompts per request, at most.
+        name: its base URL as shown, without secrets.
+        known_caps: prompts per request which the server is known to take, by kind.
+        is_known: whether the sort of server is taken for granted.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Endpoint:
         "is_known",
         "leaving",
         "limit",
-        "max_list",
+        "max_size",
         "name",
         "outage",
         "rates",
@@ -78,7 +79,7 @@ class Endpoint:
         self,
         number: int,
         limit: Limit,
-        max_list: int,
+        max_size: int,
         name: str = "",
         known_caps: Mapping[Kind, int] = _NOTHING_KNOWN,
         *,
@@ -87,46 +88,46 @@ class Endpoint:
         self.id = number
         self.name = name
         self.slots: int | None = None
-        """Sequences that it takes at once, as it says itself."""
+        """The sequences taken at once, by the server's own word."""
         self.is_engine = False
-        """Whether it is known to be an engine that batches hundreds of sequences and queues the rest."""
+        """Whether the server is an engine: it batches hundreds of sequences and queues the rest."""
         self.server: str | None = None
-        """Which server it is, as may be shown; ``None``: not found out."""
+        """The server's name and version, for display; ``None``: not found out."""
         self.is_known = is_known
-        """Whether it is of a sort whose lists are known to be served at once."""
+        """Whether the server is of a sort known to serve the prompts of a list at once."""
         self.leaving = False
-        """Whether it was removed and what is in flight there is being waited for."""
+        """Whether the endpoint was removed, and its calls in flight are still awaited."""
         self.limit = limit
-        self.max_list = max_list
+        self.max_size = max_size
         self._known_caps = known_caps
         self._abilities: dict[Kind, Abilities] = {}
         self.in_flight = 0
         self.returned = 0
-        """Permits given back, for whatever reason."""
+        """Permits given back, for any reason."""
         self.speed = Speed()
         self._area = 0.0
         self._area_at = 0.0
         self.abandoned = 0
         self.held_since: float | None = None
-        """Since when free permits have been held back to be granted together; ``None``: none are."""
+        """Since when free permits are held back, to be granted together; ``None``: no hold."""
         self.blocked_until: float | None = None
-        """Until when the server wishes to be left alone."""
+        """The end of a rest asked for by the server."""
         self.rates: Rates | None = None
-        """What it may be sent per minute; ``None``: whatever has a permit."""
+        """Bounds per minute; ``None``: permits are the only bound."""
         self.budget = RetryBudget()
         self.health = Health()
         self.outage: ServerOutage | None = None
-        """Its latest, which may be over."""
+        """The latest outage, perhaps over."""
         self.denials = Denials()
         self.dead_engine = DeadEngine()
         self.answered_at = float("-inf")
-        """When it last answered anything."""
+        """When the server last answered anything."""
 
     @classmethod
     def made_for(cls, settings: SchedulerSettings, number: int, limit: Limit, name: str) -> Endpoint:
-        """As the settings have it."""
+        """Make an endpoint by the settings."""
         caps, is_known = settings.known_caps, settings.is_known_server
-        endpoint = cls(number, limit, settings.max_list, name, caps, is_known=is_known)
+        endpoint = cls(number, limit, settings.max_size, name, caps, is_known=is_known)
         endpoint.set_rates(settings)
         return endpoint
 
@@ -145,7 +146,7 @@ class Endpoint:
         return free if allowed is None else min(free, allowed - self.in_flight)
 
     def take(self, sequences: int, now: float) -> None:
-        """Take permits for a batch that is sent in this step."""
+        """Take permits for a batch sent in this step."""
         self._area += self.in_flight * (now - self._area_at)
         self._area_at = now
         self.in_flight += sequences
@@ -159,17 +160,17 @@ class Endpoint:
         assert self.in_flight >= 0, "more permits returned than taken"
 
     def area(self, now: float) -> float:
-        """The integral of ``in_flight`` over time so far, sequence-seconds; a difference of two is a mean load times its time."""
+        """The integral of ``in_flight``, in sequence-seconds; a difference is mean load × time."""
         return self._area + self.in_flight * (now - self._area_at)
 
     def is_blocked(self, now: float) -> bool:
-        """Whether the endpoint is to be left alone for now."""
+        """Whether the server still wishes to be left alone."""
         if self.blocked_until is not None and now >= self.blocked_until:
             self.blocked_until = None
         return self.blocked_until is not None
 
     def held_back(self, now: float) -> tuple[float, str] | None:
-        """Until when calls are held back though permits are free, and by what; ``None``: they are not."""
+        """Until when calls are held back though permits are free, and why; ``None``: none are."""
         held = self.rates.held(now) if self.rates is not None else None
         if (
             self.blocked_until is None
@@ -180,23 +181,23 @@ class Endpoint:
         return self.blocked_until, "the server's Retry-After"
 
     def block(self, seconds: float, now: float) -> None:
-        """Leave the endpoint alone for a while; never for less long than it was going to be."""
+        """Leave the endpoint alone for some seconds; an earlier, longer rest stays."""
         until = now + min(seconds, _LONGEST_BLOCK_S)
         self.blocked_until = until if self.blocked_until is None else max(self.blocked_until, until)
 
     def answer(self, sequences: int, now: float) -> LimitChange | None:
-        """It answered some sequences; return the change of the limit if it comes back from an outage."""
+        """Take in an answer; return the change of the limit, if an outage ends."""
         self.blocked_until = None
         health = self.health
         if health.ailing:
             return self.live(sequences, now)
-        # What ``live`` does for a healthy one, without a call: this runs for each reply.
+        # ``live`` for a healthy endpoint, without a function call: this branch runs for each reply.
         self.answered_at = now
         health.answered_once = True
         return None
 
     def live(self, sequences: int, now: float) -> LimitChange | None:
-        """It is there, whatever it said; ``sequences`` of its work are done."""
+        """Take in a sign of life with ``sequences`` done; return the change of the limit."""
         health, change = self.health, None
         self.answered_at = now
         if health.ailing and health.answer(sequences, self.limit.limit, now):
@@ -210,7 +211,7 @@ class Endpoint:
         return change
 
     def set_rates(self, settings: SchedulerSettings) -> None:
-        """Begin with full buckets; what a gateway said stays."""
+        """Begin with full buckets; a gateway's pause stays."""
         paused_until = self.rates.paused_until if self.rates is not None else None
         self.rates = None
         if settings.requests_per_minute is not None or settings.tokens_per_minute is not None or paused_until:
@@ -218,20 +219,20 @@ class Endpoint:
             self.rates.paused_until = paused_until
 
     def hear_rates(self, windows: Iterable[RateWindow], now: float) -> None:
-        """A gateway before it says what is left of its limits."""
+        """Take in a gateway's word on its remaining limits."""
         if self.rates is None:
             self.rates = Rates()
         self.rates.observe(windows, now)
 
     def can(self, kind: Kind = Kind.COMPLETION) -> Abilities:
-        """What the server can do with calls of that kind."""
+        """Return the server's abilities for calls of a kind."""
         abilities = self._abilities.get(kind)
         if abilities is None:
             self._abilities[kind] = abilities = Abilities(self._known_caps.get(kind))
         return abilities
 
     def know(self, caps: Mapping[Kind, int], server: str | None) -> None:
-        """Which server it is has been found out: it takes lists of at most so many prompts, by kind."""
+        """Take in which server was found, and its longest lists of prompts by kind."""
         self._known_caps = caps
         self.server = server
         self.is_known = server is not None
@@ -239,18 +240,18 @@ class Endpoint:
             abilities.known_cap = caps.get(kind)
 
     def drop_trials(self) -> list[Kind]:
-        """Forget what trials of lists have found; return the kinds of calls whose lists were given up because of it."""
+        """Forget the trials of lists; return the kinds of calls whose lists were given up."""
         given_up = [kind for kind, abilities in self._abilities.items() if abilities.trial.gave_up]
         for abilities in self._abilities.values():
             abilities.trial = ListTrial()
         return given_up
 
     def list_cap(self, now: float, kind: Kind = Kind.COMPLETION, most: int | None = None) -> int:
-        """The longest list to send now; ``most`` stands for ``max_list`` if it is given."""
-        return self.can(kind).list_cap(self.max_list if most is None else most, now)
+        """Return the longest list to send now; ``most``, if given, stands for ``max_size``."""
+        return self.can(kind).list_cap(self.max_size if most is None else most, now)
 
     def list_caps(self, now: float) -> dict[Kind, int]:
-        """The longest lists to send now, by the kinds of calls that have been looked at."""
+        """Return the longest lists to send now, for completions and the kinds seen so far."""
         return {kind: self.list_cap(now, kind) for kind in (Kind.COMPLETION, *self._abilities)}
 
     def statistics(self, now: float) -> EndpointStatistics:
@@ -261,7 +262,7 @@ class Endpoint:
             limit_reason=self.limit.reason,
             in_flight=self.in_flight,
             abandoned=self.abandoned,
-            list_cap=self.list_cap(now),
+            batch_size_cap=self.list_cap(now),
             lists_refused=not self.can().lists.allows(now),
             streams_refused=not self.can().streams(now),
             blocked_until=blocked_until,
@@ -276,5 +277,5 @@ class Endpoint:
         )
 
     def observe(self, sample: Sample) -> LimitChange | None:
-        """Feed the limit algorithm; return the change it caused, if any."""
+        """Feed the limit algorithm; return the resulting change, if any."""
         return self.limit.on_sample(sample)

@@ -1,28 +1,35 @@
-"""Whether an endpoint is fit to be sent calls: it is ejected when it fails, probed by one call, and comes back by and by.
+"""The health of an endpoint: ejected by failures, probed by one call, brought back step by step.
 
-    HEALTHY ──failures in a row──▶ EJECTED ──pause over, one call sent──▶ PROBING ──it answers──▶ RECOVERING ──▶ HEALTHY
-                                      ▲──────────it fails: longer pause──────┘  (each answer allows one more sequence)
+    HEALTHY ──failures in a row──▶ EJECTED ──pause over, one call sent──▶ PROBING
+    PROBING ──the call fails: longer pause──▶ EJECTED
+    PROBING ──the endpoint answers──▶ RECOVERING ──each answer allows one more sequence──▶ HEALTHY
 
 Rules:
-- One refused connection ejects; so do 3 breaks or silences in a row, or 5 failures in a row of any kind (5xx). Any answer,
-  a 4xx included, starts the count anew. A 429 is an answer.
-- The last endpoint in use is never ejected for what it answers, nor for single silences: a poor server is better than none. It is
-  ejected when it has vanished: it refuses connections, or its engine stands still, or 8 requests in a row broke that were all sent after
-  the first break. (What was in flight when one of several servers behind a load balancer died breaks together, and says little of
-  the others.) When the last one in use is ejected, those that were ejected but had not vanished are probed at once.
-- What a gateway cuts off after a long silence (``Failure.cut_off``) is a server error, not a break: the server is there, and slow.
-- The pause doubles with each failed probe: from 0.5 s to 8 s after refusals, which are found out at once and cost no caller
-  anything; from 1 s to 30 s after other failures, since a caller pays for the probe with its time. An endpoint that
-  was healthy for a minute starts at the shortest pause again.
-- The probe is one real call by itself, not a list, and not a call that failed there before if another endpoint is in use. Where none
-  is, a call that has not failed there goes first, unless connections are refused, which costs a call nothing.
-- An endpoint that answers again after refused or broken connections is taken to have been started anew.
-- Slow start: an endpoint that comes back is given an eighth of its limit, and one sequence more for each that it answers; where
-  answers take long, twice as much every 5 s without a failure.
+- One refused connection ejects; so do 3 breaks or silences in a row, or 5 failures in a row of any
+  kind (5xx). Any answer starts the count anew: also a 4xx, a 429 among them.
+- The last endpoint in use is never ejected for its answers, nor for single silences: a poor server
+  is better than none. The last endpoint is ejected when its server has vanished:
+  - its server refuses connections, or its engine stands still;
+  - or 8 requests in a row broke, all sent after the first break. (When one of several servers
+    behind a load balancer dies, its requests in flight break together, and say little of the rest.)
+- When the last endpoint in use is ejected, all endpoints ejected before for another reason than
+  vanishing are probed at once.
+- A request cut off by a gateway after a long silence (``Failure.cut_off``) is a server error, not a
+  break: the server is there, and slow.
+- The pause doubles with each failed probe. After refusals, which are found out at once and cost no
+  caller anything, the pause is 0.5 s to 8 s. After other failures, whose probe costs a caller time,
+  the pause is 1 s to 30 s. An endpoint healthy for a minute starts at the shortest pause again.
+- The probe is one real call in a batch of its own. If another endpoint is in use, the probe is not
+  a call that failed here before. Otherwise calls which have not failed here go first, unless
+  connections are refused: a refusal costs a call nothing.
+- An endpoint that answers again after refused or broken connections counts as restarted.
+- Slow start: an endpoint that comes back gets an eighth of its limit, and one sequence more for
+  each answered sequence. Where answers take long, its share doubles every 5 s without a failure.
 
-Sources: Envoy's outlier detection (``consecutive_5xx`` 5, ``base_ejection_time`` times the number of ejections, and the panic
-threshold, under which Envoy balances over all hosts however ill); the half-open state is M. Nygard's circuit breaker (Release It!,
-2007). Envoy returns a host without a probe after 30 s; here the pauses are shorter because only one call finds out.
+Sources: Envoy's outlier detection (``consecutive_5xx`` 5, ``base_ejection_time`` times the number
+of ejections, and the panic threshold, under which Envoy balances over all hosts however ill). The
+half-open state is M. Nygard's circuit breaker (Release It!, 2007). Envoy returns a host without a
+probe after 30 s; here the pauses are shorter because only one call finds out.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ _LONGEST_REFUSAL_PAUSE_S = 8.0
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _REFUSALS_OF_A_STRANGER = 3
-"""An endpoint that never answered fails its calls after this many refused connections."""
+"""An endpoint without any answer so far fails its calls after this many refused connections."""
 _WELL_AFTER_S = 60.0
 _START_RATIO = 0.125
 _DOUBLES_AFTER_S = 5.0
@@ -47,19 +54,19 @@ _BREAKS_OF_THE_LAST = 8
 
 
 class HealthState(Enum):
-    """What may be sent to an endpoint."""
+    """The calls that may be sent to an endpoint."""
 
     HEALTHY = "healthy"
     EJECTED = "ejected"
-    """Nothing for a while, then one call."""
+    """None for a while, then one call."""
     PROBING = "probing"
-    """One call is under way to find out; nothing else."""
+    """One call is under way to find out; no others."""
     RECOVERING = "recovering"
-    """A growing share of its limit."""
+    """A growing share of the limit."""
 
 
 class Sign(Enum):
-    """What the end of a batch says of its endpoint. The value is how it reads in a reason."""
+    """The meaning of a batch's end for its endpoint. The value is the text in a reason."""
 
     ALIVE = "an answer"
     REFUSED = "a refused connection"
@@ -75,7 +82,7 @@ _MAY_BE_A_RESTART = (Sign.REFUSED, Sign.BROKEN)
 
 
 def sign_of(failure: Failure) -> Sign:
-    """Say what a failure says of the endpoint, whosever fault it is."""
+    """Return the meaning of a failure for the endpoint, whoever is to blame."""
     if failure.kind is FailureKind.NOT_SENT:
         return Sign.REFUSED
     if failure.cut_off:
@@ -83,18 +90,18 @@ def sign_of(failure: Failure) -> Sign:
     if failure.status is not None:
         return Sign.FAULTY if failure.status >= 500 and failure.status != 501 else Sign.ALIVE
     if issubclass(failure.error, RemoteError):
-        # It came whole: no connection is to blame.
+        # The error came whole: no connection is to blame.
         return Sign.FAULTY if failure.kind is FailureKind.MAYBE_PROCESSED else Sign.NOTHING
     if failure.kind is FailureKind.MAYBE_PROCESSED:
         return Sign.SILENT if issubclass(failure.error, ReadTimedOut) else Sign.BROKEN
     if issubclass(failure.error, CertificateRefused):
-        # No call is sent there again, but the next ones go elsewhere if there is an elsewhere.
+        # No call is sent there again, but the next calls go to another endpoint if there is one.
         return Sign.BROKEN
     return Sign.NOTHING
 
 
 class Health:
-    """The health of one endpoint."""
+    """The health of an endpoint."""
 
     __slots__ = (
         "_breaks",
@@ -119,29 +126,29 @@ class Health:
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
         self.reason = ""
-        """Why it is in this state; empty while nothing ever happened."""
+        """The reason of the state; empty at first."""
         self.ailing = False
-        """Whether there is anything an answer would change."""
+        """Whether an answer would change anything."""
         self.closed_until: float | None = None
-        """Until when an ejected endpoint is left alone."""
+        """The end of an ejected endpoint's pause."""
         self.probe: int | None = None
-        """The batch that probes it."""
+        """The id of the batch that probes the endpoint."""
         self.allowed: int | None = None
-        """Sequences in flight at most, below the limit, while it recovers."""
+        """Most sequences in flight during a recovery, below the limit."""
         self.answered_once = False
         self.failing_since = 0.0
         """When its first failure after its last answer was."""
         self.vanished = False
-        """Whether it was ejected last because it had vanished: to be probed after its pause, never at once."""
+        """Whether the last ejection was for vanishing: the probe then waits for the pause."""
         self._refusals = 0
         self._failures = 0
         self._ejections = 0
         self._healthy_since = 0.0
         self._may_be_restarted = False
         self._broken_since: float | None = None
-        """When the first of the breaks in a row was."""
+        """The time of the first break in a row of breaks."""
         self._breaks = 0
-        """Of those, requests that were sent after it."""
+        """Breaks in the row of requests sent after the first break."""
         self._doubled_at = 0.0
 
     def __repr__(self) -> str:
@@ -149,7 +156,7 @@ class Health:
 
     @property
     def in_use(self) -> bool:
-        """Whether it is given calls as they come."""
+        """Whether calls go to the endpoint as they come."""
         return self.state is HealthState.HEALTHY or self.state is HealthState.RECOVERING
 
     @property
@@ -159,38 +166,38 @@ class Health:
 
     @property
     def is_wrong_address(self) -> bool:
-        """Whether it refused every connection and never answered."""
+        """Whether the endpoint refused at least three connections and never answered."""
         return not self.answered_once and self._refusals >= _REFUSALS_OF_A_STRANGER
 
     def is_closed(self, now: float) -> bool:
-        """Whether it is ejected and its pause is not over."""
+        """Whether the endpoint is ejected and its pause not over."""
         if self.closed_until is not None and now >= self.closed_until:
             self.closed_until = None
         return self.closed_until is not None
 
     def begin_probe(self, batch: int) -> None:
-        """One call is sent to find out."""
+        """Note that one call is sent to find out."""
         self.state = HealthState.PROBING
         self.probe = batch
 
     def end_probe(self, batch: int) -> None:
-        """A batch is over; if it was the probe and said nothing, another may be sent."""
+        """Note the end of a batch; after a probe which said nothing, another may be sent."""
         if self.probe == batch:
             self.probe = None
             if self.state is HealthState.PROBING:
                 self.state = HealthState.EJECTED
 
     def open_now(self) -> None:
-        """Probe an ejected endpoint without waiting for the end of its pause."""
+        """End the pause of an ejected endpoint at once."""
         self.closed_until = None
 
     @property
     def grows_at(self) -> float | None:
-        """When a recovering endpoint is next given more, though nothing is answered."""
+        """The time when a recovering endpoint next gets more, even without answers."""
         return self._doubled_at + _DOUBLES_AFTER_S if self.state is HealthState.RECOVERING else None
 
     def grow(self, limit: int, now: float) -> None:
-        """Slow start where answers take long."""
+        """Double the share of a recovering endpoint whose answers take long."""
         if self.state is not HealthState.RECOVERING or self.allowed is None:
             return
         if self._failures:
@@ -202,17 +209,14 @@ class Health:
                 self._recover(now)
 
     def fail(self, sign: Sign, batch: int, now: float, *, others: bool, sent_at: float | None = None) -> bool:
-        """A batch has failed; call ``end_probe`` after it.
+        """Take in a failure; return whether the endpoint is now ejected, also again after a probe.
+
+        Call ``end_probe`` afterwards.
 
         Args:
             sign: any but ``ALIVE`` and ``NOTHING``.
-            batch: its id.
-            now: the time.
             others: whether another endpoint is in use.
             sent_at: when the batch was sent; now, if not given.
-
-        Returns:
-            Whether it is ejected now and was not before, or again after a probe.
         """
         self.ailing = True
         if not self._failures:
@@ -228,7 +232,7 @@ class Health:
             elif sent_at is None or sent_at >= self._broken_since:
                 self._breaks += 1
         if self.state is HealthState.EJECTED or (self.state is HealthState.PROBING and batch != self.probe):
-            # What was in flight when it was ejected says nothing new.
+            # A batch in flight at the ejection says nothing new.
             return False
         if self.state is not HealthState.PROBING and self._failures < _EJECTS_AFTER[sign]:
             return False
@@ -251,15 +255,9 @@ class Health:
         return True
 
     def answer(self, sequences: int, limit: int, now: float) -> bool:
-        """An ailing endpoint has answered.
+        """Take in an ailing endpoint's answer; return whether the server counts as restarted.
 
-        Args:
-            sequences: how many; 0 for an error that shows it lives.
-            limit: the endpoint's.
-            now: the time.
-
-        Returns:
-            Whether it is to be taken to have been started anew.
+        ``sequences`` is 0 for an error that shows life; ``limit`` is the endpoint's.
         """
         self._failures = self._refusals = self._breaks = 0
         self._broken_since = None
@@ -283,7 +281,7 @@ class Health:
 
     def _has_vanished(self, sign: Sign) -> bool:
         if sign is Sign.BROKEN:
-            # A probe of one that had vanished before is no second opinion.
+            # A probe after an earlier vanishing is no second opinion.
             return self.state is HealthState.PROBING or self._breaks >= _BREAKS_OF_THE_LAST
         return sign is Sign.REFUSED or sign is Sign.STILL
 

@@ -1,16 +1,20 @@
-"""Outages: no endpoint is in use, and at least one has answered before. Dispatch pauses, and callers wait for a while.
+"""Outages: no endpoint is in use, and one has answered before. Dispatch pauses, callers wait.
 
-    SERVED ──the last one in use has vanished──▶ AWAY ──a probe was answered, or another endpoint came──▶ SERVED
+    SERVED ──the last endpoint in use vanishes──▶ AWAY
+    AWAY ──a probe is answered, or another endpoint comes──▶ SERVED
 
 Rules:
-- While the servers are away, endpoints are probed with one call each at growing pauses (see ``health``). What was not sent uses
-  up no call's attempts: a retry policy decides about failures of calls, not about the absence of servers.
-- A call waits until its deadline, and no longer than the patience: from the beginning of the outage, or from when it was made if
-  that was later. Calls of maps have no such bound. Then it fails with what was last wrong with the servers.
-- A probe that has begun to answer shows that the outage may be over: patience then lasts until the probe has ended.
-- A second before anybody's patience ends, an endpoint that refused connections is probed once more, however long its pause.
-- Patience is looked at when the next call may have lost it, four times a second at most. Where a probe outlasts it, nobody is woken meanwhile:
-  it is looked at when the probe has ended.
+- During an outage, endpoints are probed with one call each at growing pauses (see ``health``). An
+  unsent call uses up no attempt: a retry policy is for failures of calls, not for absent servers.
+- A call waits until its deadline, and no longer than the patience. Patience runs from the beginning
+  of the outage, or from the making of the call if later. Calls of maps have no such bound. A call
+  out of patience fails with the servers' last failure.
+- A probe which has begun to answer shows that the outage may be over: patience then lasts until the
+  probe has ended.
+- One second before anybody's patience ends, endpoints which refused connections are probed once
+  more, however long their pause.
+- Patience is checked when the next call may have lost it, at most four times a second. A probe
+  longer than somebody's patience suspends the checks: the next check is at the end of the probe.
 """
 
 from __future__ import annotations
@@ -34,16 +38,16 @@ _UNKNOWN = Failure(FailureKind.NOT_SENT, ConnectFailed, "no server is in use")
 
 
 class Outage:
-    """Whether there is one, and who has waited long enough.
+    """Whether there is an outage, and which calls have lost their patience.
 
     Args:
-        endpoints: all of them.
-        batches: the open batches, by their ids; the scheduler's own.
+        batches: the open batches by their ids; the scheduler's own table.
         patience_s: how long a call waits in an outage.
     """
 
     __slots__ = (
-        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed", "began_at", "due",
+        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed",
+        "began_at", "due",
     )  # fmt: skip
 
     def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:
@@ -55,19 +59,19 @@ class Outage:
         """When the next call may lose its patience."""
         self._looked_at = -math.inf
         self._outlasted = False
-        """Whether a probe has outlasted somebody's patience: its end is waited for."""
+        """Whether a probe has outlasted somebody's patience; its end is then waited for."""
         self._probed = False
-        """Whether the servers were given their last chance before that."""
+        """Whether the servers had their last chance before ``_expiry``."""
         self.began_at: float | None = None
-        """``None``: there is none."""
+        """``None``: no outage."""
         self.due: float | None = None
-        """When to look at the waiting calls next."""
+        """When to check the waiting calls next."""
 
     def __repr__(self) -> str:
         return "<Outage: none>" if self.began_at is None else f"<Outage since {self.began_at:.3f} s>"
 
     def watch(self, now: float, failure: Failure | None = None) -> None:
-        """Endpoints may have come, gone or changed their state; ``failure`` is what was wrong with one of them."""
+        """Note that endpoints came, went or changed state, perhaps by an endpoint's ``failure``."""
         serving = self._endpoints.serving
         if any(endpoint.health.in_use for endpoint in serving):
             self.began_at = self.due = None
@@ -78,21 +82,16 @@ class Outage:
                 self.began_at = now
                 self._look_at(now + self._patience_s, now)
             elif self._outlasted and self.due is not None:
-                # That probe was their last chance.
+                # The ended probe was the servers' last chance.
                 self._probed = True
                 self.due = self._expiry = min(self.due, max(now, self._looked_at + _LOOK_AGAIN_S))
 
     def next(self, waiting: int, now: float) -> float | None:
-        """When to look again at the calls that wait, if any do."""
+        """Return the time of the next check of waiting calls, if any wait."""
         return None if self.due is None or self.due == math.inf or not waiting else max(self.due, now)
 
     def impatient(self, waiting: Callable[[], list[Request]], now: float) -> list[Request]:
-        """Return the calls that have waited long enough. Only to be asked in an outage.
-
-        Args:
-            waiting: returns every call that waits, wherever.
-            now: the time.
-        """
+        """Return the calls of ``waiting()`` which have lost their patience. For an outage only."""
         if self.due is not None and now < self.due:
             return []
         if not self._probed:
@@ -109,7 +108,7 @@ class Outage:
         self._looked_at = now
         self._outlasted = False
         late: list[Request] = []
-        # One that is made after this look has all its patience before it.
+        # A call made after this check has all its patience left.
         earliest = now + self._patience_s
         for request in waiting():
             until = self._patience_of(request)
@@ -118,7 +117,7 @@ class Outage:
             else:
                 earliest = min(earliest, until)
         for batch in self._batches.values():
-            # A probe may come back.
+            # A probe's calls may come back.
             ends = [self._patience_of(request) for request in batch.requests]
             self._outlasted = self._outlasted or min(ends) <= now + _ROUNDING
             earliest = min([earliest, *(until for until in ends if until > now + _ROUNDING)])
@@ -130,7 +129,7 @@ class Outage:
         return math.inf if request.patient else max(self.began_at, request.queued_at) + self._patience_s
 
     def error(self, request: Request, now: float) -> BatchClientError:
-        """The error of a call that has waited long enough."""
+        """Return the error of a call which has lost its patience."""
         spent = time_spent(request, self._endpoints.outages_after(request.queued_at), now)
         told = f": {spent}" if spent else ""
         message = f"{self._failure.message} (no server came back within outage_patience_s{told})"

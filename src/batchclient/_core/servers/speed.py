@@ -1,7 +1,7 @@
-"""How fast one server is: the time of a unit of work on it while it is otherwise idle. ``choice`` compares servers by it.
+"""The speed of one server: the time of a unit of work while the server is otherwise idle.
 
-A unit of work is an output token. What load does to a server is left out: a server that runs its limit takes twice as long
-per call as an idle one.
+A unit of work is an output token. ``choice`` compares servers by their speeds. The effect of load
+is left out: at its limit a server takes twice as long per call as an idle server.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 __all__ = ["Speed", "work"]
 
 _FIXED_WORK = 16
-"""What a call costs besides its output tokens, in output tokens: with vLLM's usual step times a prefill of a few hundred
-tokens takes about as long as this many decode steps do (20 µs a prompt token, 12 ms a step)."""
+"""The fixed work of a call, in output tokens. At vLLM's usual step times a prefill of a few hundred
+tokens takes about as long as 16 decode steps (20 µs a prompt token, 12 ms a step)."""
 _WEIGHT_PER_SEQUENCE = 0.1
 _HEAVIEST_WEIGHT = 0.5
 _STALE_AFTER_S = 10.0
-"""Under light load a measure may stem from a burst, which says little of an idle server; and one call in ten seconds is a small price."""
+"""A measure under light load may stem from a burst, which says little of an idle server. One call
+in ten seconds is a small price for a new measure."""
 
 
 def work(expected_tokens: int) -> int:
-    """A call's work in output tokens, so that calls of different lengths can be compared."""
+    """Return a call's work in output tokens: comparable between calls of different lengths."""
     return _FIXED_WORK + expected_tokens
 
 
 class Speed:
-    """How long one server takes for a unit of work when nothing else is there: an exponential mean of what was seen.
+    """The time of a unit of work on one otherwise idle server: an exponential mean.
 
-    An answer weighs the more, the more sequences it has and the older the mean is.
+    An answer weighs more, the more sequences the answer has and the older the mean is.
     """
 
     __slots__ = ("_measured_at", "_seconds")
@@ -48,9 +49,7 @@ class Speed:
         Args:
             seconds: from the grant to the answer.
             units: ``work`` of one call.
-            load_ratio: mean sequences in flight meanwhile, by the limit.
-            sequences: how many were answered.
-            now: the time.
+            load_ratio: mean sequences in flight meanwhile, divided by the limit.
         """
         idle_s = seconds / (units * (1.0 + load_ratio))
         before = self._seconds
@@ -60,11 +59,11 @@ class Speed:
         self._measured_at = now
 
     def forget(self) -> None:
-        """The server was started anew."""
+        """Forget the measure: the server was restarted."""
         self._seconds = None
 
     def seconds(self, now: float, *, idle: bool) -> float | None:
-        """Seconds per unit of work; ``None``: not known, or to be found out again."""
+        """Seconds per unit of work; ``None``: unknown, or idle and due for a new measure."""
         if idle and now - self._measured_at > _STALE_AFTER_S:
             return None
         return self._seconds

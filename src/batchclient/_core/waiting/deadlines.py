@@ -1,12 +1,13 @@
-"""Deadlines of calls, earliest first, without growing dear or large.
+"""Deadlines of calls, earliest first, at a low cost in time and memory.
 
 Rules:
-- Calls with equal timeouts have their deadlines in the order of their arrival: those lie in a run, O(1) in and out. Only a
-  call whose deadline comes before the last of the run goes into a heap, O(log n).
-- A deadline may be put off by changing the request's: its entry is looked at when its old time comes, and put back.
-- Deletion is lazy: a request that ended stays until it reaches the front, or until as many have ended as are left, when
-  all are swept. A million finished calls with a deadline of ten minutes must not pile up. ``ended`` is told of each that had
-  a deadline when it ended, of those that ``expired`` has returned as well.
+- Calls with equal timeouts have their deadlines in the order of arrival and lie in a run, O(1) in
+  and out. Only a call whose deadline comes before the run's last goes into a heap, O(log n).
+- A request's deadline may be put off: its entry is looked at when the old time comes, and put back.
+- Deletion is lazy: an ended request stays until it reaches the front, or until as many have ended
+  as are left and all are swept. A million finished calls with a deadline of ten minutes must not
+  pile up. Whoever ends a request with a deadline tells ``ended``, also after ``expired`` has
+  returned it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Deadlines:
         self._run: deque[tuple[float, int, Request]] = deque()
         self._heap: list[tuple[float, int, Request]] = []
         self._ended = 0
-        """How many of the entries are of calls that have ended, as far as that was told."""
+        """How many entries are of calls reported as ended."""
 
     def __len__(self) -> int:
         return len(self._run) + len(self._heap)
 
     def add(self, request: Request) -> None:
-        """Watch a request that has a deadline."""
+        """Watch a request which has a deadline."""
         assert request.deadline is not None
         entry = (request.deadline, request.seq, request)
         if not self._run or self._run[-1][0] <= request.deadline:
@@ -46,7 +47,7 @@ class Deadlines:
             heapq.heappush(self._heap, entry)
 
     def ended(self, count: int) -> None:
-        """Some watched requests have ended by themselves."""
+        """Some watched requests have ended."""
         self._ended += count
         if self._ended > _SMALLEST_SWEEP and self._ended * 2 > len(self):
             self._run = deque(entry for entry in self._run if entry[2].state not in _GONE)
@@ -78,12 +79,13 @@ class Deadlines:
             self.add(request)
 
     def _drop(self, request: Request) -> None:
-        # Else the sweep would come again and again for those that the front has dropped. Who lost its deadline was not counted.
+        # Else entries dropped at the front would cause sweep after sweep. A request which lost its
+        # deadline was never counted as ended.
         if request.deadline is not None:
             self._ended -= 1
 
     def expired(self, now: float) -> list[Request]:
-        """Remove and return the live requests whose deadline is not after ``now``, earliest first."""
+        """Remove and return live requests with a deadline not after ``now``, earliest first."""
         due: list[Request] = []
         while (first := self.next()) is not None and first <= now:
             run = self._run

@@ -1,15 +1,15 @@
-"""Groups: requests of one shape that may share a batch, and the order among them.
+"""Groups: requests of one shape which may share a batch, and the order among them.
 
 Rules:
-- ``Group``: in length buckets, first come first served in each. A batch is filled from the bucket of the group's oldest
-  request, then from the nearest buckets, as far as ``reach``.
+- ``Group``: length buckets, first come first served in each. A batch is filled from the bucket of
+  the group's oldest request, then from the nearest buckets, as far as ``reach``.
 - ``RankedGroup``: by rank, for orders other than ``fcfs``.
-- ``FamilyGroup``: by shared prefix, for long prompts: the oldest call, then its family (see ``prefixes.families``); before it the calls of
-  families that are warm (see ``conversations``).
-- A *sealed* group holds requests that failed together: they never mix with fresh ones. A *whole* group is one half of
-  a list under isolation and is not cut further than permits force.
-- A request that was cancelled or taken stays where it lies until it reaches the front: both are O(1). When more than half of
-  a group is dead weight, the group is swept.
+- ``FamilyGroup``: by shared prefix, for long prompts. Calls of warm families go first (see
+  ``conversations``), then the oldest call and its family (see ``prefixes.families``).
+- A *sealed* group holds requests which failed together and never mix with fresh requests. A *whole*
+  group is one half of a list under isolation; only a lack of permits cuts it further.
+- A cancelled or taken request stays in place until it reaches the front: both are O(1). When more
+  than half of a group is dead, the group is swept.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["FamilyGroup", "Group", "RankedGroup"]
 _QUEUED = RequestState.QUEUED
 _SMALLEST_SWEEP = 64
 _LOOKED_AT = 64
-"""How many calls out of reach a ranked batch passes over before it stops looking."""
+"""How many calls out of reach a ranked batch passes over before the search stops."""
 _FCFS = Order()
 
 
 class Group:
-    """Requests of one shape that may travel together, first come first served."""
+    """Requests of one shape which may travel together, first come first served."""
 
     __slots__ = (
         "_buckets",
@@ -69,9 +69,9 @@ class Group:
         self.failures = failures
         self.isolation = isolation
         self.lane: Lane | None = None
-        """The queue's own: the lane it waits in."""
+        """The queue's own: the lane in which the group waits."""
         self.ticket = 0
-        """The queue's own: the number of its entry in the order; others are stale."""
+        """The queue's own: the number of the group's valid entry in the order."""
         self.size = 0
         self.order = order
         self._dead = 0
@@ -90,7 +90,7 @@ class Group:
         self.size += 1
 
     def discard(self) -> None:
-        """One of the group's requests has ended while queued."""
+        """A queued request of the group has ended."""
         self.size -= 1
         self._dead += 1
         if self._dead > _SMALLEST_SWEEP and self._dead > self.size:
@@ -103,7 +103,7 @@ class Group:
             self._dead = 0
 
     def oldest(self) -> Request | None:
-        """The live request that came first."""
+        """The live request which came first."""
         first: Request | None = None
         for bucket in self._buckets.values():
             while bucket and bucket[0].state is not _QUEUED:
@@ -114,17 +114,14 @@ class Group:
         return first
 
     def rank(self) -> tuple[float, int] | None:
-        """Its place among groups: the rank and number of the request that goes first; ``None`` if it is empty."""
+        """The group's place: rank and number of its first request; ``None`` if it is empty."""
         first = self.oldest()
         return None if first is None else (self.order.rank(first), first.seq)
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
         """Remove and return up to ``count`` requests: the oldest's bucket first, then the nearest.
 
-        Args:
-            count: at least 1.
-            reach: how many buckets away a companion may lie; ``None``: any.
-            now: the time.
+        ``count``: at least 1. ``reach``: how many buckets away a companion may lie; ``None``: any.
         """
         first = self.oldest()
         if first is None:
@@ -140,7 +137,7 @@ class Group:
         for index in order:
             bucket = self._buckets[index]
             while bucket and len(taken) < count:
-                # As many at once as there is room for: a look at the room for each call costs more than to take it.
+                # All that fit at once: a look at the room for each call costs more than the taking.
                 come = [bucket.popleft() for _ in range(min(count - len(taken), len(bucket)))]
                 if self._dead:
                     live = [request for request in come if request.state is _QUEUED]
@@ -171,7 +168,7 @@ class Group:
         return taken
 
     def give_up(self) -> list[Request]:
-        """Empty the group; return what was in it, oldest first."""
+        """Empty the group; return its requests, oldest first."""
         requests = sorted(self, key=lambda request: request.seq)
         self._buckets.clear()
         self.size = self.ticket = self._dead = 0
@@ -186,7 +183,7 @@ class Group:
 
 
 class _AgedGroup(Group):
-    """A group in another order than that of arrival, which is kept beside it. A request is live while it names this group."""
+    """A group not ordered by arrival, which is kept beside. Live requests name it as ``group``."""
 
     __slots__ = ("_arrivals",)
 
@@ -195,12 +192,12 @@ class _AgedGroup(Group):
         self._arrivals: deque[Request] = deque()
 
     def discard(self) -> None:
-        """One of the group's requests has ended while queued."""
+        """A queued request of the group has ended."""
         self.size -= 1
         self._sweep()
 
     def oldest(self) -> Request | None:
-        """The live request that came first."""
+        """The live request which came first."""
         arrivals = self._arrivals
         while arrivals and arrivals[0].group is not self:
             arrivals.popleft()
@@ -248,14 +245,14 @@ class RankedGroup(_AgedGroup):
         self.size += 1
 
     def rank(self) -> tuple[float, int] | None:
-        """The rank and number of the request that goes first."""
+        """The first request's rank and number; ``None`` if the group is empty."""
         heap = self._heap
         while heap and heap[0][2].group is not self:
             heapq.heappop(heap)
         return heap[0][:2] if heap else None
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
-        """Remove and return up to ``count`` requests, lowest rank first, none further than ``reach`` buckets from the first."""
+        """Remove and return up to ``count`` requests in reach of the first, lowest rank first."""
         taken: list[Request] = []
         far: list[tuple[float, int, Request]] = []
         while self._heap and len(taken) < count and len(far) < _LOOKED_AT:
@@ -282,13 +279,7 @@ class RankedGroup(_AgedGroup):
 
 
 class FamilyGroup(_AgedGroup):
-    """Requests of one shape whose prompts may share long prefixes: the oldest call, then its family.
-
-    Args:
-        shape: theirs.
-        order: of groups.
-        conversations: which families go first, and for how long.
-    """
+    """Requests of one shape whose prompts may share long prefixes: the oldest, then its family."""
 
     __slots__ = ("_conversations", "_tree", "_warm")
 
@@ -297,10 +288,10 @@ class FamilyGroup(_AgedGroup):
         self._conversations = conversations
         self._tree = PrefixTree(conversations.longest_run_s)
         self._warm: list[Request] = []
-        """Calls whose families were warm when they came; all of them are in the tree, too."""
+        """Calls whose families were warm on arrival; all are in the tree, too."""
 
     def add(self, request: Request, path: Sequence[int] = ()) -> None:
-        """Put a request among its family; ``path`` is its rungs, none for a short prompt."""
+        """Put a request among its family; ``path`` is its rungs, empty for a short prompt."""
         request.group = self
         self._tree.add(request, path)
         if request.family and self._conversations.is_warm(request.family, request.queued_at):
@@ -309,7 +300,7 @@ class FamilyGroup(_AgedGroup):
         self.size += 1
 
     def take(self, count: int, reach: int | None, now: float) -> list[Request]:
-        """Remove and return up to ``count`` requests: warm ones, then those that share most with the one before."""
+        """Take up to ``count`` requests: warm calls, then by the prefix shared with the last."""
         taken: list[Request] = []
         while len(taken) < count and (oldest := self.oldest()) is not None:
             request = self._next_warm(now) or self._tree.next(oldest, now)
@@ -321,7 +312,7 @@ class FamilyGroup(_AgedGroup):
 
     def _next_warm(self, now: float) -> Request | None:
         while self._warm:
-            # The last come first: its family was answered last, and is the most likely to be in the server's cache still.
+            # The last come first: its family was answered last, so is likely still in the cache.
             request = self._warm.pop()
             if request.group is self and self._conversations.is_warm(request.family, now):
                 return request

@@ -1,16 +1,21 @@
-"""Lanes: whom a call is for (its tenant) and how urgent it is (its priority class), and what that gives it.
+"""Lanes: a call's tenant and priority class; fairness and reserves.
 
 Rules:
-- A lane is one tenant's calls of one priority class. Calls of two lanes never share a request.
-- Between classes the lane with the lowest rank goes first (see ``order``): a class is a head start in time.
-- Between tenants of one class the one that was served least goes first: the Virtual Token Counter of Sheng et al.,
-  "Fairness in Serving Large Language Models" (OSDI 2024). A counter holds weighted tokens (input × 1, output × 2), divided by the tenant's
-  weight. It is charged with an estimate when calls are granted and corrected when the server says what was used.
-- A tenant that comes back is lifted to the least served of the active, so that idling saves nothing up. Where the paper takes the minimum
-  over all, this takes the counter of the tenant served last: it was the smallest then, and costs nothing to know.
-- A class above the lowest has a reserve of permits once one of its calls was seen in the last minute; none below a limit of 16.
+- A lane is a tenant's calls of a priority class. Calls of two lanes never share a request.
+- Between classes the lane with the lowest rank goes first (see ``order``): a class is a head start
+  in time.
+- Between tenants of a class the least served goes first: the Virtual Token Counter of Sheng et al.,
+  "Fairness in Serving Large Language Models" (OSDI 2024). A counter holds weighted tokens (input ×
+  1, output × 2), divided by the tenant's weight. Grants charge an estimate, corrected by the
+  server's own count.
+- A tenant who comes back is lifted to the least served active tenant: idling saves nothing up. The
+  paper takes the minimum over all; here the counter of the tenant served last is used, which was
+  the smallest then and costs nothing to know.
+- A class above the lowest has a reserve of permits for 60 s after its last call was seen; none
+  below a limit of 16.
 
-Choosing looks once at every lane that waits: it grows with the tenants that wait, not with their calls. One lane costs nothing.
+A choice looks at each waiting lane once: the cost grows with waiting tenants, not with calls. A
+single lane costs nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +32,18 @@ __all__ = ["Lanes", "Reserve"]
 
 RESERVE_RATIO = 1 / 16
 _SEEN_FOR_S = 60.0
-"""For how long a class is taken to be in use after its last call. Both numbers are the design's, not measured."""
+"""How long a class is in use after its last call. Both numbers are choices, not measured."""
 _REMEMBERED_LANES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """What is kept on an endpoint for classes above the lowest.
+    """Permits kept on an endpoint for classes above the lowest.
 
     Args:
         lowest: the lowest class in use.
-        permits: that class never takes more than the limit less these.
-        unused: those of them that no higher class uses now.
+        permits: the limit less so many is the most for the lowest class.
+        unused: permits of the reserve not used by a higher class now.
     """
 
     lowest: int
@@ -47,11 +52,7 @@ class Reserve:
 
 
 class Lanes:
-    """All lanes, and the choice between them.
-
-    Args:
-        weights: of tenants that are to get more or less than others; 1 for the rest.
-    """
+    """All lanes, and the choice between them; tenants without a weight have 1."""
 
     __slots__ = ("_accounts", "_floor", "_in_flight", "_lanes", "_seen", "_weights", "has_tenants", "ready")
 
@@ -66,12 +67,12 @@ class Lanes:
         self._in_flight: dict[int, int] = {}
         """Sequences of each class, on all endpoints."""
         self.has_tenants = False
-        """Whether any call ever named one."""
+        """Whether any call ever named a tenant."""
         self.ready: dict[Lane, None] = {}
         """Lanes in which groups may wait, in a fixed order. The queue's own."""
 
     def lane(self, priority: int, tenant: str | None) -> Lane:
-        """Return the lane of these calls."""
+        """Return the lane of a class and a tenant."""
         lane = self._lanes.get((priority, tenant))
         if lane is None:
             if len(self._lanes) >= _REMEMBERED_LANES:
@@ -85,13 +86,13 @@ class Lanes:
         return lane
 
     def all(self) -> list[Lane]:
-        """Every lane that is remembered: those of idle tenants are forgotten once there are thousands."""
+        """Every remembered lane: idle tenants' lanes are forgotten once there are thousands."""
         return list(self._lanes.values())
 
     # Classes ---------------------------------------------------------------------------------------------------
 
     def see(self, priority: int, now: float) -> None:
-        """A call of this class was seen."""
+        """A call of a class was seen."""
         self._seen[priority] = now
 
     def take(self, lane: Lane, sequences: int) -> None:
@@ -100,38 +101,38 @@ class Lanes:
         self._in_flight[lane.priority] = self._in_flight.get(lane.priority, 0) + sequences
 
     def give_back(self, lane: Lane, sequences: int) -> None:
-        """Some are no longer."""
+        """Some sequences of a lane are no longer in flight."""
         lane.in_flight -= sequences
         self._in_flight[lane.priority] -= sequences
 
     def reserve(self, limit: int, endpoints: int, now: float) -> Reserve | None:
-        """What is kept for higher classes on one of some endpoints; ``None`` while only one class is in use.
+        """An endpoint's reserve for higher classes; ``None`` while only one class is in use.
 
-        What those classes have in flight counts against it, as if it were spread evenly over the endpoints: what they use, they need
-        not have kept for them.
+        Higher classes' sequences in flight count against the reserve, as if spread evenly over the
+        endpoints: permits in use need not be kept.
         """
         if len(self._seen) < 2:
             return None
-        # A call that waits is in use however long nobody could look at it.
+        # The class of a waiting call is in use, however long nobody could look at the call.
         used = {lane.priority for lane in self.ready if lane.size}
         used.update(priority for priority, seen_at in self._seen.items() if now < seen_at + _SEEN_FOR_S)
         if len(used) < 2 or limit < 2:
             return None
         lowest = min(used)
         above = sum(sequences for priority, sequences in self._in_flight.items() if priority > lowest)
-        # Of a few permits one would be too much: a higher class is next when any comes free.
+        # One permit of a few would be too much: a higher class is next when any comes free.
         permits = int(limit * RESERVE_RATIO)
         return Reserve(lowest, permits, max(0, permits - above // endpoints))
 
     # Tenants ---------------------------------------------------------------------------------------------------
 
     def come_back(self, lane: Lane) -> None:
-        """A lane had no call queued and now gets one."""
+        """A lane without queued calls gets one."""
         account = lane.account
         account.counter = max(account.counter, self._floor)
 
     def charge(self, batch: Batch, expected_tokens: int) -> None:
-        """A batch was granted: charge what it is expected to use, ``expected_tokens`` of output per request.
+        """Charge a granted batch's tenant, with ``expected_tokens`` of output per request.
 
         Without tenants nobody is charged.
         """
@@ -139,12 +140,12 @@ class Lanes:
             return
         account = batch.lane.account
         self._floor = max(self._floor, account.counter)
-        # At least 1, because 0 stands for a batch that was not charged.
+        # At least 1, because 0 stands for a batch without a charge.
         batch.expected_tokens = max(1, expected_tokens)
         account.counter += _expected(batch, batch.requests) / account.weight
 
     def settle(self, batch: Batch, answers: Sequence[tuple[int, Completion]]) -> None:
-        """Some requests of a batch were answered: charge what they used instead of what was expected."""
+        """Some requests of a batch were answered: charge the actual use instead of the expected."""
         account = batch.lane.account
         for position, completion in answers:
             usage, request = completion.usage, batch.requests[position]
@@ -162,13 +163,16 @@ class Lanes:
         account.counter -= _expected(batch, requests) / account.weight
 
     def choose(self, ranks: Mapping[Lane, tuple[float, int]]) -> Lane:
-        """Of lanes with the ranks of their first calls: the class of the lowest rank, then its least served tenant."""
+        """Choose the class of the lowest rank, then its least served tenant.
+
+        ``ranks`` holds the lanes with the ranks of their first calls.
+        """
         priority = min(ranks, key=ranks.__getitem__).priority
         within = [lane for lane in ranks if lane.priority == priority]
         return min(within, key=lambda lane: (lane.account.counter, ranks[lane]))
 
     def _forget_idle(self) -> None:
-        """Forget tenants without a call. Coming back, one whose counter is not above the floor would be lifted to it anyway."""
+        """Forget idle tenants whose counters, on return, would be lifted to the floor anyway."""
         self._lanes = {place: lane for place, lane in self._lanes.items() if not lane.is_idle}
         kept = {lane.account.tenant for lane in self._lanes.values()}
         self._accounts = {
@@ -179,5 +183,5 @@ class Lanes:
 
 
 def _expected(batch: Batch, requests: Sequence[Request]) -> float:
-    """Weighted tokens that some requests of a batch were charged for."""
+    """Weighted tokens charged for some requests of a batch."""
     return weighted_tokens(sum(request.prompt_tokens for request in requests), len(requests) * batch.expected_tokens)

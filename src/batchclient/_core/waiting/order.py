@@ -1,12 +1,15 @@
-"""In which order queued calls are granted: everything but fairness is one number per request, its *rank*, a time.
+"""The order in which queued calls are granted: each has a *rank*, a time.
 
 Rules:
-- The lowest rank goes first; equal ranks go in the order of submission.
-- ``fcfs``: the rank is when the call was queued. ``shortest_first``: that plus the time the call is expected to take, so that
-  an older long call gets ahead of younger short ones in bounded time. ``deadline``: the deadline; a call without one is
-  ranked as if it had ``NO_DEADLINE_S`` left when it was queued, so that it ages in.
-- A priority is a head start of ``aging_s`` per class: a higher class goes first, and nothing waits for ever.
-- Ranks are absolute times that never change, so that nothing needs to be sorted again as time passes.
+- The rank decides everything but fairness (see ``lanes``). The lowest goes first; equal ranks go in
+  the order of submission.
+- ``fcfs``: the rank is the time of queueing. ``shortest_first``: the time of queueing plus the
+  expected time of the call, so an old long call gets ahead of young short calls in bounded time.
+  ``deadline``: the deadline; a call without a deadline ranks as if it had ``NO_DEADLINE_S`` left
+  when queued, so it ages in.
+- A priority is a head start of ``aging_s`` per class: a higher class goes first, and nothing waits
+  for ever.
+- Ranks are absolute times which do not change, so time passing needs no new sorting.
 """
 
 from __future__ import annotations
@@ -17,21 +20,16 @@ from batchclient._core.messages import Request
 __all__ = ["Order"]
 
 S_PER_TOKEN = 0.02
-"""Head start per weighted token (``weighted_tokens``) under ``shortest_first``, seconds. An output token weighs 2: 25 output
-tokens a second is what one sequence gets on a well loaded server. A choice, not a measurement: it only sets how fast calls age."""
+"""Rank per weighted token (``weighted_tokens``) under ``shortest_first``, seconds. An output token
+weighs 2: 25 a second, as for a sequence on a well loaded server. A choice, not a measurement: it
+only sets how fast calls age."""
 
 NO_DEADLINE_S = 60.0
-"""What a call without a deadline is given under ``deadline``, seconds. A choice: a patient caller's timeout."""
+"""Seconds which a call without a deadline ranks as having. A choice: a patient caller's timeout."""
 
 
 class Order:
-    """Ranks requests.
-
-    Args:
-        kind: ``"fcfs"``, ``"shortest_first"`` or ``"deadline"``.
-        aging_s: the head start of one priority class over the next, seconds.
-        lengths: expected output lengths, for ``shortest_first``.
-    """
+    """Ranks requests; ``aging_s`` is a priority class's head start over the next, seconds."""
 
     __slots__ = ("_aging_s", "_lengths", "kind")
 
@@ -42,11 +40,11 @@ class Order:
 
     @property
     def is_arrival(self) -> bool:
-        """Whether calls of one group go in the order of their arrival, so that a deque keeps them in order."""
+        """Whether calls of a group go in the order of arrival, so a deque keeps them in order."""
         return self.kind == "fcfs"
 
     def rank(self, request: Request) -> float:
-        """The request's rank, seconds. With ``shortest_first`` it rests on what is known of its key now."""
+        """The request's rank, seconds; under ``shortest_first`` by the lengths known now."""
         shape, at = request.shape, request.queued_at
         if self.kind == "shortest_first":
             output = shape.weight * self._lengths.expected(shape.learnt_as, shape.max_output_tokens)

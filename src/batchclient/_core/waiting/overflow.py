@@ -1,10 +1,11 @@
-"""Calls that wait for a place in the queue, because their lane has ``max_queued`` there already.
+"""Calls waiting for a place in the queue, since their lane has ``max_queued`` calls there.
 
 Rules:
-- The queue is bounded per lane (tenant and priority class): a million background calls do not keep an interactive one, or another
-  tenant's, outside.
-- Calls of a lane are let in in the order in which they came.
-- A call that has gone stays where it lies until it reaches the front, or until most of its line has gone.
+- The queue is bounded per lane (tenant and priority class): a million background calls keep neither
+  an interactive call nor another tenant's outside.
+- Calls of a lane enter in the order of arrival.
+- A call which has gone stays in its line until it reaches the front, or until most of the line has
+  gone.
 """
 
 from __future__ import annotations
@@ -22,12 +23,7 @@ _SMALLEST_SWEEP = 1024
 
 
 class Overflow:
-    """Waiting calls, by lane.
-
-    Args:
-        queue: where they want to be.
-        max_queued: calls of one lane in the queue, at most.
-    """
+    """Calls waiting for the queue, by lane; ``max_queued`` bounds a lane's calls in the queue."""
 
     __slots__ = ("_lines", "_max_queued", "_queue", "size")
 
@@ -39,11 +35,11 @@ class Overflow:
 
     @property
     def held(self) -> int:
-        """Requests in its lines, gone ones too."""
+        """Requests in the lines, gone requests too."""
         return sum(map(len, self._lines.values()))
 
     def is_full(self, request: Request) -> bool:
-        """Whether the request's lane has no place in the queue."""
+        """Whether the queue has no place for the request's lane."""
         return self._queue.lane_of(request.shape).size >= self._max_queued
 
     def add(self, request: Request) -> None:
@@ -64,7 +60,7 @@ class Overflow:
         self.size -= 1
         line = self._lines[lane]
         if len(line) > 2 * lane.waiting + _SMALLEST_SWEEP:
-            # Nobody is let in while the queue stands still, and those that gave up must not pile up meanwhile.
+            # While the queue stands still nobody is let in: calls which gave up must not pile up.
             self._lines[lane] = deque(one for one in line if one.state is _WAITING)
 
     def admit(self) -> list[Request]:

@@ -1,10 +1,12 @@
-"""What waits for a permit: groups of requests that may share a batch, in the order in which they are to be granted.
+"""The queue: calls waiting for a permit, in groups which may share a batch.
 
 Rules:
-- A request waits in the group of its shape, or of its mixed one if it has one; ``groups`` says in which order there.
-- Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes`` says which lane is next.
-- The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log groups) or amortised O(1);
-  nothing grows with the number of requests queued.
+- A request waits in the group of its shape, or of its mixed shape if it has one; ``groups`` has the
+  order inside.
+- Groups wait in their lane (tenant and priority class), ordered by rank (see ``order``); ``lanes``
+  chooses the next lane.
+- The order is a heap per lane, whose stale entries are dropped when seen. All steps are O(log
+  groups) or amortised O(1); no cost grows with the number of queued requests.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _SMALLEST_SWEEP = 64
 
 
 class _Heap:
-    """The groups of one lane by rank; of a group that was pushed again, the older entry is stale."""
+    """A lane's groups by rank. When a group is pushed again, the older entry is stale."""
 
     __slots__ = ("entries", "sweep_at")
 
@@ -39,12 +41,10 @@ class _Heap:
 
 
 class Queue:
-    """All groups that wait.
+    """All waiting groups, ranked by ``order``, by lane.
 
-    Args:
-        order: ranks requests.
-        lanes: whom calls are for.
-        longest_run_s: how long a prefix family may go before older calls, seconds; ``None``: prefixes are not looked at.
+    ``longest_run_s`` is how long a prefix family may go before older calls, seconds; ``None``:
+    prefixes are ignored.
     """
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Queue:
         self._ranked = not self._order.is_arrival
         self._families = Families()
         self.conversations = None if longest_run_s is None else Conversations(longest_run_s)
-        # One comparison is all that a short prompt pays.
+        # A short prompt pays a single comparison.
         self._shortest = SHORTEST_PREFIX if longest_run_s is not None else 1 << 62
         self._fresh: dict[bytes, Group] = {}
         self._heaps: dict[Lane, _Heap] = {}
@@ -81,12 +81,12 @@ class Queue:
 
     @classmethod
     def made_for(cls, settings: SchedulerSettings, order: Order, lanes: Lanes) -> Queue:
-        """As the settings have it."""
+        """Make a queue by the settings."""
         families = settings.group_prefixes and settings.length_reach is None
         return cls(order, lanes, settings.starvation_s if families else None)
 
     def lane_of(self, shape: Shape) -> Lane:
-        """The lane in which calls of this shape wait."""
+        """The lane in which calls of a shape wait."""
         return self.lanes.lane(shape.priority, shape.tenant)
 
     def add(self, request: Request) -> Group:
@@ -103,12 +103,12 @@ class Queue:
         self.size += 1
         group.lane.size += 1  # type: ignore[union-attr]  # a group in the queue has one
         if not group.ticket or (self._ranked and group.rank() == (self._order.rank(request), request.seq)):
-            # The group was empty, or this request goes before all others of it.
+            # The group was empty, or the request goes before all others in it.
             self._push(group)
         return group
 
     def add_sealed(self, requests: list[Request], group: Group) -> None:
-        """Queue requests that failed together, under the rank of the oldest of them."""
+        """Queue requests which failed together, under the rank of the oldest."""
         self._enter_lane(group, requests[0].queued_at)
         for request in requests:
             request.state = _QUEUED
@@ -130,12 +130,9 @@ class Queue:
         self.size -= 1
 
     def pop(self, above: int | None = None) -> tuple[Group, Request] | None:
-        """Remove the group that goes first from the order; return it with its oldest request.
+        """Remove the first group from the order; return it with its oldest request.
 
-        The caller puts it back with ``restore`` once it has looked at it.
-
-        Args:
-            above: look only at priority classes above this one.
+        The caller must ``restore`` the group. ``above``: look only at higher priority classes.
         """
         ready = self.lanes.ready
         if above is None and len(ready) == 1:
@@ -163,14 +160,14 @@ class Queue:
         return group, oldest
 
     def restore(self, group: Group) -> None:
-        """Put a group back into the order, if anything of it is left."""
+        """Put a group back into the order, if any of its requests are left."""
         if group.size:
             self._push(group)
         else:
             self._drop_if_empty(group)
 
     def take(self, group: Group, count: int, reach: int | None, now: float, *, newest: bool = False) -> list[Request]:
-        """Take up to ``count`` requests of a group for a batch (see ``Group.take``); ``newest``: those that came last, if the order is arrival."""
+        """Take requests for a batch (see ``Group.take``), under ``fcfs`` perhaps the ``newest``."""
         if newest and not (self._ranked or group.sealed):
             requests = group.take_newest(count)
         else:
@@ -224,7 +221,7 @@ class Queue:
         return group
 
     def _regroup(self, old: Group) -> Group:
-        """A first long prompt came to a group of short ones: from now on it is kept by families. Once in a group's life."""
+        """Keep a group by families once its first long prompt has come: once in a group's life."""
         assert self.conversations is not None
         group = FamilyGroup(old.shape, self._order, self.conversations)
         group.lane = old.lane
@@ -238,7 +235,7 @@ class Queue:
             del self._fresh[group.shape.key]
 
     def _first(self, lane: Lane) -> tuple[float, int] | None:
-        """The rank of the lane's first group, with stale entries dropped; ``None`` if no group waits."""
+        """The rank of a lane's first group, stale entries dropped; ``None`` if no group waits."""
         heap = self._heaps[lane].entries
         while heap:
             rank, seq, ticket, group = heap[0]
@@ -249,14 +246,14 @@ class Queue:
             assert place is not None, "a group with requests has a first one"
             if place == (rank, seq):
                 return place
-            # The request that went first was cancelled, or is ranked anew: so is its group.
+            # The first request was cancelled or ranked anew, so its group is, too.
             heapq.heapreplace(heap, (*place, ticket, group))
         return None
 
     def _push(self, group: Group) -> None:
         place, lane = group.rank(), group.lane
         assert place is not None and lane is not None
-        # The ticket marks the group's one entry that counts, and breaks ties: groups are not comparable.
+        # The ticket marks the group's valid entry and breaks ties, since groups are not comparable.
         self._ticket += 1
         group.ticket = self._ticket
         heap = self._heaps.get(lane)
@@ -265,7 +262,7 @@ class Queue:
             self.lanes.ready[lane] = None
         heapq.heappush(heap.entries, (*place, self._ticket, group))
         if len(heap.entries) > heap.sweep_at:
-            # A full or paused endpoint looks at nobody; groups whose calls have all gone must not pile up meanwhile.
+            # A full or paused endpoint looks at nobody: groups without calls must not pile up.
             heap.entries = [entry for entry in heap.entries if entry[3].ticket == entry[2] and entry[3].size]
             heapq.heapify(heap.entries)
             heap.sweep_at = max(_SMALLEST_SWEEP, 2 * len(heap.entries))

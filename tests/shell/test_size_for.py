@@ -1,9 +1,9 @@
-"""``batch_size`` and ``length_reach`` as a caller gives them."""
+"""``Batching.size_for`` and ``length_reach`` as a caller gives them."""
 
 import anyio
 import pytest
 
-from batchclient import ConfigError
+from batchclient import Batching, ConfigError
 from tests.shell.scripted import ScriptedTransport, make_client
 
 
@@ -22,27 +22,27 @@ async def test_the_textbook_table():
         depths.append(queue_depth)
         return 4 if queue_depth < 20 else 16
 
-    assert await sizes(server, make_client(server, batch_size=table, limit=64), 30) == [16, 4, 4, 4, 2]
+    assert await sizes(server, make_client(server, batching=Batching(size_for=table), limit=64), 30) == [16, 4, 4, 4, 2]
     assert depths[0] == 30
 
 
 async def test_it_goes_past_max_list_and_not_past_the_server():
     server = ScriptedTransport()
-    client = make_client(server, batch_size=lambda queue_depth: 10**9, max_list=2, limit=2000)
+    client = make_client(server, batching=Batching(size_for=lambda queue_depth: 10**9, max_size=2), limit=2000)
     assert await sizes(server, client, 1030) == [1024, 6]
 
 
 async def test_one_that_fails_leaves_the_clients_own_rule(caplog):
     server = ScriptedTransport()
     assert await sizes(
-        server, make_client(server, batch_size=lambda queue_depth: 1 // 0, max_list=8, limit=64), 16
+        server, make_client(server, batching=Batching(size_for=lambda queue_depth: 1 // 0, max_size=8), limit=64), 16
     ) == [8, 8]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 async def test_lists_of_one_length_bucket():
     server = ScriptedTransport()
-    await sizes(server, make_client(server, length_reach=0, limit=64), 20)
+    await sizes(server, make_client(server, batching=Batching(length_reach=0), limit=64), 20)
     assert sorted(len({len(prompt) for prompt in prompts}) for prompts in server.prompts) == [1, 1]
     server = ScriptedTransport()
     await sizes(server, make_client(server, limit=64), 20)
@@ -51,16 +51,16 @@ async def test_lists_of_one_length_bucket():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("batch_size", 16), ("batch_size", "16"), ("length_reach", -1), ("length_reach", 1.0), ("length_reach", True)],
+    [("size_for", 16), ("size_for", "16"), ("length_reach", -1), ("length_reach", 1.0), ("length_reach", True)],
 )
 async def test_what_they_are_not(field, value):
     with pytest.raises(ConfigError) as caught:
-        make_client(ScriptedTransport(), **{field: value})
-    assert caught.value.field == field
+        Batching(**{field: value})
+    assert caught.value.field == f"batching.{field}"
 
 
 async def test_they_can_be_changed_while_running():
     server = ScriptedTransport()
     client = make_client(server, limit=64)
-    client.retune(batch_size=lambda queue_depth: 5, length_reach=9)
+    client.retune(batching=Batching(size_for=lambda queue_depth: 5, length_reach=9))
     assert await sizes(server, client, 10) == [5, 5]

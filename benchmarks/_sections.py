@@ -1,0 +1,411 @@
+"""The sections of ``docs/benchmarks.md`` and the table of ``README.md``, from ``results/*.json``.
+
+Rules:
+- Both pages read the same JSON, so that one figure cannot differ between them.
+- A section has the figures that a user decides by. ``benchmarks/results/*.md`` has all rows.
+- Each section names the commit, the machine, the time and the command of every run that it shows.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import _pictures as pictures
+from _common import median, spread, table
+from _limits_report import BEST_FIXED, DEFAULT, NO_PAGE, best_fixed, named, rate
+from _provenance import sources
+from first_job import ratios as job_ratios
+from first_job import seconds
+from vllm_cpu import over, ratio_values
+
+Result = dict[str, Any]
+
+COLUMNS = 100
+"""Prose and table rows of the README end here."""
+RIVAL = "AsyncOpenAI"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section: its results, the text that they make, and its pictures.
+
+    Args:
+        results: names in ``benchmarks/results``, all of which ``text`` and each picture take.
+        pictures: by file name, with what the picture shows, for who cannot see it.
+    """
+
+    title: str
+    results: tuple[str, ...]
+    text: Callable[..., list[str]]
+    pictures: dict[str, tuple[str, Callable[..., None]]] = field(default_factory=dict)
+
+    def markdown(self, data: Sequence[Result], images: Path) -> str:
+        """Return the section; draw its pictures into ``images``."""
+        parts = [f"## {self.title}", *self.text(*data)]
+        for name, (shown, draw) in self.pictures.items():
+            draw(*data, images / name)
+            parts.append(f"![{shown}](images/{name})")
+        parts += provenance(self.results, data)
+        return "\n\n".join(parts)
+
+
+def provenance(names: Sequence[str], data: Sequence[Result]) -> list[str]:
+    """Say on which machine, at which commit, when and by which command the results were made."""
+    runs = list(dict.fromkeys(source for each in data for source in sources(each)))
+    machines = ", or ".join(dict.fromkeys(f"{run.cpu}, {run.cores} cores" for run in runs))
+    rows = ", ".join(f"[{name}.md](../benchmarks/results/{name}.md)" for name in names)
+    commands = "\n".join(f"    {run.commit}  {run.date}  {run.command}" for run in runs)
+    return [prose(f"{machines}; all rows in {rows}; commit, time and command:"), commands]
+
+
+def prose(text: str) -> str:
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def short(seconds_taken: float) -> str:
+    return f"{seconds_taken:.3g}"
+
+
+# --- client CPU ---
+
+FORMS = {
+    "plain": "`BatchClient`, plain batches (`max_tokens` ≤ 4)",
+    "plain_balanced": 'the same, `preset="balanced"`',
+    "streamed": "`BatchClient`, streamed batches",
+    "streamed_spaced": "the same, each event 1 ms after the last",
+    "floor": "a micro-batcher by hand, without retries or checks",
+    "openai_aiohttp": "`AsyncOpenAI` with its aiohttp client",
+    "openai": "`AsyncOpenAI`",
+}
+
+
+def cpu_rows(loop: Result, labels: dict[str, str], rival: str) -> list[list[str]]:
+    rows = []
+    for name, label in labels.items():
+        runs, others = loop[name]["runs"], loop[rival]["runs"]
+        pairs = zip(runs, others, strict=True)
+        ratios = [per_call_us(one) / per_call_us(other) for one, other in pairs]
+        calls_per_s = median([run["measured"]["calls"] / run["measured"]["wall_s"] for run in runs])
+        share = f"{median(ratios):.3f} ({spread(ratios)})" if name != rival else "1"
+        rows.append([label, f"{loop[name]['cpu_us']:,.1f}", share, f"{calls_per_s:,.0f}"])
+    return rows
+
+
+def per_call_us(run: Result) -> float:
+    return run["measured"]["cpu_s"] / run["measured"]["calls"] * 1e6
+
+
+def overhead(data: Result) -> list[str]:
+    header = ("client", "CPU µs/call", "of `AsyncOpenAI`'s (min to max)", "calls/s")
+    lone = {name: median(values) for name, values in data["lone_ms"].items()}
+    added = next(target for target in data["targets"] if "lone call, preset balanced" in target["name"])
+    return [
+        prose(
+            "The CPU of the client's process, beside a server on the same machine that answers at once."
+            " 64 calls are in flight; `limit=64`; one token each. Batches are plain where `max_tokens` is at most 4,"
+            " and streamed above."
+        ),
+        table(header, cpu_rows(data["loop"], FORMS, "openai")),
+        prose(
+            f"A lone call on an idle client takes {lone['balanced']:.2f} ms, and `httpx.post` with the same body"
+            f" {lone['httpx.post']:.2f} ms. The difference within a block of calls is {added['value']:.2f} ms"
+            f" ({spread(added['values'])})."
+        ),
+    ]
+
+
+DROP_IN = {
+    "drop_in": "`batchclient.openai.AsyncOpenAI`",
+    "transport": "`AsyncOpenAI` over `BatchTransport`",
+    "openai": "`AsyncOpenAI`",
+}
+DROP_IN_CHAT = {"drop_in_chat": "`batchclient.openai.AsyncOpenAI`, chats", "openai_chat": "`AsyncOpenAI`, chats"}
+
+
+def drop_in(data: Result) -> list[str]:
+    rows = cpu_rows(data["loop"], DROP_IN, "openai") + cpu_rows(data["loop"], DROP_IN_CHAT, "openai_chat")
+    return [
+        prose("The same measure for code that keeps openai's client or its calls ([how](how-to/openai.md))."),
+        table(("client", "CPU µs/call", "of `AsyncOpenAI`'s (min to max)", "calls/s"), rows),
+    ]
+
+
+def million(data: Result) -> list[str]:
+    return [
+        prose(
+            f"`stream_map` over {data['documents']:,} documents with `max_tokens={data['max_tokens']}`, beside the same"
+            f" server: {data['documents_per_s']:,.0f} documents/s, {data['cpu_us_per_document']:.1f} µs of client CPU"
+            f" each, {data['peak_mib']:.0f} MiB at the most. Every answer was checked."
+        )
+    ]
+
+
+def sync(data: Result) -> list[str]:
+    rows = []
+    for callers, arms in data["callers"].items():
+        ours, theirs = arms["sync"], arms["openai"]
+        ratios = [a["cpu_us"] / b["cpu_us"] for a, b in zip(ours, theirs, strict=True)]
+        cells = [callers]
+        for arm in (ours, theirs):
+            cells.append(f"{median([run['cpu_us'] for run in arm]):,.0f}")
+        cells.append(f"{median(ratios):.2f} ({spread(ratios)})")
+        for arm in (ours, theirs):
+            cells.append(f"{median([run['measured']['calls'] / run['measured']['wall_s'] for run in arm]):,.0f}")
+        rows.append(cells)
+    header = ("threads", "`SyncBatchClient`, CPU µs/call", "`openai.OpenAI`", "ratio", "calls/s", "`openai.OpenAI`")
+    return [
+        prose("Each thread makes one call after the other, of one token, beside the same server; `limit=256`."),
+        table(header, rows),
+    ]
+
+
+# --- a real vLLM ---
+
+PRESET = "balanced"
+GOING_FIRST = "2026-11-21 22:54 UTC"
+"""Since then client and API server go first on the cores that vLLM's engine has, too.
+
+``tests/live/real_time.py`` says why.
+"""
+
+
+def held_up(data: Result) -> list[str]:
+    """A warning where a run is older than ``GOING_FIRST``."""
+    if not any(run.date < GOING_FIRST for run in sources(data)):
+        return []
+    return [
+        prose(
+            "The engine of that vLLM could keep everyone else on the two cores waiting for up to 2 s."
+            " Later benchmarks let client and API server run first; this one did not,"
+            " and its single runs differ several times."
+        )
+    ]
+
+
+def vllm_cpu(data: Result) -> list[str]:
+    rows = []
+    for cell in data["cells"]:
+        row = [f"{cell['tokens']}, {cell['max_tokens']}"]
+        for figure, path in (("prompts/s", ("prompts_per_s",)), ("p95 latency", ("measured", "p95_ms"))):
+            ours, theirs = median(over(cell, PRESET, *path)), median(over(cell, "openai", *path))
+            row += [f"{ours:,.0f}, {theirs:,.0f}", f"{median(ratio_values(cell, PRESET, figure)):.2f} ×"]
+        row.append(f"{median(over(cell, PRESET, 'api_ms')):.2f}, {median(over(cell, 'openai', 'api_ms')):.2f}")
+        row.append(f"{median(ratio_values(cell, PRESET, 'API server CPU')):.2f} ×")
+        rows.append(row)
+    header = ("tokens in, out", "prompts/s: ours, theirs", "ratio", "p95 ms", "ratio", "API CPU ms", "ratio")
+    return [
+        prose(
+            "A toy model on vLLM 0.32. Client and server share two cores. `BatchClient` has the preset balanced and"
+            " `limit=64`, `AsyncOpenAI` the best of 16, 64 and 256 in flight. Ratios are medians of pairs of runs."
+        ),
+        table(header, rows),
+        prose(
+            "Much of the gain in prompts/s is the client's own CPU. A client on another machine would not take that CPU"
+            " from the server. The server's API process is spared wherever the client runs."
+        ),
+        *held_up(data),
+    ]
+
+
+def best_of_round(case: Result) -> list[float]:
+    """The seconds of the fastest ``AsyncOpenAI`` arm, round by round."""
+    arms = [runs for name, runs in case["runs"].items() if name.startswith(RIVAL)]
+    return [min(seconds(run) for run in runs) for runs in zip(*arms, strict=True)]
+
+
+def first_job(data: Result) -> list[str]:
+    rows = []
+    for case in data["cases"]:
+        ratios = job_ratios(case, "batchclient")
+        arms = (case["runs"]["batchclient"], case["runs"][f"{RIVAL}, all at once"])
+        own, at_once = (median([seconds(run) for run in runs]) for runs in arms)
+        best = median(best_of_round(case))
+        rows.append(
+            [case["cell"], short(own), short(at_once), short(best), f"{median(ratios):.2f}", f"{max(ratios):.2f}"]
+        )
+    header = (
+        "calls × tokens",
+        "`BatchClient`, s",
+        "`AsyncOpenAI` + `gather`, s",
+        "at its best, s",
+        "ours over its best",
+        "worst round",
+    )
+    return [
+        prose(
+            "All calls at once with a fresh default client: seconds until the last answer. `AsyncOpenAI` at its best is"
+            " the fastest of all at once, 64 and 256 in flight, round by round."
+        ),
+        table(header, rows),
+    ]
+
+
+def limits(data: Result) -> list[str]:
+    rows = []
+    for case in data["cases"]:
+        at_most = data["max_other"]
+        own, best = rate(case, DEFAULT, at_most), best_fixed(case, at_most)
+        if own is None or best is None:
+            rows.append([named(case), "too noisy", "", "", "", ""])
+            continue
+        fixed = [name for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
+        best_name = next(name for name in fixed if rate(case, name, at_most) == best)
+        last = median([run["limit"] for run in case["runs"][DEFAULT]])
+        rows.append([named(case), f"{own:.0f}", f"{best:.0f}", best_name, f"{own / best:.2f}", f"{last:.0f}"])
+    header = ("load", "default, answers/s", BEST_FIXED, "its limit", "share", "the default's at the end")
+    return [
+        prose(
+            'The default `limit="auto"` beside fixed limits from 4 to 256, on the same vLLM, under loads that do not'
+            " end. The default client has searched before its first window ([how](explanation/limits.md))."
+        ),
+        table(header, rows),
+    ]
+
+
+def chats(quiet: Result, noisy: Result) -> list[str]:
+    rows = []
+    known = {case["cell"] for case in quiet["cases"]}
+    for case in [*quiet["cases"], *(case for case in noisy["cases"] if case["cell"] not in known)]:
+        runs, others = case["runs"]["default"], case["runs"]["openai"]
+        pairs = list(zip(runs, others, strict=True))
+        faster = [(a["calls"] / a["wall_s"]) / (b["calls"] / b["wall_s"]) for a, b in pairs]
+        spared = [a["api_ms"] / b["api_ms"] for a, b in pairs if b["api_ms"]]
+        used = median([run["other"] for run in runs])
+        rows.append(
+            [
+                case["cell"].replace("mixed:", "up to "),
+                f"{median(faster):.2f} ({spread(faster)})",
+                f"{median(spared):.2f} ({spread(spared)})",
+                f"{abs(used):.2f}",
+            ]
+        )
+    header = ("tokens", "calls/s, of `AsyncOpenAI`'s", "API process's CPU, of `AsyncOpenAI`'s", "cores used by others")
+    return [
+        prose(
+            "64 callers with chats of about 20 tokens on the same vLLM ([how chats are sent](explanation/chat.md))."
+            " Rows beside which others used more than a core are provisional."
+        ),
+        table(header, rows),
+        *held_up(quiet),
+    ]
+
+
+# --- order ---
+
+
+def length_grouping(data: Result) -> list[str]:
+    rows = []
+    for answers, limits_of in data["parts"]["static"].items():
+        arms = limits_of["found (the default)"]
+        base = arms["arrival order"]
+        shares = [f"{fmean(arms[arm]) / fmean(base):.2f}" for arm in ("nearest lengths", "one bucket")]
+        rows.append(["simulated, pads", answers, *shares])
+    for answers, arms in data["parts"]["vllm"].items():
+        shares = []
+        for arm in ("nearest lengths", "one bucket"):
+            pairs = zip(arms[arm], arms["arrival order"], strict=True)
+            shares.append(f"{median([one / other for one, other in pairs]):.2f}")
+        rows.append(["a real vLLM", answers, *shares])
+    header = ("server", "answers", "nearest lengths (the default)", "one bucket (`Batching(length_reach=0)`)")
+    return [
+        prose(
+            "Answers/s over those of batches in order of arrival, for texts that differ in length"
+            " ([`length_reach`](how-to/settings.md)). The simulated server has the default limit,"
+            " the real one `limit=128`."
+        ),
+        table(header, rows),
+    ]
+
+
+def prefix(data: Result) -> list[str]:
+    rows = []
+    for max_size, arms in data["runs"].items():
+        base = [run["per_s"] for run in arms["grouped by hand"]]
+        row = [max_size, f"{median(base):.0f}"]
+        for arm in ("shuffled, grouped by prefix", "shuffled"):
+            ratios = [run["per_s"] / other for run, other in zip(arms[arm], base, strict=True)]
+            row.append(f"{median(ratios):.2f} ({spread(ratios)})")
+        rows.append(row)
+    header = (
+        "`Batching(max_size=…)`",
+        "grouped by hand, prompts/s",
+        "shuffled, the default",
+        "`Schedule(group_prefixes=False)`",
+    )
+    return [
+        prose(
+            "Prompts whose shared prefixes do not fit the cache of the same vLLM together. Shuffled input, over input"
+            " that is grouped by hand ([how](explanation/prefixes.md))."
+        ),
+        table(header, rows),
+    ]
+
+
+SECTIONS = {
+    "overhead": Section(
+        "What a call costs your process",
+        ("overhead",),
+        overhead,
+        {"benchmark_cpu_per_call.png": ("client CPU per call, by client", pictures.cpu_per_call)},
+    ),
+    "drop_in": Section("What a call of openai's costs your process", ("drop_in",), drop_in),
+    "million": Section(
+        "A million documents",
+        ("million",),
+        million,
+        {"benchmark_million_memory.png": ("memory over a million documents", pictures.million_memory)},
+    ),
+    "sync": Section("Blocking calls from threads", ("sync",), sync),
+    "vllm_cpu": Section("On a real vLLM", ("vllm_cpu",), vllm_cpu),
+    "first_job": Section(
+        "A first job",
+        ("first_job",),
+        first_job,
+        {"benchmark_first_job.png": ("how much sooner a job ends than with AsyncOpenAI", pictures.first_job)},
+    ),
+    "limits_vllm": Section(
+        "Limits",
+        ("limits_vllm",),
+        limits,
+        {"benchmark_limits.png": ("answers/s of the default limit, over the best fixed one's", pictures.limits)},
+    ),
+    "chat_vllm": Section("Chats", ("chat_quiet", "chat_vllm"), chats),
+    "length_grouping": Section("Grouping by length", ("length_grouping",), length_grouping),
+    "prefix": Section("Shared prefixes", ("prefix",), prefix),
+}
+"""By the name in the page's markers, in the page's order."""
+
+
+README_RESULTS = ("overhead", "first_job", "million")
+
+
+def readme(overhead_: Result, jobs: Result, documents: Result) -> str:
+    """Return the README's table of five figures."""
+    loop = overhead_["loop"]
+    lone = {name: median(values) for name, values in overhead_["lone_ms"].items()}
+    cases = {case["cell"]: case for case in jobs["cases"]}
+    rows = [
+        [
+            "client CPU per call of one token",
+            f"{loop['plain']['cpu_us']:,.1f} µs",
+            f"{loop['openai']['cpu_us']:,.0f} µs",
+        ]
+    ]
+    for cell, said in (("3,000 × 1", "3,000 calls of 1 token"), ("300 × 256", "300 calls of 256 tokens")):
+        own = median([seconds(run) for run in cases[cell]["runs"]["batchclient"]])
+        best = median(best_of_round(cases[cell]))
+        rows.append([f"{said}, on a real vLLM", f"{short(own)} s", f"{short(best)} s at its best"])
+    rows.append(["a lone call", f"{lone['balanced']:.2f} ms", f"{lone['httpx.post']:.2f} ms with `httpx.post`"])
+    rows.append(
+        [
+            f"{documents['documents']:,} documents, `stream_map`",
+            f"{documents['documents_per_s']:,.0f}/s, {documents['peak_mib']:.0f} MiB at the most",
+            "",
+        ]
+    )
+    return table(("figure", "`batchclient`", "`AsyncOpenAI`"), rows)

@@ -1,0 +1,65 @@
+"""The servers of a command, with the model and the key: from options, else from the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchclient.cli._refusal import Refusal
+
+__all__ = ["KEY_HINT", "ServerOptions", "server_options"]
+
+KEY_HINT = "; no key was given: set BATCHCLIENT_API_KEY or give --api-key (OPENAI_API_KEY is not read)"
+"""Ends the complaint about a 401. The commands' clients are made without the library's hint."""
+_OF_KEYS = ("auth", "key", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The servers, the model and the key of a command.
+
+    Args:
+        arguments: ``base_url``, ``model``, ``api_key`` and ``headers`` of ``BatchClient``.
+        variables: the names among them that came from the environment.
+    """
+
+    arguments: Mapping[str, Any] = field(repr=False)
+    variables: frozenset[str]
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """The servers."""
+        urls: Sequence[str] = self.arguments["base_url"]
+        return urls
+
+    @property
+    def has_key(self) -> bool:
+        """Whether a key is sent, also as a header."""
+        if self.arguments["api_key"] is not None:
+            return True
+        return any(part in name.lower() for name in self.arguments["headers"] for part in _OF_KEYS)
+
+
+def server_options(
+    base_url: Sequence[str] | None, model: str | None, api_key: str | None, headers: Mapping[str, str]
+) -> ServerOptions:
+    """Complete the options from the environment.
+
+    A key from the environment does not replace an ``Authorization`` header.
+
+    Args:
+        base_url, model, api_key, headers: as given. An empty key counts as none.
+
+    Raises:
+        Refusal: no server is named.
+    """
+    # The variables have one reader. It comes with pydantic, which takes long to import.
+    from batchclient._client.settings import from_environment
+
+    given = {"base_url": base_url or None, "model": model, "api_key": api_key or None, "headers": headers}
+    arguments = dict(given)
+    from_environment(arguments)
+    if arguments["base_url"] is None:
+        raise Refusal("no server: give --base-url, such as http://localhost:8000/v1, or set BATCHCLIENT_BASE_URL")
+    return ServerOptions(arguments, frozenset(name for name in given if given[name] != arguments[name]))
