@@ -313,6 +313,9 @@ class World:
     def check_health(self, batch):
         state = self.states[batch.endpoint].state
         if self.is_wrong_address(batch.endpoint):
+            # Its probes are under no rule, but there is one.
+            if state == "probing" and self.probes.get(batch.endpoint) not in self.open:
+                self.probes[batch.endpoint] = batch.id
             return
         assert state != "ejected", "an ejected endpoint gets a probe, nothing else"
         if state == "probing":
