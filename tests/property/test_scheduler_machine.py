@@ -50,6 +50,7 @@ from batchclient._core.messages import (
     Woke,
 )
 from batchclient._core.scheduler import Scheduler
+from batchclient._core.servers.health import Sign, sign_of
 from batchclient._core.settings import SchedulerSettings
 from batchclient.errors import BadRequest, BatchClientError
 from batchclient.types import Choice, Completion, Usage
@@ -210,9 +211,13 @@ class World:
         if kind in ("NOT_SENT", "UNSUPPORTED") and self.setting.requests_per_minute is not None:
             self.sent_at[batch.endpoint].remove(batch.sent_at)
         self.refused[batch.endpoint] += kind == "NOT_SENT"
+        failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
+        sign = sign_of(failure)
+        if sign is Sign.ALIVE or (sign is not Sign.NOTHING and status is not None):
+            # An error that the server sent is an answer, too.
+            self.answered.add(batch.endpoint)
         if kind == "UNSUPPORTED":
             self.lacking.add((batch.endpoint, batch.shape.answer_key))
-        failure = Failure(FailureKind[kind], BadRequest, "no", status, retry_after, None, cap)
         return Failed(batch, failure, delay)
 
     def make_report(self, endpoint, running, waiting, made):
@@ -313,9 +318,6 @@ class World:
     def check_health(self, batch):
         state = self.states[batch.endpoint].state
         if self.is_wrong_address(batch.endpoint):
-            # Its probes are under no rule, but there is one.
-            if state == "probing" and self.probes.get(batch.endpoint) not in self.open:
-                self.probes[batch.endpoint] = batch.id
             return
         assert state != "ejected", "an ejected endpoint gets a probe, nothing else"
         if state == "probing":
