@@ -32,6 +32,7 @@ from batchclient.errors import (
     DeadlineExceeded,
     DemuxError,
     DialectError,
+    JournalFailed,
     LocalError,
     NotFound,
     OutOfSockets,
@@ -43,6 +44,7 @@ from batchclient.errors import (
     ServerFault,
     TransportError,
 )
+from batchclient.journal import Journal
 from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.retry import Backoff, RetryPolicy, TenacityRetry
 from batchclient.stream import Stream
@@ -54,6 +56,7 @@ from batchclient.types import (
     Delta,
     Embedding,
     LogLikelihood,
+    MapProgress,
     MapResult,
     RankedDocument,
     Score,
@@ -90,9 +93,12 @@ __all__ = [
     "Embedding",
     "EndpointStatistics",
     "Http",
+    "Journal",
+    "JournalFailed",
     "LaneStatistics",
     "LocalError",
     "LogLikelihood",
+    "MapProgress",
     "MapResult",
     "NotFound",
     "OutOfSockets",

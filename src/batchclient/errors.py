@@ -7,6 +7,7 @@
     │   ├── QueueFull                   ``when_full="raise"`` and the queue is at ``max_queued``
     │   ├── ClientClosed                the client is closed, draining, or its event loop is gone
     │   ├── CallAborted                 ``abort()`` ended the call
+    │   ├── JournalFailed               a map's journal could not be written: the map ends, its rows are safe
     │   └── DeadlineExceeded(TimeoutError)
     ├── RemoteError                     the server decided
     │   ├── BadRequest                  4xx: this request will never succeed as it is
@@ -52,6 +53,7 @@ __all__ = [
     "DeadlineExceeded",
     "DemuxError",
     "DialectError",
+    "JournalFailed",
     "LocalError",
     "NotFound",
     "OutOfSockets",
@@ -153,6 +155,15 @@ class ClientClosed(LocalError):
 
 class CallAborted(LocalError):
     """``BatchClient.abort`` ended the call."""
+
+    retryable = True
+
+
+class JournalFailed(LocalError):
+    """A map's journal cannot be written: the disk stayed full, lost what it was given, or is damaged.
+
+    The map ends. All rows that it handed out are in the journal; ``resume=True`` goes on from there.
+    """
 
     retryable = True
 

@@ -12,6 +12,7 @@ Rules:
   it: rows and reader know it weakly.
 - While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and
   the task that waits may have no other holder.
+- With a journal a row that has ended is finished, and can be taken, once it is committed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
 )
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -39,55 +39,18 @@ import anyio.lowlevel
 from batchclient._core.messages import Request
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
+from batchclient._maps.row import Finish, Row, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.types import Completion, MapResult
+from batchclient.types import MapResult
+
+if TYPE_CHECKING:
+    from batchclient._maps.journaled import Journaled
+    from batchclient._maps.progress import Ticker
 
 __all__ = ["Finish", "Map", "Row"]
 
-MakeRequest = Callable[[Any, "Row", Runner], Request]
-Finish = Callable[[Completion], Completion]
-
-
-class Row:
-    """One open row; it is the waiter of its request."""
-
-    __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
-
-    def __init__(self, owner: weakref.ref[Map], index: int, document: Any) -> None:
-        self._map = owner
-        self.finish: Finish | None = None
-        """Makes of the server's answer the caller's."""
-        self.index = index
-        self.document = document
-        self.id = ""
-        self.request: Request | None = None
-        self.answer: Any = None
-        self.error: Exception | None = None
-        self.finished = False
-
-    def done(self) -> bool:
-        return self.finished
-
-    def set_result(self, answer: Any) -> None:
-        try:
-            self.answer = answer if self.finish is None else self.finish(answer)
-        except Exception as error:  # a validator may be the user's code
-            self.error = error
-        self._finish()
-
-    def set_exception(self, error: BaseException) -> None:
-        assert isinstance(error, Exception)
-        self.error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self.finished = True
-        # The request holds its row: a circle would wait for the garbage collector.
-        self.request = None
-        owner = self._map()
-        if owner is not None:
-            owner._on_finished(self)
+MakeRequest = Callable[[Any, Row, Runner], Request]
 
 
 class Map(AsyncIterator[MapResult]):
@@ -102,6 +65,8 @@ class Map(AsyncIterator[MapResult]):
         *,
         ordered: bool,
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
+        journaled: Journaled | None = None,
+        ticker: Ticker | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -130,7 +95,15 @@ class Map(AsyncIterator[MapResult]):
         self._room: anyio.Event | None = None
         self._seen = Occurrences()
         self._closed = False
+        self._fault: Exception | None = None
+        """Why the map ends early."""
         self._weakly = weakref.ref(self)
+        self._journaled = journaled
+        self._ticker = ticker
+        if journaled is not None:
+            journaled.owner = self._weakly
+        if ticker is not None:
+            ticker.owner = self._weakly
 
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
@@ -143,6 +116,10 @@ class Map(AsyncIterator[MapResult]):
             raise StopAsyncIteration
         try:
             return await self._next()
+        except GeneratorExit:
+            # Nothing can be awaited any more.
+            self._close()
+            raise
         except BaseException:
             await self.aclose()
             raise
@@ -150,13 +127,22 @@ class Map(AsyncIterator[MapResult]):
     def finished(self) -> list[MapResult]:
         """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
-        return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
+        return [row.result() for row in rows]
 
     async def aclose(self) -> None:
-        """Cancel what is left. Safe to call twice."""
+        """Cancel what is left; wait for the journal's last commit. Safe to call twice."""
+        self._close()
+        if self._journaled is not None:
+            await self._journaled.closed()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._journaled is not None:
+            self._journaled.close()
         if self._runner is not None:
             _leave(self._runner, self._open_requests(), self._stop_reader)
         self._rows.clear()
@@ -168,7 +154,11 @@ class Map(AsyncIterator[MapResult]):
 
     def __del__(self) -> None:
         runner = self._runner
-        if self._closed or runner is None or runner.ended:
+        if self._closed:
+            return
+        if self._journaled is not None:
+            self._journaled.leave()
+        if runner is None or runner.ended:
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
         with suppress(RuntimeError):
@@ -181,7 +171,14 @@ class Map(AsyncIterator[MapResult]):
     @property
     def room(self) -> int:
         """How many documents may be read now."""
+        if self._journaled is not None and self._journaled.holds_back:
+            return 0
         return self._look_ahead() - (self._read - self._yielded)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Documents read, and damaged rows of the journal."""
+        return self._read, 0 if self._journaled is None else self._journaled.damaged
 
     def take(self) -> MapResult | None:
         """Return the next row, if it has finished."""
@@ -191,7 +188,7 @@ class Map(AsyncIterator[MapResult]):
         self._yielded += 1
         if self._room is not None:
             self._room.set()
-        return MapResult(row.id, row.index, row.document, row.answer, row.error)
+        return row.result()
 
     async def prepare(self) -> None:
         """Wait for what must be known before a row can be sent: which model a server has, where the client was given none.
@@ -209,6 +206,9 @@ class Map(AsyncIterator[MapResult]):
         """Begin to read, without waiting for a row."""
         await self.prepare()
         if self._runner is None and not self._closed:
+            if self._journaled is not None:
+                await self._journaled.open(self._start(), self._look_ahead())
+            # Several may have waited.
             self._begin()
 
     async def _next(self) -> MapResult:
@@ -236,6 +236,10 @@ class Map(AsyncIterator[MapResult]):
             if not self._may_read:
                 self._may_read = True
                 continue
+            if self._fault is not None:
+                raise self._fault
+            if self._journaled is not None:
+                self._journaled.nudge()
             if self._something is None or self._something.is_set():
                 self._something = anyio.Event()
             waited_for = self._runner.waited_for
@@ -248,6 +252,8 @@ class Map(AsyncIterator[MapResult]):
         raise StopAsyncIteration
 
     def _begin(self) -> None:
+        if self._runner is not None or self._closed:
+            return
         runner = self._start()
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
@@ -258,6 +264,8 @@ class Map(AsyncIterator[MapResult]):
             assert source is not None
             self._iterator = iter(source)
         self._runner = runner
+        if self._ticker is not None:
+            self._ticker.start(runner)
 
     def _take(self) -> Row | None:
         if self._ordered:
@@ -271,11 +279,35 @@ class Map(AsyncIterator[MapResult]):
         del self._rows[row.index]
         return row
 
-    def _on_finished(self, row: Row) -> None:
+    def _on_ended(self, row: Row) -> None:
+        # A row whose document makes no request has no identity: nothing was sent, nothing is kept.
+        if self._journaled is not None and hasattr(row, "key"):
+            self._journaled.on_ended(row)
+        else:
+            self._hand_out(row)
+
+    def _hand_out(self, row: Row) -> None:
+        if self._closed:
+            return
+        row.finished = True
         if not self._ordered:
             self._ready.append(row)
+        if self._ticker is not None:
+            self._ticker.count(row)
         if self._something is not None:
             self._something.set()
+
+    def _wake(self) -> None:
+        """Let whoever waits look again."""
+        if self._room is not None:
+            self._room.set()
+        if self._something is not None:
+            self._something.set()
+
+    def _fail(self, error: Exception) -> None:
+        """End the map once the rows that are ready are taken."""
+        self._fault = error
+        self._wake()
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -330,12 +362,12 @@ class Map(AsyncIterator[MapResult]):
         try:
             request = self._make_request(document, row, runner)
         except ConfigError as error:
-            row.id = _own_id(document) or f"row-{row.index}"
+            row.id = own_id_of(document) or f"row-{row.index}"
             named = ConfigError(f"document {row.index}: {error.message}", field=error.field)
             row.set_exception(named)
             return
         except Exception as error:  # the user's callable
-            row.id = _own_id(document) or f"row-{row.index}"
+            row.id = own_id_of(document) or f"row-{row.index}"
             row.set_exception(error)
             return
         except BaseException:
@@ -343,17 +375,24 @@ class Map(AsyncIterator[MapResult]):
             del self._rows[row.index]
             self._read -= 1
             raise
-        row.id = _own_id(document) or self._hash(request)
+        own_id = own_id_of(document)
         row.request = request
-        runner.submit(request, may_wait=True)
+        if self._journaled is None:
+            row.id = own_id or "{1}-{2}".format(*self._identify(request))
+            runner.submit(request, may_wait=True)
+            return
+        row.key, name, row.n = self._identify(request)
+        row.own_id = own_id
+        row.id = own_id or f"{name}-{row.n}"
+        self._journaled.enter(row, request)
 
-    def _hash(self, request: Request) -> str:
+    def _identify(self, request: Request) -> tuple[bytes, str, int]:
         """Name a document by prompt and parameters, numbering repeats: the same input has the same ids in every run."""
         digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
-        name = digest.digest()[:8]
-        number = self._seen.number(int.from_bytes(name, "big"))
-        return f"{name.hex()}-{number}"
+        key = digest.digest()[:16]
+        name = key[:8]
+        return key, name.hex(), self._seen.number(int.from_bytes(name, "big"))
 
 
 def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
@@ -364,11 +403,3 @@ def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], ob
         # The last first: each permit that the first ones give back would be granted to one that is about to leave.
         for request in reversed(requests):
             runner.leave(request)
-
-
-def _own_id(document: Any) -> str | None:
-    if isinstance(document, Mapping):
-        own = document.get("id")
-        if isinstance(own, (str, int)) and own != "":
-            return str(own)
-    return None

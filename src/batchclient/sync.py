@@ -7,6 +7,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import update_wrapper, wraps
@@ -19,9 +20,11 @@ from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
+from batchclient.journal import Journal
+from batchclient.journal.journal import RetryFailed
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import Completion
+from batchclient.types import Completion, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -144,6 +147,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Completion]: ...
 
@@ -161,6 +169,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Completion | Exception]: ...
 
@@ -178,6 +191,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]: ...
 
@@ -194,6 +212,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
         """Make one call per document and return the answers in input order.
@@ -204,6 +227,8 @@ class SyncBatchClient:
             docs: any iterable; read lazily. An async one is ``BatchClient``'s business.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for
                 ``BatchClient.batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``BatchClient.batch_map``; ``progress``
+                runs in the background thread.
 
         Returns:
             One answer (or exception) per document: what the call gives, a ``Completion`` by default.
@@ -222,6 +247,11 @@ class SyncBatchClient:
             tenant=tenant,
             look_ahead=look_ahead,
             response_model=response_model,
+            journal=journal,
+            resume=resume,
+            retry_failed=retry_failed,
+            accept_changed=accept_changed,
+            progress=progress,
             **params,
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
@@ -251,6 +281,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> SyncMap:
         """Make one call per document and yield the results as they come.
@@ -261,6 +296,8 @@ class SyncBatchClient:
         Args:
             docs: any iterable; read lazily.
             prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``BatchClient.stream_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``BatchClient.batch_map``; ``progress``
+                runs in the background thread.
 
         Returns:
             An iterator of ``MapResult``; ``close()`` cancels what is left.
@@ -286,6 +323,11 @@ class SyncBatchClient:
             tenant=tenant,
             look_ahead=look_ahead,
             response_model=response_model,
+            journal=journal,
+            resume=resume,
+            retry_failed=retry_failed,
+            accept_changed=accept_changed,
+            progress=progress,
             **params,
         )
         return SyncMap(self._bridge, rows, feed, docs, prompt if callable(prompt) else None)

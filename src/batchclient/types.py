@@ -17,6 +17,7 @@ __all__ = [
     "Delta",
     "Embedding",
     "LogLikelihood",
+    "MapProgress",
     "MapResult",
     "RankedDocument",
     "Score",
@@ -311,6 +312,8 @@ class MapResult:
         document: the document itself.
         answer: what the call gave (a ``Completion``, an ``Embedding``, …), or ``None`` if the row failed.
         error: why the row failed, or ``None``.
+        attempts: requests sent that contained the row; of a reused row, those of the run that sent it.
+        reused: whether the row was taken from the journal, and nothing was sent for it.
     """
 
     id: str
@@ -318,8 +321,37 @@ class MapResult:
     document: Any = field(repr=False)
     answer: Any = None
     error: Exception | None = None
+    attempts: int = 0
+    reused: bool = False
 
     @property
     def completion(self) -> Completion | None:
         """The answer, if it is a ``Completion``."""
         return self.answer if isinstance(self.answer, Completion) else None
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """How far a map is. At its end ``answered + failed + reused`` is ``read``.
+
+    Args:
+        read: documents read.
+        answered, failed: rows that this run has sent, or could not send; with a journal, once committed.
+        reused: rows taken from the journal, answers and failures.
+        damaged: rows of the journal that were damaged, and run again.
+        in_flight: the client's sequences on which its servers work.
+        limit: sequences that may be in flight on all servers.
+        prompt_tokens, completion_tokens: of the rows answered by this run, as the servers counted them.
+        seconds: since the map began.
+    """
+
+    read: int
+    answered: int
+    failed: int
+    reused: int
+    damaged: int
+    in_flight: int
+    limit: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float

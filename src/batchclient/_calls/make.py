@@ -119,8 +119,11 @@ class CallMaker:
         priority: int = 0,
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
-    ) -> None:
+    ) -> Shape:
         """Check what all calls of a map share; the model may be one that the server is still to be asked for.
+
+        Returns:
+            The shape of such calls for a text.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -130,6 +133,7 @@ class CallMaker:
         shape, _ = self._shapes.shape(params, self.model(model), kind=kind)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
+        return shape
 
     def check_call(
         self,

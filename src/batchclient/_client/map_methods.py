@@ -8,7 +8,10 @@ Rules:
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio.lowlevel
@@ -19,16 +22,21 @@ from batchclient._calls.tables import refuse_frame
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
+from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
+from batchclient.journal import Journal
+from batchclient.journal.journal import RetryFailed, journal_of
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Completion
+from batchclient.types import Completion, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
+    from batchclient._maps.journaled import Journaled
 
 __all__ = ["MapMethods"]
 
@@ -63,6 +71,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Completion]: ...
 
@@ -80,6 +93,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Completion | Exception]: ...
 
@@ -97,6 +115,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]: ...
 
@@ -113,6 +136,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
         """Make one call per document and return the answers in input order.
@@ -129,6 +157,14 @@ class MapMethods(Calling):
             look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
                 together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where the limit is found.
             response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
+            journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened when the first row
+                is asked for.
+            resume: take the rows that the journal has from there, and send the others; begin if it has none. Without
+                it a journal with rows is refused.
+            retry_failed: which failed rows of the journal are sent again: ``"transient"``, those that may succeed now;
+                ``"none"``; or ``"all"``.
+            accept_changed: resume also where template, parameters or model are others than the journal's.
+            progress: called with a ``MapProgress`` in the event loop, at most four times a second, and at the end.
             params: as for ``complete``.
 
         Returns:
@@ -137,9 +173,10 @@ class MapMethods(Calling):
         Raises:
             BatchMapFailed: a document failed, or reading them did. All others were run; answers and errors are in
                 ``results``.
-            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled with a document of
+            ConfigError: an argument is wrong, or the journal cannot be used. Nothing was sent. A template that cannot be filled with a document of
                 a list or tuple is such an argument, unless ``return_exceptions`` is given. Elsewhere it is the
                 document's own failure.
+            JournalFailed: the journal cannot be written. What was answered before is in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         rows = self.stream_map(
@@ -153,6 +190,11 @@ class MapMethods(Calling):
             tenant=tenant,
             look_ahead=look_ahead,
             response_model=response_model,
+            journal=journal,
+            resume=resume,
+            retry_failed=retry_failed,
+            accept_changed=accept_changed,
+            progress=progress,
             **params,
         )
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
@@ -182,6 +224,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> Map:
         """Make one call per document and yield the results as they come.
@@ -191,16 +238,24 @@ class MapMethods(Calling):
 
         Args:
             docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a journal a row is
+                yielded after its commit.
             ordered: yield in input order instead of completion order.
 
         Returns:
             An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
+
+        Raises:
+            ConfigError: an argument is wrong. What is wrong with the journal is raised with the first row.
         """
         refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
+        kept_in = journal_of(journal, resume=resume, retry_failed=retry_failed, accept_changed=accept_changed)
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
         make = make_prompt(prompt)
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
@@ -231,13 +286,34 @@ class MapMethods(Calling):
             now = runner.backend.now()
             return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
 
+        journaled: Journaled | None = None
+        if kept_in is not None:
+            from batchclient._maps.journaled import Journaled
+
+            def describe() -> tuple[str, str]:
+                shape = self._calls.check(model, timeout_s, params, priority, tenant, kind)
+                made_by = json.dumps([call, prompt if isinstance(prompt, str) else None]).encode()
+                return sha256(made_by + shape.answer_key).hexdigest(), shape.model
+
+            journaled = Journaled(
+                kept_in,
+                resume=resume,
+                retry_failed=retry_failed,
+                accept_changed=accept_changed,
+                describe=describe,
+                by_template=isinstance(prompt, str),
+                again=finish,
+            )
+        more_ahead = 0 if journaled is None else journaled.more_ahead
         return Map(
             docs,
             make_request,
             self._start,
-            self._look_ahead if look_ahead is None else lambda: look_ahead,
+            (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
             ordered=ordered,
             prepare=self._find_model if model is None else None,
+            journaled=journaled,
+            ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )
 
     def _look_ahead(self) -> int:

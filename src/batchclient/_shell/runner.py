@@ -136,6 +136,8 @@ class Runner:
         self._readers_started = 0
         self.waited_for: list[object] = []
         """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
+        self.reused = 0
+        """Rows of maps that were taken from a journal."""
         self._drained = anyio.Event()
         self.over = False
         """Whether all is closed."""
