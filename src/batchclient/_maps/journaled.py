@@ -35,8 +35,8 @@ __all__ = ["Journaled"]
 
 _LOOKED_UP_AT_ONCE = 256
 _MOST_GROUPS = 8
-_GROUPS_OPEN = 4
-"""A group is at most a quarter of the look-ahead, so that rows are under way while it is committed."""
+_GROUPS_OPEN = 3
+"""A group is at most a third of the look-ahead, so that rows are under way while it is committed."""
 _LEAST_TELLING = 16
 """So many rows, none of which is in the journal, say that the prompts have changed."""
 _CLOSING_S = 30.0
@@ -131,7 +131,7 @@ class Journaled:
     @property
     def more_ahead(self) -> int:
         """How many rows more than without a journal are to be open, unless the caller says."""
-        return _GROUPS_OPEN * self._journal.commit_rows
+        return (_GROUPS_OPEN - 1) * self._journal.commit_rows
 
     async def open(self, runner: Runner, look_ahead: int) -> None:
         """Open the journal, in its thread.

@@ -19,6 +19,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from batchclient import errors
 from batchclient.errors import (
     AuthenticationFailed,
@@ -112,7 +114,22 @@ def _checksum(key: bytes, n: int, state: int, attempts: int, error: str | None, 
 
 # Answers -----------------------------------------------------------------------------------------------------------
 
-_write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, default=dict).encode
+_write_odd = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=dict).encode
+
+
+def _write(fields: Mapping[str, Any]) -> bytes:
+    try:
+        # A third of the time of Python's own.
+        return to_json(fields)
+    except ValueError:  # half of a surrogate pair, which JSON's escapes let a server send
+        return _write_odd(fields).encode("utf-8", "surrogatepass")
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError:
+        return json.loads(body.decode("utf-8", "surrogatepass"))
 
 
 def _body(answer: Any) -> bytes:
@@ -138,7 +155,7 @@ def _body(answer: Any) -> bytes:
         fields["attempts"] = answer.attempts
     if answer.extra:
         fields["extra"] = answer.extra
-    body = _write(fields).encode("utf-8", "surrogatepass")
+    body = _write(fields)
     if len(body) < _LEAST_COMPRESSED or "vector" in fields:
         return body
     packed = zlib.compress(body, 1)
@@ -167,7 +184,7 @@ def answer_in(body: bytes) -> Completion | Embedding | Classification:
         Damaged: the body is none that this version writes.
     """
     try:
-        fields = json.loads((body if body[:1] == b"{" else zlib.decompress(body)).decode("utf-8", "surrogatepass"))
+        fields = _read(body if body[:1] == b"{" else zlib.decompress(body))
         usage = fields.get("usage")
         told = None if usage is None else Usage(**usage)
         attempts, extra = fields.get("attempts", 1), fields.get("extra", {})
