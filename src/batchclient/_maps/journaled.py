@@ -150,7 +150,7 @@ class Journaled:
             self._opened, self._runner = anyio.Event(), runner
             self._group_rows = max(1, min(self._journal.commit_rows, look_ahead // _GROUPS_OPEN))
             config, model = self._describe()
-            self._writer = Writer(self._journal, runner.backend.call_soon_threadsafe)
+            self._writer = Writer(self._journal, runner.backend.call_soon_threadsafe, self._give_up)
             self._writer.open(Job(self._resume, self._accept_changed, config, model), self._on_opened)
         await self._opened.wait()
         if self._refusal is not None:
@@ -282,7 +282,7 @@ class Journaled:
             return
         self._rows, self._records = [], []
         self._commits += 1
-        self._writer.commit(records, partial(self._on_committed, rows), self._on_trouble, self._give_up)
+        self._writer.commit(records, partial(self._on_committed, rows), self._on_trouble)
 
     def _on_committed(self, rows: list[_Row]) -> None:
         self._commits -= 1
@@ -324,7 +324,7 @@ class Journaled:
         self._rows, self._records = [], []
         self._writer = None
         if rows:
-            writer.commit(records, partial(self._on_committed, rows), self._on_trouble, self._give_up)
+            writer.commit(records, partial(self._on_committed, rows), self._on_trouble)
         if not self._is_over and self.damaged:
             _log.warning("%d rows of the journal %s were damaged, and ran again", self.damaged, self._journal.path)
         self._is_over = True

@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ _NETWORK = {
     0x5346414F: "AFS",
 }
 """File systems by ``f_type`` of ``statfs`` (linux/magic.h, and the projects' own headers)."""
-_OWN_WAIT_S = 2.0
+_OWN_WAIT_S = 30.0
 """How long a map that this process has left may take to give its lock back, seconds."""
 _AGAIN_S = 0.02
 _held: weakref.WeakSet[Lock] = weakref.WeakSet()
@@ -100,18 +101,22 @@ def make_file(path: Path) -> None:
 class Lock:
     """The lock of a journal, taken when made.
 
+    Args:
+        path: of the journal.
+        is_leaving: whether its holder is about to give the lock back.
+
     Raises:
         ConfigError: another map holds the lock, or the place has no locks.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_leaving: Callable[[], bool]) -> None:
         try:
             import fcntl
         except ImportError:  # Windows
             raise _refusal("journals need a system with flock: Linux or macOS") from None
+        self._is_leaving = is_leaving
         self._path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        _held.add(self)
         until = time.monotonic() + _OWN_WAIT_S
         try:
             while True:
@@ -119,9 +124,8 @@ class Lock:
                     fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    holder = self._holder()
-                    # A map that was dropped ends in its own thread.
-                    if not holder.startswith(f"pid {os.getpid()} ") or time.monotonic() >= until:
+                    if not self._is_about_to_be_free() or time.monotonic() >= until:
+                        holder = self._holder()
                         raise _refusal(f"{_shown(path)} is in use by {holder or 'another process'}") from None
                     time.sleep(_AGAIN_S)
                 except OSError as error:
@@ -129,6 +133,7 @@ class Lock:
                     raise _refusal(message) from error
             self._check_that_it_locks(path)
             since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            _held.add(self)
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"pid {os.getpid()} on {socket.gethostname()} since {since}\n".encode(), 0)
         except BaseException:
@@ -147,6 +152,11 @@ class Lock:
             os.close(second)
         raise _refusal(f"the place of {_shown(path)} keeps no locks; use a local disk")
 
+    def _is_about_to_be_free(self) -> bool:
+        """Whether a map of this process holds the lock that was closed or dropped: it ends in its own thread."""
+        holders = [lock for lock in list(_held) if lock._path == self._path and lock is not self]
+        return any(lock._is_leaving() for lock in holders)
+
     def _holder(self) -> str:
         assert self._descriptor is not None
         with suppress(OSError):
@@ -155,6 +165,7 @@ class Lock:
 
     def release(self) -> None:
         """Give the lock back. Safe to call twice."""
+        _held.discard(self)
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -85,6 +85,9 @@ def is_kept(error: Exception | None) -> bool:
 
 def record_of(key: bytes, n: int, own_id: str | None, answer: Any, error: Exception | None, attempts: int) -> Record:
     """Return the record of a row that has ended."""
+    if own_id is not None and not own_id.isascii():
+        # SQLite's text is UTF-8, which has no half of a surrogate pair.
+        own_id = own_id.encode("utf-8", "replace").decode()
     if error is not None:
         text = _error_text(error)
         state = FAILED if _is_final(error) else MAY_BE_TRIED

@@ -79,14 +79,22 @@ class Writer:
     Args:
         journal: where, and how.
         post: calls a function in the event loop; raises ``RuntimeError`` once that is gone.
+        on_failed: told once that nothing more can be written, and why.
         retry_s: the pause before a refused commit is tried again, seconds.
 
     Attributes:
         has_rows: once opened, whether rows may be found by lookups.
     """
 
-    def __init__(self, journal: Journal, post: Callable[[Callable[[], None]], None], retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        post: Callable[[Callable[[], None]], None],
+        on_failed: Callable[[BatchClientError], None],
+        retry_s: float = RETRY_S,
+    ) -> None:
         self._journal = journal
+        self._on_failed = on_failed
         self._post = post
         self.has_rows = False
         self._retry_s = retry_s
@@ -95,7 +103,7 @@ class Writer:
         self._file: JournalFile
         self._others: list[JournalFile] = []
         self._lock: Lock | None = None
-        self._failure: BatchClientError | None = None
+        self._has_failed = False
         self._on_closed: Callable[[], None] | None = None
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
 
@@ -110,14 +118,10 @@ class Writer:
         self._tasks.put(partial(self._look_up, pairs, on_found))
 
     def commit(
-        self,
-        records: Sequence[Record],
-        on_committed: Callable[[], None],
-        on_trouble: Callable[[str], None],
-        on_failed: Callable[[BatchClientError], None],
+        self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
     ) -> None:
-        """Commit a group: told is the end, and each refusal of the disk that is waited out."""
-        self._tasks.put(partial(self._commit, records, on_committed, on_trouble, on_failed))
+        """Commit a group: told is the commit, and before it each refusal of the disk that is waited out."""
+        self._tasks.put(partial(self._commit, records, on_committed, on_trouble))
 
     def close(self, on_closed: Callable[[], None] | None = None) -> None:
         """Commit what was given, close the file, end the thread. From any thread, and from finalizers."""
@@ -131,7 +135,10 @@ class Writer:
     def _run(self) -> None:
         try:
             while (task := self._tasks.get()) is not None:
-                task()
+                try:
+                    task()
+                except Exception as error:  # a fault here must not keep the map waiting for ever
+                    self._fail(self._failed(error, 0.0))
         finally:
             if self._lock is not None:
                 for file in (self._file, *self._others):
@@ -162,7 +169,7 @@ class Writer:
 
     def _take_file(self, job: Job) -> None:
         path = real_path(self._journal.path)
-        lock = Lock(path)
+        lock = Lock(path, self._closing.is_set)
         try:
             make_file(path)
             file = JournalFile(path, self._journal.sync)
@@ -215,14 +222,10 @@ class Writer:
         self._tell(partial(on_found, kept))
 
     def _commit(
-        self,
-        records: Sequence[Record],
-        on_committed: Callable[[], None],
-        on_trouble: Callable[[str], None],
-        on_failed: Callable[[BatchClientError], None],
+        self, records: Sequence[Record], on_committed: Callable[[], None], on_trouble: Callable[[str], None]
     ) -> None:
         since: float | None = None
-        while self._failure is None:
+        while not self._has_failed:
             try:
                 self._file.commit(records)
             except sqlite3.Error as error:
@@ -233,15 +236,21 @@ class Writer:
                     self._tell(partial(on_trouble, str(error)))
                     self._closing.wait(self._retry_s)
                     continue
-                self._failure = self._failed(error, waited_s)
+                self._fail(self._failed(error, waited_s))
             else:
                 self._tell(on_committed)
                 return
-        self._tell(partial(on_failed, self._failure))
 
-    def _failed(self, error: sqlite3.Error, waited_s: float) -> JournalFailed:
+    def _fail(self, error: JournalFailed) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._tell(partial(self._on_failed, error))
+
+    def _failed(self, error: Exception, waited_s: float) -> JournalFailed:
         path = self._journal.path
-        if is_of_fsync(error):
+        if not isinstance(error, sqlite3.Error):
+            why = f"the journal {path} failed ({type(error).__name__})"
+        elif is_of_fsync(error):
             why = f"the disk failed to keep what was written to the journal {path} ({error})"
         elif is_of_the_disk(error):
             why = f"the journal {path} could not be written for {waited_s:.0f} s ({error})"
