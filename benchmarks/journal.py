@@ -1,14 +1,17 @@
-"""What a journal costs a map: rows/s, client CPU a row, lateness of the event loop and memory, with it and without; and a resume.
+"""What a journal costs a map, in pairs with it and without, and how long a resume takes.
 
     python benchmarks/journal.py                     # pairs, then a job of a million rows and its resume
     python benchmarks/journal.py --pairs 5 --rows 100000 --resume 0
     python benchmarks/journal.py --check             # exit status 1 if a bar is missed
 
-Pairs are interleaved, each run in a process of its own against one instant server with answers of some 1 KB. The resume is of a
-finished job: every row is read back from the journal, and the server must see no request.
+Measured are rows/s, client CPU a row, the lateness of the event loop and the peak of memory. Pairs
+are interleaved. Each run is a process of its own, against one instant server with answers of some
+1 KB. The resume is of a finished job: every row is read back from the journal, and the server must
+see no request.
 
-The bars: at most 18 µs CPU a row more than without, at least 0.65 of the rows/s, the event loop at most 10 ms late (p99), at most 20 MiB more memory;
-a resume of a million rows in 15 s and 150 MiB, without a request.
+The bars: at most 18 µs CPU a row more than without, at least 0.65 of the rows/s, the event loop at
+most 10 ms late (p99), at most 20 MiB more memory; a resume of a million rows in 15 s and 150 MiB,
+without a request.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class MapResult:
         document: the document itself.
         answer: what the call gave (a ``Completion``, an ``Embedding``, …), or ``None`` if the row failed.
         error: why the row failed, or ``None``.
-        attempts: requests sent that contained the row; of a reused row, those of the run that sent it.
+        attempts: requests sent that contained the row; a reused row has those of its own run.
         reused: whether the row was taken from the journal, and nothing was sent for it.
     """
 
@@ -336,12 +336,12 @@ class MapProgress:
 
     Args:
         read: documents read.
-        answered, failed: rows that this run has sent, or could not send; with a journal, once committed.
+        answered, failed: rows of this run, failed ones sent or not; with a journal, once committed.
         reused: rows taken from the journal, answers and failures.
         damaged: rows of the journal that were damaged, and run again.
         in_flight: the client's sequences on which its servers work.
         limit: sequences that may be in flight on all servers.
-        prompt_tokens, completion_tokens: of the rows answered by this run, as the servers counted them.
+        prompt_tokens, completion_tokens: of this run's answers, as the servers counted them.
         seconds: since the map began.
     """
 

@@ -5,8 +5,9 @@
     python -m tests.journal.killed FOLDER middle                 # in the middle of statements
     python -m tests.journal.killed FOLDER commits                # right before and after each commit
 
-Each run of the job is a process, forked after the imports, and ended with SIGKILL. It writes what it sends and what it is
-handed into files without a buffer; these are the account. The job runs again until it is through; then the next begins.
+Each run of the job is a process, forked after the imports, and ended with SIGKILL. It writes what
+it sends and what it is handed into files without a buffer; these are the account. The job runs
+again until it is through; then the next begins.
 
 Rules that are held after each kill and at each job's end:
 - every row that was handed out is taken from the journal by the next run, with the same answer;
@@ -17,6 +18,7 @@ Rules that are held after each kill and at each job's end:
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import sys
@@ -125,8 +127,12 @@ class Account:
         path = self.folder / "journal.sqlite"
         if not path.exists() or not path.stat().st_size:
             return 0
-        # The WAL of a killed process is read, as the next run will; nothing is written back.
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        # A copy, with what the killed process left beside it: the next run gets the files as they are.
+        copy = self.folder / "copy"
+        copy.mkdir()
+        for each in self.folder.glob("journal.sqlite*"):
+            shutil.copy(each, copy)
+        connection = sqlite3.connect(copy / path.name)
         try:
             names = {f"{key[:8].hex()}-{n}" for key, n in connection.execute("SELECT key, n FROM row WHERE state = 1")}
         except sqlite3.OperationalError as error:
@@ -134,6 +140,7 @@ class Account:
             return 0
         finally:
             connection.close()
+            shutil.rmtree(copy)
         assert self._handed_out <= names, "a row was handed out and is not in the journal"
         return len(names)
 

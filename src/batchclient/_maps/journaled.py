@@ -1,4 +1,4 @@
-"""A map's side of its journal, in the event loop: which rows are sent, and when rows are handed out.
+"""A map's side of its journal, in the event loop: which rows are sent, when they are handed out.
 
 Rules:
 - With a journal that has rows, a row waits for a lookup before it is sent. Lookups go to the
@@ -36,7 +36,7 @@ __all__ = ["Journaled"]
 _LOOKED_UP_AT_ONCE = 256
 _MOST_GROUPS = 8
 _GROUPS_OPEN = 3
-"""A group is at most a third of the look-ahead, so that rows are under way while it is committed."""
+"""A group is a third of the look-ahead at most: rows are under way while it is committed."""
 _LEAST_TELLING = 16
 """So many rows, none of which is in the journal, say that the prompts have changed."""
 _CLOSING_S = 30.0
@@ -137,8 +137,8 @@ class Journaled:
         """Open the journal, in its thread.
 
         Raises:
-            ConfigError: the journal is another's, in use, no journal, or in the wrong place; or it has
-                rows, and the map does not resume, or has another template or other parameters.
+            ConfigError: the journal is in use, no journal, or in the wrong place; or it has rows,
+                and the map does not resume, or has another template or other parameters.
             JournalFailed: the disk failed.
         """
         if self._opened is None:
@@ -316,7 +316,7 @@ class Journaled:
     # The end -----------------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Commit what has ended, and close the journal, in its thread. From anywhere; safe to call twice."""
+        """Commit what has ended, and close the journal, in its thread. From anywhere, repeatedly."""
         writer = self._writer
         if writer is None:
             return

@@ -23,8 +23,8 @@ _LONGEST_S = 1e6
 class Journal:
     """The file in which a map keeps its answers, so that a later run takes them from there.
 
-    The file is SQLite's, for one job, and written by one process at a time. It lies on a local disk:
-    network file systems are refused. Beside it are ``PATH.lock`` and, while it is in use,
+    The file is SQLite's, for one job, and written by one process at a time. It lies on a local
+    disk: network file systems are refused. Beside it are ``PATH.lock`` and, while it is in use,
     ``PATH-wal`` and ``PATH-shm``. All are readable for their owner alone.
 
     Args:

@@ -1,4 +1,4 @@
-"""A journal's place: the file, created for its owner alone, and the lock of the process that writes.
+"""A journal's place: the file, readable for its owner alone, and the lock of who writes.
 
 Rules:
 - The lock is ``flock`` on ``PATH.lock``, so that it goes with the process. Its text says who holds
@@ -6,7 +6,7 @@ Rules:
 - Two ways to one file are one lock: links are followed first.
 - A place without locks is refused, as are network file systems. SQLite's WAL needs memory that
   all users of the file share, and network file systems have lied about locks and writes.
-- A child process that is forked drops its copy of the lock, so that the parent's end frees the lock.
+- A forked child drops its copy of the lock, so that the parent's end frees the lock.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Lock:
         raise _refusal(f"the place of {_shown(path)} keeps no locks; use a local disk")
 
     def _is_about_to_be_free(self) -> bool:
-        """Whether a map of this process holds the lock that was closed or dropped: it ends in its own thread."""
+        """Whether a closed or dropped map of this process holds the lock: its thread ends soon."""
         holders = [lock for lock in list(_held) if lock._path == self._path and lock is not self]
         return any(lock._is_leaving() for lock in holders)
 
