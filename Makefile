@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
+# It finds packages by the python that stands first in PATH, and needs no word about newer versions.
+PYRIGHT = PATH="$(CURDIR)/$(BIN):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak format clean
+.PHONY: help setup demo test how-long lint types layers unit test-vllm test-servers test-gpu test-openai2 test-openai-own test-integrations test-proxies bench bench-vllm million sim storm mutations mutants snapshots soak release-check format clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -30,9 +32,12 @@ how-long:
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/prose.py check
 
 types: $(STAMP)
 	$(BIN)/mypy
+	$(PYRIGHT)
+	$(PYRIGHT) --verifytypes batchclient --ignoreexternal
 
 layers: $(STAMP)
 	$(BIN)/lint-imports --no-logo
@@ -56,7 +61,7 @@ test-openai2:  ## The drop-in and BatchTransport with openai 2, in an environmen
 test-openai-own:  ## openai-python's own tests on the drop-in's classes, in an environment of their own
 	PYTHON=$(PYTHON) scripts/test_openai_own.sh $(PYTEST_ARGS)
 
-test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy and three tracers, in an environment of their own (450 MB)
+test-integrations:  ## LangChain, instructor, LiteLLM, pydantic-ai, DSPy, FastAPI and three tracers, in an environment of their own (450 MB)
 	PYTHON=$(PYTHON) scripts/integrations_env.sh
 	"$${BATCHCLIENT_INTEGRATIONS_VENV:-.integrations}/bin/python" -m pytest tests/integrations $(PYTEST_ARGS)
 
@@ -96,6 +101,9 @@ mutants: $(STAMP)  ## Take out one protection after the other: each time the nam
 
 snapshots: $(STAMP)  ## Say where commands, bytes on the wire or the public surface differ from the committed hashes; ARGS=--write
 	$(BIN)/python -m tests.snapshots $(ARGS)
+
+release-check:  ## A release without the upload, in about 3 minutes: archives, contents, an environment per extra; VERSION=0.1.0 for one that is ready
+	PYTHON=$(PYTHON) scripts/release_check.sh $(VERSION)
 
 format: $(STAMP)
 	$(BIN)/ruff format .

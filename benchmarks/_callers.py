@@ -1,4 +1,4 @@
-"""Callers in a closed loop on one client, and what each of them asks next: for benchmarks on a real vLLM."""
+"""Callers in a closed loop on one client, and their next calls: for benchmarks on a real vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIXTURE = (4, 8, 16, 16, 32, 32, 64, 128)
 """Output lengths of a mixed load: a mean of 37 tokens, a few long ones."""
 
 Work = Callable[[BatchClient], Any]
-"""One caller's next call; returns its tokens, or 0 if it got nothing."""
+"""One caller's next call; returns the answer's tokens, or 0 without an answer."""
 
 
 async def generated_tokens(server: Server) -> float:
@@ -32,12 +32,12 @@ async def generated_tokens(server: Server) -> float:
 
 
 class Load:
-    """Callers in a closed loop on one client; counts what they get.
+    """Callers in a closed loop on one client, and a count of their answers.
 
     Args:
-        client: whose answers are counted.
-        work: what each caller does, again and again.
-        callers: how many.
+        client: the client whose answers are counted.
+        work: the call that each caller makes, again and again.
+        callers: the number of callers.
         pause_s: the shortest and the longest pause of a caller between two calls, seconds.
     """
 
@@ -81,7 +81,11 @@ class Load:
     async def window(
         self, server: Server, warm_s: float, seconds: float, answer_tokens: float | None
     ) -> dict[str, float]:
-        """Run, and count what comes in a window after a warm-up; with ``answer_tokens``, their mean, by the server's count of tokens."""
+        """Run the callers, and count the answers that come in a window after a warm-up.
+
+        With ``answer_tokens``, the mean tokens of an answer, the server's counter of generated
+        tokens gives the number of answers.
+        """
         async with self.running():
             await asyncio.sleep(warm_s)
             self.answers = self.tokens = 0

@@ -1,4 +1,4 @@
-"""What the benchmarks share: starting the server, a closed loop, medians, the machine line, result files."""
+"""Shared by the benchmarks: the server's start, a closed loop, medians, result files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def server_counts(base_url: str) -> dict[str, Any]:
 async def closed_loop(
     call: Call, prompts: Sequence[str], workers: int, expect: Callable[[str], str] | None = None
 ) -> Measured:
-    """Keep ``workers`` calls in flight until every prompt is answered; each worker awaits one call at a time.
+    """Keep ``workers`` calls in flight until every prompt is answered.
+
+    Each worker awaits one call at a time.
 
     Args:
         expect: the right answer to a prompt, to be compared with the one that came.
@@ -106,7 +108,8 @@ async def closed_loop(
             if expect is not None and text != expect(prompt):
                 raise AssertionError(f"a wrong answer: {text!r} is not for {prompt!r}")
 
-    # Objects made before this run (other clients, openai's types) would otherwise be walked again by each full collection.
+    # Each full collection would otherwise walk again the objects made before this run (other
+    # clients, openai's types).
     gc.collect()
     gc.freeze()
     cpu, wall = time.process_time(), now()
@@ -127,11 +130,17 @@ async def closed_loop(
 
 
 VECTORS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""What a server on the CPU computes with, widest first: without AVX-512 a real vLLM is twenty times slower."""
+"""Vector instructions of a CPU, widest first.
+
+Without AVX-512 a real vLLM is twenty times slower.
+"""
 
 
 def cpu_model() -> str:
-    """Its name, and its widest vectors where they are known: makers give quite different processors one name."""
+    """Return the CPU's name, and its widest vectors where they are known.
+
+    Makers give quite different processors one name.
+    """
     with contextlib.suppress(OSError):
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
         facts = {name.strip(): value.strip() for name, _, value in lines}
@@ -147,7 +156,7 @@ def command_line() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit that is checked out, and whether ``src`` differs from it; ``None`` outside a repository."""
+    """Return the checked-out commit, and whether ``src`` differs; ``None`` outside a repository."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
@@ -182,7 +191,8 @@ def machine_line(facts: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     measured = f"commit {facts['commit']}; " if facts.get("commit") else ""
     return (
-        f"{facts['cpu']}, {facts['cores']} cores, shared and noisy (load average {facts['load_average']} at the start); "
+        f"{facts['cpu']}, {facts['cores']} cores, "
+        f"shared and noisy (load average {facts['load_average']} at the start); "
         f"Python {facts['python']}; {packages}; {facts['date']}; {measured}`{facts['command']}`"
     )
 

@@ -1,4 +1,4 @@
-"""What ``limits_vllm.py`` measured: as a table, and held against its bars."""
+"""Results of ``limits_vllm.py``: as a table, and compared with its bars."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from _common import median, spread, table
 DEFAULT, NO_PAGE = "default", "server_metrics=False"
 """The arms whose limit finds itself. All others are fixed ones."""
 BEST_FIXED = "best fixed"
-"""What most bars are a share of: the fixed limit with the most answers per second."""
+"""The fixed limit with the most answers per second. Most bars are a share of its figure."""
 
 
 LOADS = {
@@ -33,20 +33,26 @@ def kept(case: dict[str, Any], name: str, max_other: float) -> list[dict[str, fl
 
 
 def rate(case: dict[str, Any], name: str, max_other: float) -> float | None:
-    """The median answers per second, or ``None`` if no window was quiet enough or the arm did not take part."""
+    """The median answers per second; ``None`` if no window was quiet or the arm was left out."""
     rates = [run["per_s"] for run in kept(case, name, max_other)] if name in case["runs"] else []
     return median(rates) if rates else None
 
 
 def best_fixed(case: dict[str, Any], max_other: float) -> float | None:
-    """The best fixed limit's median, or ``None`` while one of them is missing: it may be the best."""
+    """The best fixed limit's median, or ``None`` while a fixed limit is missing.
+
+    The missing one may be the best.
+    """
     rates = [rate(case, name, max_other) for name in case["runs"] if name not in (DEFAULT, NO_PAGE)]
     known = [each for each in rates if each is not None]
     return max(known) if known and len(known) == len(rates) else None
 
 
 def share(case: dict[str, Any], max_other: float) -> float | None:
-    """The default client's answers per second over the best fixed limit's, or ``None`` if either is not known."""
+    """The default client's answers per second over the best fixed limit's.
+
+    ``None`` if either is unknown.
+    """
     own, best = rate(case, DEFAULT, max_other), best_fixed(case, max_other)
     return own / best if own is not None and best else None
 
@@ -102,10 +108,10 @@ def markdown(data: dict[str, Any]) -> str:
     computes_in = data.get("dtype", "auto")
     text = ["# Limits" if computes_in == "auto" else f"# Limits, in {computes_in}"]
     text.append(
-        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM; windows interleaved. The default"
-        " client has searched before its first window; its limit is shown as it was at the end of its windows. With max_tokens, answers are"
-        " counted by the tokens that the server has generated, else by what callers got. Agents have a fresh client in each run, whose last"
-        " half is the window."
+        "The default client, whose limit finds itself, beside clients with fixed limits, on a real vLLM;"
+        " windows interleaved. The default client has searched before its first window; its limit is shown as it was"
+        " at the end of its windows. With max_tokens, answers are counted by the tokens that the server has"
+        " generated, else by what callers got. Agents have a fresh client in each run, whose last half is the window."
     )
     text.append(table(header, [row for case in data["cases"] for row in rows(case, data["max_other"])]))
     searched = [case for case in data["cases"] if case["search"]]

@@ -45,7 +45,7 @@ def saved(figure: Figure, path: Path) -> None:
 
 
 def titled(figure: Figure, title: str, under: str) -> None:
-    """Write the message on top, and below it what is shown and in which unit."""
+    """Write the message on top, and below the message the quantity and its unit."""
     height = figure.get_figheight()
     figure.text(0.012, 1 - 0.08 / height, title, fontsize=12.5, fontweight="bold", va="top")
     figure.text(0.012, 1 - 0.36 / height, under, va="top")

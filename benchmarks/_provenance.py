@@ -11,7 +11,7 @@ from typing import Any
 from _common import RESULTS
 
 FIRST_COMMITS: dict[str, str] = json.loads((RESULTS / "commits.json").read_text())
-"""The first commit that holds a result, by the time of its run: of runs that noted none."""
+"""The first commit that holds a result, by the time of its run, for runs that noted no commit."""
 
 _LINE = re.compile(
     r"(?P<cpu>.+?), (?P<cores>\d+) cores, .*; (?P<date>\d{4}-\d\d-\d\d \d\d:\d\d UTC); "

@@ -180,8 +180,9 @@ def held_up(data: Result) -> list[str]:
         return []
     return [
         prose(
-            "The engine of that vLLM could keep everyone else on the two cores waiting for up to 2 s. Later benchmarks let"
-            " client and API server run first; this one did not, and its single runs differ several times."
+            "The engine of that vLLM could keep everyone else on the two cores waiting for up to 2 s."
+            " Later benchmarks let client and API server run first; this one did not,"
+            " and its single runs differ several times."
         )
     ]
 

@@ -1,10 +1,14 @@
-"""Whether a busy machine costs lists: one job, quietly, and then beside two processes that keep two cores busy.
+"""Whether a busy machine makes lists shorter.
 
-    python benchmarks/busy_machine.py                                       # a simulated server of no known sort
+One job runs alone, then beside two processes that keep two cores busy.
+
+    python benchmarks/busy_machine.py        # a simulated server of no known sort
     python benchmarks/busy_machine.py --base-url http://127.0.0.1:8000/v1 --model m
 
-The server and the client share the cores with the busy ones. Noise must not shorten lists: the ratio of their mean lengths counts.
-Each run begins with a new client, which knows nothing of the server. It fails where the busy machine's lists are over a fifth shorter.
+The server and the client share the cores with the busy processes. The figure is the ratio of the
+mean list lengths: noise must not shorten lists. Each run begins with a new client, which knows
+nothing of the server. The benchmark fails where the lists on the busy machine are over a fifth
+shorter.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ BAR = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What one job was sent as."""
+    """The lists that one job was sent as."""
 
     requests: int
     mean: float
@@ -87,7 +91,8 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         base_url = arguments.base_url
         if base_url is None:
-            # The guise names nobody: the server stays of no known sort. A thread: it shares the process, as an engine in it would.
+            # The guise names no product, so the server stays of no known sort. The server is a
+            # thread: it shares the process, as an engine inside the process would.
             server = EmbeddedServer(COSTS, model=arguments.model, guise="openai")
             base_url = stack.enter_context(server).base_url
         quiet = run(base_url)

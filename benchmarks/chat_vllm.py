@@ -1,17 +1,27 @@
-"""Ways to send chats, on a real vLLM: lists of conversations, singles, rendered to completions; and ``AsyncOpenAI``.
+"""Ways to send chats to a real vLLM: in lists, singly, rendered to completions; ``AsyncOpenAI``.
 
-    python benchmarks/chat_vllm.py                                             # boots a vLLM (tests/live/vllm_server.py)
+    python benchmarks/chat_vllm.py                       # boots a vLLM (tests/live/vllm_server.py)
     python benchmarks/chat_vllm.py --base-url http://127.0.0.1:8000/v1 --server-pid 1234
 
-- ``lists``: ``/v1/chat/completions/batch``, whatever the length; ``singles``: ``max_size=1``; ``rendered``: ``render_chat``, streamed lists of
-  completions; ``default``: the client as it comes, which chooses; ``openai``: ``AsyncOpenAI``.
-- Every way has the same callers in a closed loop and the same limit. Runs are interleaved, in a new order each time; ratios are taken within a
-  repetition, against ``singles`` and against ``openai``.
-- Cells are ``max_tokens``: a number (every answer has just that many) or ``mixed:N``: answers that end by themselves within N tokens, as the
-  end-of-text token is drawn (``logit_bias``), so that the members of a list end at different times.
-- Prompts are random and never repeat. An answer that is not of the length asked for is an error.
+The ways:
 
-With ``--server-pid`` the CPU of the server's API process is measured, and what other processes used; nothing is left out for it, the tables show it.
+- ``lists``: ``/v1/chat/completions/batch``, whatever the length.
+- ``singles``: ``max_size=1``.
+- ``rendered``: ``render_chat``, streamed lists of completions.
+- ``default``: the client as it comes, which chooses.
+- ``openai``: ``AsyncOpenAI``.
+
+Rules:
+
+- Every way has the same callers in a closed loop and the same limit. Runs are interleaved, in a new
+  order each time. Ratios are taken within a repetition, against ``singles`` and against ``openai``.
+- Cells are ``max_tokens``: a number N or ``mixed:N``. With a number every answer has exactly N
+  tokens. With ``mixed:N`` an answer ends by itself within N tokens, when the end-of-text token is
+  drawn (``logit_bias``), so the members of a list end at different times.
+- Prompts are random and never repeat. An answer of another length than asked for is an error.
+
+With ``--server-pid`` the CPU of the server's API process is measured, and the CPU of other
+processes. The tables show both; no run is left out for the CPU of others.
 """
 
 from __future__ import annotations
@@ -35,7 +45,10 @@ from batchclient import BatchClient, Batching
 WAYS = ("lists", "singles", "rendered", "default", "openai")
 END_OF_TEXT = "2"
 BIAS = 4.5
-"""Of the toy model's end-of-text token: answers had a mean of 41 tokens with 3.5, and of 10 with 5.5."""
+"""The ``logit_bias`` of the toy model's end-of-text token.
+
+Answers had a mean of 41 tokens with 3.5, and of 10 with 5.5.
+"""
 SETTINGS: dict[str, dict[str, Any]] = {
     "lists": {"batching": Batching(alone_above_tokens=10**7)},
     "singles": {"batching": Batching(max_size=1)},

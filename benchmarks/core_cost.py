@@ -1,9 +1,12 @@
-"""What the scheduler costs per call, by how many calls are queued: the core alone, no I/O, no event loop.
+"""CPU time of the scheduler per call, by the number of queued calls.
+
+The core is measured alone, without I/O or event loop.
 
     python benchmarks/core_cost.py --depths 100,10000,1000000
 
-Each run fills the queue to its depth (not measured), then takes a window of calls through it at that depth: 64 submitted, granted
-and answered at a time; freed permits are granted together, as the default mode has it. A cost that grows with the depth would show a scan of the queue.
+Each run fills the queue to its depth, which is not measured. Then a window of calls goes through
+the queue at that depth: 64 at a time are submitted, granted and answered. Freed permits are granted
+together, as in the default mode. A cost that grows with the depth would show a scan of the queue.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Driver:
             core.handle(Submitted(Request(self._shape, b'"p"', prompt_tokens=12, deadline=deadline)), now)
 
     def step(self) -> None:
-        """Grant what can be granted and answer it at once; the answers grant the next."""
+        """Grant as many calls as possible and answer them at once; the answers grant the next calls."""
         core = self._core
         self._now += 1e-3
         core.handle(Woke(), self._now)

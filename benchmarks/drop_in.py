@@ -1,10 +1,12 @@
-"""What a call of openai's costs the client, with and without batching underneath: CPU per call in one run, medians.
+"""CPU per call of openai's client, with and without batching underneath: one run, medians.
 
     python benchmarks/drop_in.py                       # about a minute; writes results/drop_in.md
     python benchmarks/drop_in.py --repetitions 3 --cpu-s 0.5
 
-The program is the same in every row, ``await client.completions.create(…)``; only the client's making differs. Against ``instant_server.py``, 64 calls in
-flight, a new order per repetition; ratios are taken within each repetition. Absolute figures belong to the machine.
+The program is the same in every row, ``await client.completions.create(…)``; only the construction
+of the client differs. The server is ``instant_server.py``. 64 calls are in flight, and each
+repetition has a new order. Ratios are taken within each repetition. Absolute figures belong to the
+machine.
 """
 
 from __future__ import annotations
@@ -63,12 +65,12 @@ def over_transport(base_url: str) -> Any:
 
 
 async def _answer(request: httpx2.Request) -> httpx2.Response:
-    """An answer from nowhere: what is left is openai's own share, which no transport can save."""
+    """An answer without a server: the rest is openai's own share, which no transport can save."""
     prompt = request.content.partition(b'"prompt":"')[2][:16].decode()
     body = (
-        b'{"id":"cmpl-0","object":"text_completion","created":1760000000,"model":"instant","choices":[{"index":0,"text":"echo:'
-        + prompt.encode()
-        + b'","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1}}'
+        b'{"id":"cmpl-0","object":"text_completion","created":1760000000,"model":"instant",'
+        b'"choices":[{"index":0,"text":"echo:' + prompt.encode() + b'","logprobs":null,"finish_reason":"length"}],'
+        b'"usage":{"prompt_tokens":12,"total_tokens":13,"completion_tokens":1}}'
     )
     return httpx2.Response(200, content=body, headers={"content-type": "application/json"})
 
@@ -118,7 +120,7 @@ BOUNDS: dict[str, float | None] = {
 }
 """Of openai's own CPU per call."""
 BASES = {"drop_in_chat": "openai_chat"}
-"""What an arm is compared with, where it is not openai's completion."""
+"""The arm that another arm is compared with, where that is not openai's completion."""
 
 
 def measure(base_url: str, arms: Sequence[Arm], repetitions: int, cpu_s: float) -> dict[str, list[LoopRun]]:

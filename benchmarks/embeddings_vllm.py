@@ -1,10 +1,11 @@
-"""Embeddings from a real vLLM: ``embed`` against ``AsyncOpenAI().embeddings.create``, a call per text in both, all at once.
+"""Embeddings from a real vLLM: ``embed`` against ``AsyncOpenAI().embeddings.create``.
 
-    python benchmarks/embeddings_vllm.py                                    # boots vLLM: see scripts/test_vllm.sh
-    python benchmarks/embeddings_vllm.py --base-url URL --pid PID           # of one that runs; PID is its API server's
+    python benchmarks/embeddings_vllm.py                     # boots vLLM: see scripts/test_vllm.sh
+    python benchmarks/embeddings_vllm.py --base-url URL --pid PID  # PID: a running API server's
 
-Rounds are interleaved, and medians are shown with their spread: on a shared machine only ratios within a run mean anything. The server's CPU
-is that of its API process (HTTP, JSON, tokenizing), not the engine's.
+In both arms each text is a call, and all calls start at once. Rounds are interleaved, and medians
+are shown with their spread: on a shared machine only ratios within a run mean anything. The
+server's CPU is that of its API process (HTTP, JSON, tokenizing), not the engine's.
 """
 
 from __future__ import annotations
@@ -131,7 +132,10 @@ def main() -> None:
             base_url, pid = server.base_url, server.pid
         runs = asyncio.run(compare(base_url, pid, prompts, options.rounds))
     shown, data = report(runs, options.texts)
-    page = f"# Embeddings\n\n{options.texts} texts at once, {options.rounds} interleaved rounds.\n\n{shown}\n\n{machine_line(facts)}\n"
+    page = (
+        f"# Embeddings\n\n{options.texts} texts at once, {options.rounds} interleaved rounds.\n\n"
+        f"{shown}\n\n{machine_line(facts)}\n"
+    )
     print(page)
     if options.save:
         write_results("embeddings_vllm", {"machine": facts, **data}, page)

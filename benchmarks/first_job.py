@@ -1,33 +1,36 @@
-"""A first job: ``gather`` over N calls with a client that knows nothing of the server, beside ``AsyncOpenAI``.
+"""A first job: ``gather`` over N calls with a client that knows nothing of the server.
 
-    python benchmarks/first_job.py --check                              # boots a vLLM; exit status 1 if a bar is missed
+    python benchmarks/first_job.py --check          # boots a vLLM; exit status 1 if a bar is missed
     python benchmarks/first_job.py --base-url http://127.0.0.1:8000/v1  # a server that is up
-    python benchmarks/first_job.py --server simulator --quick           # the embedded server, profile gpu; two rounds
-    python benchmarks/first_job.py --client limit=256                   # a further batchclient arm, with these arguments
+    python benchmarks/first_job.py --server simulator --quick  # the embedded server; two rounds
+    python benchmarks/first_job.py --client limit=256  # a further arm, with these arguments
+
+The embedded server has the profile gpu. The rival is ``AsyncOpenAI``.
 
 Measured is the time from the first call to the last answer. The arms:
 
 - ``batchclient``: the client as it comes. Each ``--client`` adds one with arguments of its own.
-- ``AsyncOpenAI, all at once``: ``gather`` and nothing else. Its HTTP pool opens 1,000 connections at
-  most and keeps 100 idle ones, so further calls wait in the client.
+- ``AsyncOpenAI, all at once``: ``gather`` and nothing else. The client's HTTP pool opens 1,000
+  connections at most and keeps 100 idle ones, so further calls wait in the client.
 - ``AsyncOpenAI, all at once, open pool``: the same with no bound on connections.
 - ``AsyncOpenAI, 64`` and ``AsyncOpenAI, 256``: with a semaphore of that many.
 
-A bound of at least as many as there are calls never holds. Such an arm is left out: the best of three
-times the same client would only be luckier than one.
+A bound of at least as many as there are calls never holds. Such an arm is left out: the best of
+three times the same client would only be luckier than one.
 
 Rules:
 
 - Cells are CALLSxTOKENS. Every answer has exactly that many tokens; another length is an error.
-- Each arm of each round has a fresh client, a fresh event loop and random prompts of its own, so that no
-  prefix cache favours whoever comes later. The order rotates by one from round to round.
+- Each arm of each round has a fresh client, a fresh event loop and random prompts of its own, so no
+  prefix cache favours a later arm. The order rotates by one from round to round.
 - One small job per arm, which is not counted, warms the server and this process's imports.
-- A ratio is taken within a round, against the fastest ``AsyncOpenAI`` arm of that round. An arm with a
-  failed call has taken for ever in that round.
-- ``--check`` judges the default client alone: in every cell the median ratio is at most 1.05, and no
-  round's ratio is above 1.15.
+- A ratio is taken within a round, against the fastest ``AsyncOpenAI`` arm of that round. An arm
+  with a failed call counts as infinitely slow in that round.
+- ``--check`` judges the default client alone: in every cell the median ratio is at most 1.05, and
+  no round's ratio is above 1.15.
 
-What other processes used is shown where the server's processes are known; nothing is left out for it.
+The CPU of other processes is shown where the server's processes are known. No run is left out for
+that CPU.
 """
 
 from __future__ import annotations
@@ -57,15 +60,21 @@ from vllm_cpu import Gauges, Prompts, Server, first_model, learn_prompts
 from batchclient import BatchClient
 
 MEDIAN_BAR, WORST_BAR = 1.05, 1.15
-"""Of the default client's time over the best ``AsyncOpenAI`` arm's: the median round, and every round."""
+"""Bars for the default client's time over the best ``AsyncOpenAI`` arm's.
+
+The first holds in the median round, the second in every round.
+"""
 ROUNDS, QUICK_ROUNDS = 5, 2
 PROMPT_TOKENS = 20
 POOL = 1000
 """Connections that ``AsyncOpenAI`` opens at most (``openai.DEFAULT_CONNECTION_LIMITS``)."""
 SEMAPHORES = (64, 256)
 VLLM_SEQUENCES = 256
-"""What a started vLLM runs at once: vLLM 0.32's own default on GPUs of less than 70 GiB and on the A100
-(``engine/arg_utils.py``). On larger ones it is 1,024, as in the profile gpu."""
+"""Sequences that a started vLLM runs at once.
+
+The number is vLLM 0.32's own default on GPUs of less than 70 GiB and on the A100
+(``engine/arg_utils.py``). On larger GPUs the default is 1,024, as in the profile gpu.
+"""
 DEFAULT, RIVAL = "batchclient", "AsyncOpenAI"
 
 Ask = Callable[[str], Awaitable[int | None]]
@@ -142,7 +151,7 @@ def arms_of(cell: Cell, clients: dict[str, dict[str, Any]]) -> dict[str, Open]:
 
 
 async def job(open_client: Open, server: Server, cell: Cell, prompts: list[str]) -> dict[str, Any]:
-    """Ask everything at once, with a client opened for it; say how long it took and how many calls failed."""
+    """Start all calls at once with a fresh client; return the seconds taken and the failures."""
     async with open_client(server, cell.tokens) as ask:
         gauges, began = Gauges(server), time.perf_counter()
         answers = await asyncio.gather(*map(ask, prompts), return_exceptions=True)
@@ -185,7 +194,10 @@ def seconds(run: dict[str, Any]) -> float:
 
 
 def ratios(case: dict[str, Any], name: str) -> list[float]:
-    """Per round: this arm's time over the fastest ``AsyncOpenAI`` arm's; infinite where a call of this arm failed."""
+    """Per round: this arm's time over the fastest ``AsyncOpenAI`` arm's.
+
+    Infinite where a call of this arm failed.
+    """
     rivals = [runs for rival, runs in case["runs"].items() if rival.startswith(RIVAL)]
     found = []
     for number, run in enumerate(case["runs"][name]):
@@ -267,7 +279,7 @@ def cell_of(text: str) -> Cell:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """``limit=256,server_metrics=False`` as arguments; what is no Python literal is a text."""
+    """``limit=256,server_metrics=False`` as arguments; a value that is no Python literal is a text."""
     arguments: dict[str, Any] = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
@@ -281,7 +293,10 @@ def arguments_of(text: str) -> dict[str, Any]:
 
 
 def allow_many_connections() -> None:
-    """Let this process and the server it starts open as many files as they may; a job of 3,000 calls needs that."""
+    """Let this process and the server it starts open as many files as the system allows.
+
+    A job of 3,000 calls needs so many files.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -297,7 +312,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cells", type=lambda text: [cell_of(each) for each in text.split(",")],
                         default="64x64,300x16,300x256,3000x1")  # fmt: skip
     parser.add_argument("--client", action="append", default=[], metavar="NAME=VALUE[,…]",
-                        help="a further batchclient arm with these arguments of BatchClient; may be repeated")  # fmt: skip
+                        help="a further batchclient arm with these arguments of BatchClient;"
+                        " may be repeated")  # fmt: skip
     parser.add_argument("--rounds", type=int, help=f"{ROUNDS} if not given, with --quick {QUICK_ROUNDS}")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit status 1 if the default client misses a bar")

@@ -1,7 +1,9 @@
-"""The floor: the cheapest micro-batcher one can write by hand on httpx, to hold ``BatchClient`` against.
+"""The floor: the cheapest micro-batcher by hand on httpx, to compare ``BatchClient`` with.
 
-It does only what coalescing needs: calls of one event-loop turn, and calls that waited for a running list, leave as one plain list.
-No retries, no checks, no deadlines, no cancellation, one set of parameters. What ``BatchClient`` costs beyond this is what its promises cost.
+The floor does only the minimum for coalescing. Calls of one event-loop turn, and calls that waited
+for a running list, leave as one plain list. The floor has no retries, checks, deadlines or
+cancellation, and one set of parameters. The cost of ``BatchClient`` beyond the floor is the cost of
+the client's promises.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from pydantic_core import from_json, to_json
 
 
 class Floor:
-    """Coalesces ``complete`` calls into plain lists of up to ``limit`` prompts, with at most ``limit`` prompts in flight."""
+    """Coalesces ``complete`` calls into plain lists, with at most ``limit`` prompts in flight.
+
+    A list has up to ``limit`` prompts.
+    """
 
     def __init__(self, base_url: str, *, model: str, max_tokens: int, limit: int = 64, **extra: Any) -> None:
         self._http = httpx.AsyncClient(timeout=60, headers={"content-type": "application/json"})

@@ -1,17 +1,22 @@
-"""A completions server that answers at once, so that a benchmark measures the client and nothing else.
+"""A completions server that answers at once, so that a benchmark measures the client alone.
 
-It is not the simulator: a raw ``asyncio.Protocol``, HTTP/1.1 with keep-alive and content-length bodies only, answers glued from
-prebuilt fragments in the shapes vLLM 0.32 sends. Every answer's text is ``"echo:" + prompt[:16]``, so that a caller can check it.
+The server is not the simulator but a raw ``asyncio.Protocol``. It speaks HTTP/1.1 with keep-alive
+and content-length bodies only. Answers are glued from prebuilt fragments in the shapes vLLM 0.32
+sends. Every answer's text is ``"echo:" + prompt[:16]``, so a caller can check the text.
 
 - A plain reply is one JSON body in one write.
-- A streamed reply sends two events a prompt (all first tokens, then all the rest, each with its usage), the total, ``[DONE]``; every
-  event is its own HTTP chunk and its own ``transport.write``, as vLLM's are. It behaves as if ``stream_interval`` were always large.
-  Written in one go, several events reach a client in one read; ``--gap-s`` spaces them out, the worst case for a client.
-- Chats and vLLM's lists of them are answered plainly; the prompt is the last message's content.
-- ``GET /statistics`` counts requests, prompts, list sizes and the server's own CPU; ``GET /last`` returns the last POST body as it came.
+- A streamed reply sends two events a prompt: all first tokens, then all the rest, each with its
+  usage. The total and ``[DONE]`` follow. Every event is its own HTTP chunk and its own
+  ``transport.write``, as vLLM's are. The server behaves as if ``stream_interval`` were always
+  large. Events written without a gap reach a client several in one read. ``--gap-s`` spaces the
+  events out, the worst case for a client.
+- Chats and vLLM's lists of chats are answered plainly; the prompt is the last message's content.
+- ``GET /statistics`` counts requests, prompts, list sizes and the server's own CPU. ``GET /last``
+  returns the last POST body as it came.
 
-Run it: ``python benchmarks/instant_server.py [--port 0]``. The port is the first line on stdout. It ends on SIGTERM, and when its
-stdin is a pipe that closes (so that it never outlives a benchmark).
+Run it: ``python benchmarks/instant_server.py [--port 0]``. The port is the first line on stdout.
+The server ends on SIGTERM. Where its stdin is a pipe, it also ends when the pipe closes, so it
+never outlives a benchmark.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 CREATED = 1_760_000_000
 REPLY_HEAD = f'{{"id":"cmpl-0","object":"text_completion","created":{CREATED},"model":"{MODEL}","choices":['
 REPLY_TAIL = (
-    '],"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,'
+    '],"service_tier":null,"system_fingerprint":null,"usage":'
+    '{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,'
     '"prompt_tokens_details":null},"kv_transfer_params":null}'
 )
 CHOICE = (
@@ -50,7 +56,8 @@ CHOICE = (
 )
 CHAT_HEAD = f'{{"id":"chatcmpl-0","object":"chat.completion","created":{CREATED},"model":"{MODEL}","choices":['
 CHAT_CHOICE = (
-    '{"index":%d,"message":{"role":"assistant","content":%s,"refusal":null,"annotations":null,"audio":null,"function_call":null,'
+    '{"index":%d,"message":{"role":"assistant","content":%s,"refusal":null,'
+    '"annotations":null,"audio":null,"function_call":null,'
     '"tool_calls":[],"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":%s}'
 )
 EVENT_HEAD = f'data: {{"id":"cmpl-0","object":"text_completion","created":{CREATED},"model":"{MODEL}","choices":['
@@ -69,7 +76,7 @@ padding = ""
 
 
 class Counts:
-    """What the server has seen since it started."""
+    """Counts since the server's start."""
 
     def __init__(self) -> None:
         self.connections = 0

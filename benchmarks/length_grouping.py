@@ -1,21 +1,29 @@
-"""What grouping calls by length is worth, beside the order in which they came.
+"""Throughput of calls grouped by length, beside calls in the order in which they came.
 
-    python benchmarks/length_grouping.py                 # both parts; boots a vLLM (tests/live/vllm_server.py)
+    python benchmarks/length_grouping.py                 # both parts; boots a vLLM
     python benchmarks/length_grouping.py --parts static  # virtual time: the same on every machine
 
-The arms, each the real scheduler with the same texts, none of which share a prefix:
+``tests/live/vllm_server.py`` boots the vLLM. The arms are each the real scheduler with the same
+texts. No two texts share a prefix.
 
-- ``arrival order``: all calls are expected to be equally long, so that lists are filled first come, first served.
-- ``nearest lengths``: the default. A list is filled from its oldest call's length bucket, then from the nearest ones.
+- ``arrival order``: the scheduler takes all calls for equally long, so lists are filled first come,
+  first served.
+- ``nearest lengths``: the default. A list is filled from its oldest call's length bucket, then from
+  the nearest buckets.
 - ``one bucket``: ``length_reach=0``, as for a server that pads.
 
 Parts:
 
-- ``static``: the laboratory's static batcher, which pads (``benchmarks/lab/padding.py``, batches of 64), a job of 2,048 texts, replies as a whole, mean of the seeds. Texts are
-  lognormal with sigma 1 about a mean of 400 tokens; answers of 1 and of 16 tokens each, and of unequal lengths that nobody knows before.
-- ``vllm``: a real one on two CPU cores, 1,024 texts through ``batch_map``, lognormal with sigma 1 about a mean of 100 tokens, 600 at most; a fixed limit of
-  128. Arms are interleaved in a new order each time, with fresh texts of the same lengths; ratios are taken within a repetition, and the interval is where their
-  median lies with 95 % certainty (by the order statistics of a binomial, which ask nothing of how the ratios are distributed).
+- ``static``: the laboratory's static batcher, which pads (``benchmarks/lab/padding.py``, batches of
+  64). A job has 2,048 texts. Replies come as a whole. Figures are the mean of the seeds. Texts are
+  lognormal with sigma 1 about a mean of 400 tokens. Answers have 1 token each, 16 tokens each, or
+  unequal lengths that nobody knows before.
+- ``vllm``: a real vLLM on two CPU cores, with a fixed limit of 128. A job has 1,024 texts through
+  ``batch_map``, lognormal with sigma 1 about a mean of 100 tokens, 600 at most. Arms are
+  interleaved in a new order each time, with fresh texts of the same lengths. Ratios are taken
+  within a repetition. The interval holds the median of the ratios with 95 % certainty. It comes
+  from the order statistics of a binomial, which assume nothing about the distribution of the
+  ratios.
 """
 
 from __future__ import annotations
@@ -107,7 +115,10 @@ def static_text(data: dict[str, Any]) -> str:
 
 @contextmanager
 def hidden_lengths() -> Iterator[None]:
-    """All calls are of one bucket, and everything else is as it is. No setting does that: nobody needs it but to compare."""
+    """Put all calls into one length bucket and change nothing else.
+
+    No setting does so: only the comparison needs it.
+    """
     place = PromptLengths.place
 
     def place_in_one(lengths: PromptLengths, request: Request) -> None:
@@ -153,7 +164,10 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where the median of what they were drawn from lies with at least 95 % certainty; from the least to the most if they are fewer than six."""
+    """Return an interval that holds the median of the distribution with at least 95 % certainty.
+
+    For fewer than six values the interval reaches from the least to the most.
+    """
     ordered, count = sorted(values), len(values)
     below, outside = 0, 0.5**count
     while below + 1 < count // 2 and 2 * (more := outside + math.comb(count, below + 1) * 0.5**count) <= 0.05:

@@ -1,32 +1,42 @@
 """The limit that finds itself, beside fixed ones, on a real vLLM on two CPU cores.
 
-    python benchmarks/limits_vllm.py                               # everything; boots a vLLM per part (tests/live/vllm_server.py)
-    python benchmarks/limits_vllm.py --parts outputs --cells 16    # one part, one cell
-    python benchmarks/limits_vllm.py --check --name limits_check   # exit status 1 where the default client misses a bar
+    python benchmarks/limits_vllm.py                             # everything; boots a vLLM per part
+    python benchmarks/limits_vllm.py --parts outputs --cells 16  # one part, one cell
+    python benchmarks/limits_vllm.py --check --name limits_check  # exit status 1 on a missed bar
 
-- ``outputs``: 512 callers in a closed loop, prompts of about 20 tokens, ``max_tokens`` 1, 16, 64 and a mixture of 4 to 128, the default client
-  beside clients with a fixed limit. Every client stays open; windows are interleaved in a new order each time; the default client's search
-  before its first window is timed and shown.
-- ``conversations``: ten turns each on a 300-token prefix of its own, with a KV cache of 3,072 tokens: beyond ten conversations at once the
-  prefix cache thrashes, and no preemption counter moves. The default client is given 48 conversations at once.
-- ``timeouts``: 256 callers that wait a second at most, 64 tokens each: with too many in flight nobody gets an answer. Beside them fixed limits
-  with the same callers, and with no more callers than permits.
-- ``agents``: 300 at once, each on a 300-token prefix of its own, with 1 to 3 s between an answer of 16 tokens and the next turn. The KV cache of
-  16,384 tokens holds some 50 of them. Each arm has a fresh client; the last half of 40 s counts.
+``tests/live/vllm_server.py`` boots the servers. The parts:
 
-Clients with a fixed limit do not look at the metrics page, which would lower a fixed limit, too. ``server_metrics=False`` as a name is the default
-client without the page.
+- ``outputs``: 512 callers in a closed loop, prompts of about 20 tokens, ``max_tokens`` 1, 16, 64
+  and a mixture of 4 to 128. The default client runs beside clients with a fixed limit. Every client
+  stays open. Windows are interleaved in a new order each time. The default client's search before
+  its first window is timed and shown.
+- ``conversations``: ten turns each on a 300-token prefix of its own, with a KV cache of 3,072
+  tokens. Beyond ten conversations at once the prefix cache thrashes, and no preemption counter
+  moves. The default client is given 48 conversations at once.
+- ``timeouts``: 256 callers that wait a second at most, 64 tokens each. With too many calls in
+  flight nobody gets an answer. Beside the default run fixed limits with the same callers, and fixed
+  limits with no more callers than permits.
+- ``agents``: 300 at once, each on a 300-token prefix of its own, with 1 to 3 s between an answer of
+  16 tokens and the next turn. The KV cache of 16,384 tokens holds some 50 agents. Each arm has a
+  fresh client; the last half of 40 s counts.
 
-The bars of ``--check`` are shares of the best fixed limit: 0.95 in ``outputs``, 0.85 for conversations, 0.9 with timeouts and for agents. Agents also
-need 0.95 of ``server_metrics=False``. A bar that cannot be judged is missed: too few quiet windows, or arms left out by ``--arm``.
+Clients with a fixed limit do not read the metrics page, which would lower a fixed limit, too. The
+arm ``server_metrics=False`` is the default client without the page.
 
-Prompts are random and never repeat (but for the conversations' own prefixes). An answer counts if it has all its tokens and came in the window. But in
-``outputs`` answers of equal length come in waves of a hundred and more, of which a window holds one more or one less: as nobody gives up there, the
-server's own counter of generated tokens says how many there were, and ``answers/s`` is that over the mean tokens of an answer.
-Where other processes used more than ``--max-other`` cores in a window, the window is left out.
+The bars of ``--check`` are shares of the best fixed limit: 0.95 in ``outputs``, 0.85 for
+conversations, 0.9 with timeouts and for agents. Agents also need 0.95 of ``server_metrics=False``.
+A bar that cannot be judged is missed: too few quiet windows, or arms left out by ``--arm``.
 
-The server computes in bfloat16, as its model asks. On a CPU without AVX-512 that is many times slower than ``--dtype float32``, and answers come in waves
-seconds apart: there take that, longer windows and a name of their own, ``--name limits_vllm_float32``.
+Prompts are random and never repeat, but for the conversations' own prefixes. An answer counts if it
+has all its tokens and came in the window. The part ``outputs`` counts otherwise. Its answers of
+equal length come in waves of a hundred and more, and a window holds one wave more or one less.
+Nobody gives up there, so the server's own counter of generated tokens gives the number of answers:
+``answers/s`` is that counter over the mean tokens of an answer. A window in which other processes
+used more than ``--max-other`` cores is left out.
+
+The server computes in bfloat16, as its model asks. On a CPU without AVX-512 bfloat16 is many times
+slower than ``--dtype float32``, and answers come in waves seconds apart. There take float32, longer
+windows and a name of their own, ``--name limits_vllm_float32``.
 """
 
 from __future__ import annotations
@@ -68,11 +78,11 @@ def vllm(*flags: str, dtype: str = "auto") -> Iterator[Server]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A client's arguments, and who calls it.
+    """A client's arguments, and its callers.
 
     Args:
-        callers: how many.
-        work: what each of them does.
+        callers: the number of callers.
+        work: the call that each caller makes.
         arguments: of ``BatchClient``; none for the default client.
         pause_s: the shortest and the longest pause of a caller between two calls.
     """
@@ -97,7 +107,7 @@ def fixed(limit: int) -> dict[str, Any]:
 
 
 def chosen(arms: Arms, options: argparse.Namespace) -> Arms:
-    """The default client, and of the others those that ``--arm`` names, if it names any."""
+    """The default client, and the other arms; with ``--arm`` of the others only those named."""
     return {name: arm for name, arm in arms.items() if not options.arm or name in (DEFAULT, *options.arm)}
 
 
@@ -131,7 +141,10 @@ async def interleaved(
 
 
 async def from_the_start(server: Server, arms: Arms, seconds: float, repetitions: int) -> dict[str, Any]:
-    """A fresh client for every run of ``seconds``, of which the last half counts: finding the limit is a part of it."""
+    """A fresh client for every run of ``seconds``, of which the last half counts.
+
+    The search for the limit is part of the run.
+    """
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in arms}
     for _ in range(repetitions):
         for name in random.sample(list(arms), len(arms)):
@@ -174,7 +187,8 @@ def timeouts(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         prompts = asyncio.run(learn_prompts(server))
         in_time = completing(prompts, 64, timeout_s=1.0)
         arms = {DEFAULT: Arm(256, in_time)}
-        # The same callers on fixed limits, and as many callers as permits: what waits in our queue uses up its second there.
+        # Fixed limits have the same callers, and also as many callers as permits. A call that waits
+        # in the client's queue uses up its second there.
         arms |= {str(limit): Arm(256, in_time, fixed(limit)) for limit in (16, 32, 64, 128)}
         arms |= {f"{limit}, as many callers": Arm(limit, in_time, fixed(limit)) for limit in (32, 64)}
         print("timeouts", flush=True)

@@ -1,8 +1,9 @@
-"""A million documents through ``client.stream_map`` on the instant server: documents/s, memory while it runs, every answer checked.
+"""A million documents through ``client.stream_map`` on the instant server, every answer checked.
 
     python benchmarks/million.py --count 1000000
 
-The documents come from a generator and nothing is kept of them but one byte each (answered or not), so whatever memory grows is the client's.
+Measured are the documents/s and the memory during the run. The documents come from a generator. One
+byte of each document is kept (answered or not), so any memory that grows is the client's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def documents(count: int) -> Iterator[str]:
 
 
 def memory_mib(field: str = "VmRSS") -> float:
-    """``VmRSS`` is what is resident now, ``VmHWM`` the most there ever was."""
+    """Return memory in MiB: ``VmRSS`` is the resident memory now, ``VmHWM`` its peak."""
     with Path("/proc/self/status").open() as status:
         for line in status:
             if line.startswith(field + ":"):
@@ -78,10 +79,12 @@ async def run(base_url: str, count: int, max_tokens: int, settings: dict[str, An
 def markdown(facts: dict[str, Any], result: dict[str, Any], counts: dict[str, Any]) -> str:
     mean = counts["prompts"] / counts["requests"]
     summary = (
-        f"{result['documents']:,} documents (`max_tokens={result['max_tokens']}`): **{result['documents_per_s']:,.0f} documents/s**, "
-        f"{result['cpu_us_per_document']:.1f} µs of client CPU each, lists of {mean:.1f} on average, peak {result['peak_mib']:.1f} MiB, "
-        f"{result['growth_mib']:+.1f} MiB from the first {EVERY:,} documents to the last. Every answer was checked; each document came "
-        "exactly once."
+        f"{result['documents']:,} documents (`max_tokens={result['max_tokens']}`): "
+        f"**{result['documents_per_s']:,.0f} documents/s**, "
+        f"{result['cpu_us_per_document']:.1f} µs of client CPU each, lists of {mean:.1f} on average, "
+        f"peak {result['peak_mib']:.1f} MiB, "
+        f"{result['growth_mib']:+.1f} MiB from the first {EVERY:,} documents to the last. "
+        "Every answer was checked; each document came exactly once."
     )
     rows = [[f"{s['documents']:,}", f"{s['wall_s']:.1f}", f"{s['rss_mib']:.1f}"] for s in result["samples"]]
     return "\n\n".join(

@@ -1,11 +1,13 @@
-"""What a call costs the client: CPU, calls/s and latency of ``BatchClient`` beside a hand-written floor, ``AsyncOpenAI`` and ``httpx``.
+"""Cost of a call in the client: CPU, calls/s and latency of ``BatchClient`` and of other clients.
 
     python benchmarks/overhead.py                     # everything, about five minutes
     python benchmarks/overhead.py --only baselines    # whatever needs no BatchClient
     python benchmarks/overhead.py --cpu-s 0.5 --repetitions 3 --sections loop
 
-All clients talk to ``instant_server.py`` (another process, loopback), are measured in one run, in a new order per repetition, each
-as a fresh client that is warmed up first. Absolute figures belong to the machine; read the ratios.
+The other clients are a hand-written floor, ``AsyncOpenAI`` and ``httpx``. All clients talk to
+``instant_server.py`` (another process, loopback). They are measured in one run, in a new order per
+repetition, each as a fresh client that is warmed up first. Absolute figures belong to the machine;
+read the ratios.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ OpenClient = Callable[[str], contextlib.AbstractAsyncContextManager[Call]]
 """From a base URL to a fresh client, as the one function ``prompt -> text``."""
 
 
-# --- the compared clients -------------------------------------------------------------------------------------------------------
+# --- the compared clients -------------------------------------------------------------------------
 
 
 def batch_client(base_url: str, **settings: Any) -> Any:
@@ -180,7 +182,7 @@ ARMS = (
 )
 
 
-# --- closed loop ----------------------------------------------------------------------------------------------------------------
+# --- closed loop ----------------------------------------------------------------------------------
 
 
 def expected(prompt: str) -> str:
@@ -188,14 +190,14 @@ def expected(prompt: str) -> str:
 
 
 def prompts(count: int) -> list[str]:
-    """About 12 tokens each; the first 16 characters are what the answer echoes, so they never repeat."""
+    """Prompts of about 12 tokens; the answer echoes the first 16 characters, which never repeat."""
     start = random.getrandbits(48)
     return [f"{start + i:016x} please summarise the quarterly report in one line" for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
-    """One arm's run, with what the server saw of it."""
+    """One arm's run, with the server's counts."""
 
     measured: Measured
     mean_list: float
@@ -204,7 +206,7 @@ class LoopRun:
 
 
 async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
-    """Warm a fresh client up, learn what a call costs, then measure as many calls as fill ``cpu_target_s``."""
+    """Warm a fresh client up, learn the CPU per call, then measure for ``cpu_target_s``."""
     async with arm.open(base_url) as call:
         await closed_loop(call, prompts(4 * arm.in_flight), arm.in_flight, expected)
         trial = await closed_loop(call, prompts(8 * arm.in_flight), arm.in_flight, expected)
@@ -223,7 +225,7 @@ async def run_arm(arm: Arm, base_url: str, cpu_target_s: float) -> LoopRun:
 
 
 def usable(arms: Sequence[Arm], base_url: str) -> tuple[list[Arm], dict[str, str]]:
-    """Those that answer one call, and why the others do not: an optional package may be missing."""
+    """The arms that answer one call, and why the others fail: an optional package may be missing."""
     left_out = {}
 
     async def one_call(arm: Arm) -> None:
@@ -245,7 +247,7 @@ def closed_loops(
     runs: dict[str, list[LoopRun]] = {arm.name: [] for arm in arms}
     for repetition in range(repetitions):
         for arm in random.sample(arms, len(arms)):
-            # The slow ones need fewer calls for as steady a figure, and the spaced ones mostly wait.
+            # The slow clients need fewer calls for as steady a figure. The spaced ones mostly wait.
             share = 0.15 if arm.spaced else 1.0 if arm.needs_us else 0.5
             run = asyncio.run(run_arm(arm, spaced_url if arm.spaced else base_url, share * cpu_target_s))
             runs[arm.name].append(run)
@@ -276,13 +278,16 @@ def loop_rows(arms: Sequence[Arm], runs: dict[str, list[LoopRun]]) -> list[list[
 LOOP_HEADER = ("client", "CPU µs/call", "min to max", "calls/s", "p50 ms", "p95 ms", "mean list", "server CPU µs/call")
 
 
-# --- a lone call ----------------------------------------------------------------------------------------------------------------
+# --- a lone call ----------------------------------------------------------------------------------
 
 LONE_PRESETS = ("latency", "balanced", "throughput")
 
 
 async def lone_latencies(base_url: str, blocks: int, calls: int) -> dict[str, list[float]]:
-    """p50 (ms) of sequential calls per block: each preset, and ``httpx.post`` of the very body our client sends."""
+    """p50 (ms) of sequential calls per block: each preset, and ``httpx.post``.
+
+    ``httpx.post`` sends the very body our client sends.
+    """
     medians: dict[str, list[float]] = {name: [] for name in ("httpx.post", *LONE_PRESETS)}
     async with contextlib.AsyncExitStack() as stack:
         clients = {name: await stack.enter_async_context(batch_client(base_url, preset=name)) for name in LONE_PRESETS}
@@ -347,11 +352,14 @@ async def first_calls(base_url: str, repetitions: int) -> dict[str, list[float]]
     return taken
 
 
-# --- a deep queue ---------------------------------------------------------------------------------------------------------------
+# --- a deep queue ---------------------------------------------------------------------------------
 
 
 async def gathered(base_url: str, count: int, max_tokens: int) -> Measured:
-    """``gather`` of ``count`` calls made in one turn: the deepest queue application code makes without a map."""
+    """``gather`` of ``count`` calls made in one turn.
+
+    No application code makes a deeper queue without a map.
+    """
     async with batch_client(base_url, preset="throughput") as client:
         await asyncio.gather(*(client.complete(prompt, max_tokens=max_tokens) for prompt in prompts(LIMIT)))
         documents = prompts(count)
@@ -372,12 +380,12 @@ def gathers(base_url: str, repetitions: int, count: int) -> dict[str, list[Measu
     return runs
 
 
-# --- the report -----------------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A figure, one value a repetition, whose median must stay at or below a bound, if there is one."""
+    """A figure, one value a repetition; its median must stay at or below the bound, if any."""
 
     name: str
     values: list[float]
@@ -414,7 +422,7 @@ RATIOS: tuple[tuple[str, str, float | None], ...] = (
 
 
 def ratios(runs: dict[str, list[LoopRun]]) -> list[Target]:
-    """Ratios of CPU per call, taken within each repetition: what drifts with the machine cancels out."""
+    """Ratios of CPU per call, taken within each repetition: a drift of the machine cancels out."""
     labels = {arm.name: arm.label for arm in ARMS}
     targets = []
     for ours_name, theirs, bound in RATIOS:
@@ -498,7 +506,8 @@ class Report:
         missing = "".join(f"\n\nLeft out, `{name}`: {reason}" for name, reason in left_out.items())
         self._section(
             "Closed loop against the instant server",
-            f"{LIMIT} calls in flight unless said; medians of {len(next(iter(runs.values())))} interleaved repetitions.\n\n"
+            f"{LIMIT} calls in flight unless said; "
+            f"medians of {len(next(iter(runs.values())))} interleaved repetitions.\n\n"
             + table(LOOP_HEADER, loop_rows(arms, runs))
             + missing,
         )
@@ -516,8 +525,9 @@ class Report:
     def lone(self, medians: dict[str, list[float]]) -> None:
         self._section(
             "A lone call on an idle client",
-            "p50 of sequential calls, ms; one value a block, blocks interleaved; `httpx.post` sends the body our client sent and "
-            "does not parse the answer.\n\n" + table(("call", "median p50", "min to max", "worst"), ms_rows(medians)),
+            "p50 of sequential calls, ms; one value a block, blocks interleaved; "
+            "`httpx.post` sends the body our client sent and does not parse the answer.\n\n"
+            + table(("call", "median p50", "min to max", "worst"), ms_rows(medians)),
         )
         for preset in ("balanced", "latency"):
             pairs = zip(medians[preset], medians["httpx.post"], strict=True)
@@ -549,8 +559,8 @@ class Report:
     def core(self, costs: dict[str, dict[int, list[float]]]) -> None:
         self._section(
             "The core alone, by queue depth",
-            "`Scheduler` driven without I/O or event loop: submitted, granted and answered, with so many calls queued throughout.\n\n"
-            + core_table(costs),
+            "`Scheduler` driven without I/O or event loop: "
+            "submitted, granted and answered, with so many calls queued throughout.\n\n" + core_table(costs),
         )
         self._data["core_us"] = costs
 

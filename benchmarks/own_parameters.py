@@ -1,9 +1,11 @@
-"""What a list whose calls have parameters of their own saves: seeds that differ per call, at the embedded server as SGLang.
+"""Savings of a list whose calls have a seed each, at the embedded server as SGLang.
 
     python benchmarks/own_parameters.py --calls 2000
 
-The arms are the same calls with one seed for all, with a seed each in mixed lists, and with a seed each sent singly, as every other
-server has to be asked. They take turns; client CPU is this process's, the server has one of its own.
+The arms have the same calls. In the first all calls have one seed. In the second each call has its
+own seed, in mixed lists. In the third each call has its own seed and is sent singly, as every other
+server has to be asked. The arms take turns. Client CPU is this process's; the server has a process
+of its own.
 """
 
 from __future__ import annotations

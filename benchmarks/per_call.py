@@ -1,11 +1,14 @@
-"""What a call costs this process, in parts too small for a server: best CPU time of many runs.
+"""Cost of a call in this process, in parts too small for a server: best CPU time of many runs.
 
     python benchmarks/per_call.py
-    PYTHONPATH=/path/to/another/checkout/src python benchmarks/per_call.py --parts client     # an earlier version; compare in turns
+    PYTHONPATH=/path/to/another/checkout/src python benchmarks/per_call.py --parts client
 
-- ``client``: ``complete`` from call to answer, 256 at once in plain lists of 32, with a transport that answers at once and costs next to nothing.
+The second command measures an earlier version; compare the two in turns. The parts:
+
+- ``client``: ``complete`` from call to answer, 256 at once in plain lists of 32. The transport
+  answers at once and costs next to nothing.
 - ``vectors``: reading an embedding of 4,096 numbers, as base64 and as JSON.
-- ``lengths``: what is learnt of prompts' lengths, per call and per reply event.
+- ``lengths``: learning prompts' lengths, per call and per reply event.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""Calls that share prefixes, more of them than the server's KV cache holds: what order they reach a real vLLM in, and what that is worth.
+"""Order of calls that share prefixes at a real vLLM, and what the order is worth.
 
-    python benchmarks/prefix.py              # boots a vLLM with a small KV cache (tests/live/vllm_server.py)
+The prefixes are more than the server's KV cache holds.
 
-- 64 groups of 8 prompts; a group shares its first 100 tokens or so, each prompt ends with 15 of its own; ``max_tokens=1``. The KV cache holds
-  3,072 tokens: about 26 such prompts.
-- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled, with both off.
-- Arms are interleaved, in a new order each time, with fresh prompts, so that no run finds another's prefixes. Ratios to the hand-grouped
-  arm are taken within a repetition. The hit rate is the server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
+    python benchmarks/prefix.py   # boots a vLLM with a small KV cache (tests/live/vllm_server.py)
+
+- There are 64 groups of 8 prompts, with ``max_tokens=1``. A group shares its first 100 tokens or
+  so; each prompt ends with 15 of its own. The KV cache holds 3,072 tokens: about 26 such prompts.
+- Arms: the input grouped by hand; the same input shuffled, with ``group_prefixes`` on; shuffled,
+  with ``group_prefixes`` off.
+- Arms are interleaved, in a new order each time, with fresh prompts, so no run finds another's
+  prefixes. Ratios to the hand-grouped arm are taken within a repetition. The hit rate is the
+  server's own: ``vllm:prefix_cache_hits_total / vllm:prefix_cache_queries_total``.
 """
 
 from __future__ import annotations
@@ -136,7 +140,8 @@ def report(data: dict[str, Any]) -> str:
             rows.append(
                 [
                     max_size, arm, f"{median(rates):.0f}", f"{median(ratios):.2f} ({spread(ratios)})",
-                    f"{median([run['hit_rate'] for run in runs]):.2f}", f"{median([run['mean_list'] for run in runs]):.1f}",
+                    f"{median([run['hit_rate'] for run in runs]):.2f}",
+                    f"{median([run['mean_list'] for run in runs]):.1f}",
                 ]
             )  # fmt: skip
     header = ("max_size", "order", "prompts/s", "of grouped by hand, median (min to max)", "hit rate", "mean list")

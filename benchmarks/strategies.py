@@ -1,15 +1,21 @@
-"""The textbook's batching strategies, side by side, as settings of the one rule: python benchmarks/strategies.py [--quick]
+"""The textbook's batching strategies, side by side, as settings of the one rule.
 
-Sequential, static, dynamic (by timeout), length-bucketed, a table by queue depth, and continuous batching are not six schedulers here but six
-sets of numbers for ``batchclient``'s own (``_core/scheduler.py``). The real scheduler is driven against the laboratory's servers in virtual
-time, so that a figure is the same on every machine: nothing here measures this one.
+    python benchmarks/strategies.py [--quick]
 
-Where the settings differ from the textbook: the rule never holds an idle server back, and sends what fits into free permits when that is
-all that waits. So with few calls a "static" batch is what there is, and the next may start beside it. The textbook's table is 1, 4
-and 8; here it ends at the others' batch size.
+The strategies are sequential, static, dynamic (by timeout), length-bucketed, a table by queue
+depth, and continuous batching. They are not six schedulers here but six sets of numbers for
+``batchclient``'s own (``_core/scheduler.py``). The real scheduler is driven against the
+laboratory's servers in virtual time. A figure is the same on every machine: no figure measures the
+machine itself.
 
-Two servers: one that batches continuously (vLLM's kind; profile ``gpu``), and one that pads and runs static batches (profile ``padding``).
-Two workloads: a job of so many texts at once, and calls that arrive one by one.
+The settings differ from the textbook in three points. The rule never holds an idle server back.
+Where all waiting calls fit into free permits, the rule sends them. So with few calls a "static"
+batch is all that waits, and the next may start beside it. The textbook's table is 1, 4 and 8; here
+the table ends at the others' batch size.
+
+Two servers: one that batches continuously (vLLM's kind; profile ``gpu``), and one that pads and
+runs static batches (profile ``padding``). Two workloads: a job of so many texts at once, and calls
+that arrive one by one.
 """
 
 from __future__ import annotations
@@ -57,7 +63,8 @@ class Strategy:
         name: the textbook's.
         settings: the fields of ``Batching`` that differ from the ``balanced`` preset.
         limit: sequences in flight.
-        plain: lists answer as a whole, as the textbook's batches do; else each caller when its own answer is done.
+        plain: a list answers as a whole, as the textbook's batches do; else each caller gets
+            its own answer when that is done.
     """
 
     name: str
@@ -102,7 +109,7 @@ class _Timed(Running):
         self._submit(Request(self.shape, PROMPT, prompt_tokens=self.expected_tokens(call), waiter=call), now)
 
     def expected_tokens(self, call: Call) -> int:
-        """What the scheduler takes its prompt to have."""
+        """The prompt tokens that the scheduler expects of a call."""
         return call.prompt_tokens
 
     def ended(self, call: Call, now: float) -> None:
@@ -115,9 +122,10 @@ class Job:
     """So many texts at once.
 
     Args:
-        texts: how many.
-        calls: what each is like.
-        lengths_known: whether the scheduler knows how long each text is; else it takes all for equally long.
+        texts: the number of texts.
+        calls: the parameters of each call.
+        lengths_known: whether the scheduler knows how long each text is; else it takes all for
+            equally long.
     """
 
     texts: int
@@ -215,8 +223,9 @@ def main() -> None:
     parts = [
         "# The textbook's strategies as settings of the one rule",
         (
-            f"The real scheduler against the laboratory's servers in virtual time, seed {arguments.seed}; the same on every machine. Prompts of "
-            f"200 tokens and answers of 64 on average, lognormal. Waits are from the call to its answer. `{data['machine']['command']}`"
+            f"The real scheduler against the laboratory's servers in virtual time, seed {arguments.seed}; "
+            "the same on every machine. Prompts of 200 tokens and answers of 64 on average, lognormal. "
+            f"Waits are from the call to its answer. `{data['machine']['command']}`"
         ),
     ]
     for title, scenario in cases(quick=arguments.quick).items():

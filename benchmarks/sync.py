@@ -1,10 +1,12 @@
-"""What a blocking call costs: ``SyncBatchClient`` in threads, beside ``BatchClient`` with as many calls in flight and ``openai.OpenAI`` in threads.
+"""Cost of a blocking call: ``SyncBatchClient`` in threads, ``BatchClient``, ``openai.OpenAI``.
 
     python benchmarks/sync.py                         # 1, 16 and 256 callers, about two minutes
     python benchmarks/sync.py --callers 64 --repetitions 3
 
-All talk to ``instant_server.py`` (another process, loopback) in one run, in a new order per repetition, each as a fresh client that is warmed up first.
-Every caller makes one call after the other. CPU is that of the whole process, threads included.
+``BatchClient`` has as many calls in flight; ``openai.OpenAI`` runs in threads. All clients talk to
+``instant_server.py`` (another process, loopback) in one run. Each repetition has a new order, and
+each client is fresh and warmed up first. Every caller makes one call after the other. CPU is that
+of the whole process, threads included.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def theirs(base_url: str) -> Iterator[Blocking]:
 
 
 def threaded_loop(call: Blocking, texts: Sequence[str], callers: int) -> Measured:
-    """Keep ``callers`` threads calling until every prompt is answered; starting them is not measured."""
+    """Keep ``callers`` threads calling until every prompt is answered.
+
+    The threads' start is not measured.
+    """
     pending = iter(texts)
     latencies: list[float] = []
     wrong: list[str] = []
@@ -111,7 +116,7 @@ class Run:
 
 
 def run(name: str, base_url: str, callers: int, wall_target_s: float) -> Run:
-    """Warm a fresh client up, learn how fast it is, then measure as many calls as fill ``wall_target_s``."""
+    """Warm a fresh client up, learn its speed, then measure for ``wall_target_s``."""
     if name == "gather":
         return asyncio.run(run_tasks(base_url, callers, wall_target_s))
     with (ours if name == "sync" else theirs)(base_url) as call:
@@ -206,7 +211,10 @@ def main() -> None:
         [
             "# What a blocking call costs the client\n",
             machine_line(facts) + "\n",
-            f"`max_tokens=1`, `limit=256`, preset balanced; medians of {options.repetitions} interleaved repetitions.\n",
+            (
+                f"`max_tokens=1`, `limit=256`, preset balanced; "
+                f"medians of {options.repetitions} interleaved repetitions.\n"
+            ),
             table(("figure", "median", "min to max"), ratio_rows(results)) + "\n",
             table(HEADER, rows(results)),
         ]

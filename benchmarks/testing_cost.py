@@ -1,10 +1,11 @@
-"""What the test tools cost: a test with ``mock_llm``, once imported, and the pytest plugin where nobody uses it.
+"""Cost of the test tools: a test with ``mock_llm``, and the pytest plugin where nobody uses it.
 
     python benchmarks/testing_cost.py
 
-- ``tests``: a hundred tests of each sort in one run of pytest, set-up and tear-down included, by the clock and in CPU time; the first of
-  each, which imports, is told apart.
-- ``collect``: CPU time of ``pytest --collect-only`` over an empty folder, with the plugin and without, in turns.
+- ``tests``: a hundred tests of each sort in one run of pytest, set-up and tear-down included, by
+  the clock and in CPU time. The first test of each sort, which does the imports, is told apart.
+- ``collect``: CPU time of ``pytest --collect-only`` over an empty folder, with the plugin and
+  without, in turns.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def test_embedded_server(llm_server, number):
 
 
 class _Durations:
-    """A plugin that keeps what each test took: (wall time, CPU time) in seconds."""
+    """A plugin that keeps the durations of each test: (wall time, CPU time) in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[tuple[float, float]]] = {}

@@ -1,19 +1,26 @@
-"""``BatchClient`` beside ``AsyncOpenAI`` on a real vLLM: throughput, latency, CPU of the client and of the server's API process.
+"""``BatchClient`` beside ``AsyncOpenAI`` on a real vLLM.
 
-    python benchmarks/vllm_cpu.py                                             # boots a vLLM (tests/live/vllm_server.py)
+Measured are throughput, latency, and the CPU of the client and of the server's API process.
+
+    python benchmarks/vllm_cpu.py                        # boots a vLLM (tests/live/vllm_server.py)
     python benchmarks/vllm_cpu.py --base-url http://127.0.0.1:8000/v1 --server-pid 1234
 
-- Closed loop, per prompt length and ``max_tokens``: ``AsyncOpenAI`` first finds its best number of callers (16, 64, 256); then all
-  clients run with that many callers, interleaved, in a new order each time. Ratios are taken within a repetition.
-- Poisson arrivals at 0.5 and 0.9 of what single requests can carry: latency from the moment a call was due.
-- Prompts are random and never repeat, so that no prefix is cached.
+- Closed loop, per prompt length and ``max_tokens``: ``AsyncOpenAI`` first finds its best number of
+  callers (16, 64, 256). Then all clients run with that many callers, interleaved, in a new order
+  each time. Ratios are taken within a repetition.
+- Poisson arrivals at 0.5 and 0.9 of the rate that single requests can carry: latency from the
+  moment a call was due.
+- Prompts are random and never repeat, so no prefix is cached.
 - Every answer must have all its tokens. In a repetition all clients get the same arrival times.
 
-With ``--server-pid`` (the API server; it must lead its process group) server CPU is measured, and so is the CPU of everything that is
-neither client nor server. A repetition in which that exceeded ``--max-other`` cores for any client is left out for all clients; where
-fewer than three are left the table says so instead of giving figures. Where client and server share few cores, the engine's spinning
-processes starve the client now and then: the table of Poisson arrivals says how late the latest call was started, and that lateness is
-part of its latency, for every client alike. ``--max-late-ms`` leaves such repetitions out too.
+With ``--server-pid`` (the API server; it must lead its process group) server CPU is measured. The
+CPU of all processes that are neither client nor server is measured too. A repetition in which the
+CPU of others exceeded ``--max-other`` cores for any client is left out for all clients. Where fewer
+than three repetitions are left, the table says so instead of giving figures.
+
+Where client and server share few cores, the engine's spinning processes starve the client now and
+then. The table of Poisson arrivals says how late the latest call was started. The lateness is part
+of the call's latency, for every client alike. ``--max-late-ms`` leaves such repetitions out too.
 """
 
 from __future__ import annotations
@@ -74,7 +81,7 @@ WORDS = [
 ]
 
 
-# --- the server -----------------------------------------------------------------------------------------------------------------
+# --- the server -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Server:
         return process_cpu_s(self.pid) if self.pid else 0.0
 
     def whole_cpu_s(self) -> float:
-        """Of the API server and the engine's processes: whatever runs in the API server's process group."""
+        """CPU of the API server and the engine's processes: of all in its process group."""
         if not self.pid:
             return 0.0
         return sum(cpu for group, cpu in processes() if group == self.pid)
@@ -141,7 +148,7 @@ def first_model(base_url: str) -> str:
         return client.models.list().data[0].id
 
 
-# --- the clients ----------------------------------------------------------------------------------------------------------------
+# --- the clients ----------------------------------------------------------------------------------
 
 
 Lists = Counter[int]
@@ -202,7 +209,7 @@ LABELS = {
 }
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +223,7 @@ class Run:
     """Cores kept busy by whatever is neither this process nor the server."""
     lists: dict[int, int]
     late_ms: float = 0.0
-    """How late the latest call of a Poisson run was started: much of it means that the client was starved."""
+    """How late the latest call of a Poisson run was started: if much, the client was starved."""
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "prompts_per_s": self.measured.calls_per_s, "cpu_us": self.measured.cpu_us}
@@ -239,7 +246,7 @@ class Gauges:
 
 
 class Prompts:
-    """Random prompts of about so many tokens, by what one word costs on this server's tokenizer."""
+    """Random prompts of about so many tokens, by the tokens of one word on this server's tokenizer."""
 
     def __init__(self, tokens_per_word: float) -> None:
         self._tokens_per_word = tokens_per_word
@@ -323,7 +330,9 @@ class ClosedLoop:
 
 
 def quiet_repetitions(runs: dict[str, list[Run]], options: argparse.Namespace) -> list[int]:
-    """The repetitions in which no client was disturbed: little else ran, and calls started when they were due.
+    """The repetitions in which no client was disturbed.
+
+    Little else ran in them, and calls started when they were due.
 
     An unknown figure does not exclude.
     """
@@ -337,14 +346,16 @@ def disturbed(run: Run, options: argparse.Namespace) -> bool:
     return run.other_cores > max_other or run.late_ms > max_late_ms
 
 
-# --- Poisson arrivals -----------------------------------------------------------------------------------------------------------
+# --- Poisson arrivals -----------------------------------------------------------------------------
 
 
 async def arrivals(call: Call, prompts: Sequence[str], rate: float, seed: int) -> tuple[Measured, float]:
-    """Start calls at random moments, ``rate`` a second; a call's latency counts from when it was due, however late it started.
+    """Start calls at random moments, ``rate`` a second.
+
+    A call's latency counts from the moment the call was due, however late it started.
 
     Returns:
-        What was measured, and how late (ms) the latest call was started.
+        The measured figures, and how late (ms) the latest call was started.
     """
     moments = random.Random(seed)
     latencies: list[float] = []
@@ -379,7 +390,10 @@ async def arrivals_run(
 
 
 def poisson(server: Server, prompts: Prompts, cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
-    """Latency at 0.5 and 0.9 of what the slower of the two single-request clients carries, so that none is overloaded by design."""
+    """Measure latency at 0.5 and 0.9 of the rate of the slower single-request client.
+
+    So none is overloaded by design.
+    """
     capacity = min(
         asyncio.run(
             loop_run(name, server, cell, prompts.make(options.capacity_prompts, cell.tokens), 64, options.limit)
@@ -404,7 +418,7 @@ def poisson(server: Server, prompts: Prompts, cell: Cell, options: argparse.Name
     return {**asdict(cell), "capacity_per_s": capacity, "loads": loads}
 
 
-# --- the report -----------------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 TOO_NOISY = "too noisy"
@@ -482,7 +496,7 @@ def cell_rows(cell: dict[str, Any]) -> list[list[str]]:
 
 
 def p95_ratio(part: dict[str, Any], name: str) -> str:
-    """Its p95 latency over that of single requests by the same client, pair by pair."""
+    """The arm's p95 latency over that of single requests by the same client, pair by pair."""
     if not enough(part):
         return TOO_NOISY
     values = ratio_values(part, name, "p95 latency", to="singles")

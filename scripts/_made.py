@@ -28,7 +28,8 @@ def make_folder(out: Path, digest: str, fill: Callable[[Path], int]) -> None:
     if out.exists() and any(out.iterdir()) and not stamp.is_file():
         raise SystemExit(f"{out} is not empty and was not made by this script: name another folder")
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside OUT and renamed, so that an interrupted run never leaves a folder that looks complete.
+    # The folder is made beside OUT and renamed, so an interrupted run never leaves a folder that
+    # looks complete.
     work = Path(tempfile.mkdtemp(prefix=out.name + ".", dir=out.parent))
     try:
         work.chmod(0o755)  # mkdtemp makes it private

@@ -1,13 +1,16 @@
-"""How the package's modules hang together: circles of imports, the longest chain, and a few sizes.
+"""The import graph of the package: circles of imports, the longest chain, and a few sizes.
 
     python -m scripts.import_graph
 
 Rules:
-- An edge is an ``import`` anywhere in a module, also inside a function: what is imported late is needed all the same.
-- ``from package import name`` counts for the module ``package.name`` if there is one, else for ``package``.
-- The *runtime* graph leaves out what stands under ``if TYPE_CHECKING:``; the *typed* graph has it, too.
-- A circle is a strongly connected component of two modules or more (R. Tarjan, "Depth-First Search and Linear Graph
-  Algorithms", SIAM J. Computing 1(2), 1972).
+- An edge is an ``import`` anywhere in a module, also inside a function: a late import is needed all
+  the same.
+- ``from package import name`` counts for the module ``package.name`` if there is one, else for
+  ``package``.
+- The *runtime* graph leaves out the imports under ``if TYPE_CHECKING:``; the *typed* graph has
+  them, too.
+- A circle is a strongly connected component of two modules or more (R. Tarjan, "Depth-First Search
+  and Linear Graph Algorithms", SIAM J. Computing 1(2), 1972).
 - A chain is a path of imports in the typed graph, each circle being one link of it.
 """
 

@@ -1,10 +1,11 @@
 """How large the code of the limit is: python scripts/limit_size.py
 
-Every number in it wants a reason, and every line a reader. Counted are the lines of ``_core/limits`` that are not blank, and
-there and in what feeds it the numeric literals other than 0, 1 and 2. A sign does not count, so -1 is 1; numbers in docstrings
-and comments are text. Blank lines are shown, too.
+Every number in the code wants a reason, and every line a reader. Counted are the lines of
+``_core/limits`` that are not blank. Counted are also the numeric literals other than 0, 1 and 2, in
+``_core/limits`` and in the modules that feed it. A sign does not count, so -1 is 1; numbers in
+docstrings and comments are text. Blank lines are shown, too.
 
-It prints a line per file, and exits with 1 where there is more than allowed.
+The script prints a line per file, and exits with 1 where there is more than allowed.
 """
 
 from __future__ import annotations

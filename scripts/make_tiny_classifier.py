@@ -1,9 +1,13 @@
-"""Make a tiny BERT cross-encoder with random weights, for tests against a real vLLM: python scripts/make_tiny_classifier.py MODEL OUT
+"""Make a tiny BERT cross-encoder with random weights, for tests against a real vLLM.
 
-MODEL is what scripts/make_tiny_model.py made: its tokenizer is taken over, with BERT's frame of special tokens around texts and pairs. Runs with
-the python of the .vllm venv (torch, transformers, tokenizers). The weights come from a fixed seed.
+    python scripts/make_tiny_classifier.py MODEL OUT
 
-One class by default, so that /score, /rerank and /classify are all served; with --classes N above 1 vLLM serves /classify alone.
+MODEL is the output of scripts/make_tiny_model.py. Its tokenizer is taken over, with BERT's frame of
+special tokens around texts and pairs. The script runs with the python of the .vllm venv (torch,
+transformers, tokenizers). The weights come from a fixed seed.
+
+The model has one class by default, so that /score, /rerank and /classify are all served. With
+--classes N above 1 vLLM serves /classify alone.
 """
 
 import argparse
@@ -26,7 +30,10 @@ def recipe_digest(tokenizer: Path, classes: int) -> str:
 
 
 def write_tokenizer(source: Path, out: Path) -> int:
-    """Write the tokenizer with a frame for pairs: <s> query </s> document </s>, types 0 and 1; the size of its vocabulary."""
+    """Write the tokenizer with a frame for pairs, and return the size of its vocabulary.
+
+    The frame is <s> query </s> document </s>, with types 0 and 1.
+    """
     from tokenizers import Tokenizer
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast

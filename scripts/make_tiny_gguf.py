@@ -1,8 +1,11 @@
-"""Write the model of scripts/make_tiny_model.py as a GGUF file for llama.cpp: python scripts/make_tiny_gguf.py MODEL OUT.gguf
+"""Write the model of scripts/make_tiny_model.py as a GGUF file for llama.cpp.
 
-Needs the packages `gguf` and `numpy` (scripts/llama_server.sh installs them), no torch. llama.cpp's own converter knows
-tokenizers by the hash of what they make of a test text, so it refuses one that was trained on the spot. The weights stay as they are
-(bfloat16 is written as float32, which loses nothing), so greedy answers are those of the other servers.
+    python scripts/make_tiny_gguf.py MODEL OUT.gguf
+
+The script needs the packages `gguf` and `numpy` (scripts/llama_server.sh installs them), no torch.
+llama.cpp's own converter knows tokenizers by the hash of their output for a test text, so the
+converter refuses a tokenizer that was trained on the spot. The weights stay as they are: bfloat16
+is written as float32, which loses nothing. So greedy answers are those of the other servers.
 """
 
 from __future__ import annotations
@@ -35,7 +38,10 @@ Array = npt.NDArray[np.float32]
 
 
 def read_tensors(path: Path) -> dict[str, Array]:
-    """The tensors of a safetensors file of bfloat16 numbers: a length, a header of JSON, then the bytes."""
+    """The tensors of a safetensors file of bfloat16 numbers.
+
+    The file has a length, a header of JSON, then the bytes.
+    """
     data = path.read_bytes()
     (header_bytes,) = struct.unpack_from("<Q", data)
     header: dict[str, Any] = json.loads(data[8 : 8 + header_bytes])
@@ -53,7 +59,10 @@ def read_tensors(path: Path) -> dict[str, Array]:
 
 
 def rotated(weight: Array, heads: int) -> Array:
-    """llama.cpp turns neighbouring numbers of a head, transformers the two halves: their order differs."""
+    """Reorder the rows for llama.cpp.
+
+    llama.cpp turns neighbouring numbers of a head, transformers the two halves.
+    """
     rows, columns = weight.shape
     pairs = weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2)
     return np.ascontiguousarray(pairs.reshape(rows, columns))
@@ -122,7 +131,8 @@ def main() -> None:
         print(f"{out}: already made")
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    # Made beside OUT and renamed, so that an interrupted run never leaves a file that looks complete.
+    # The file is made beside OUT and renamed, so an interrupted run never leaves a file that looks
+    # complete.
     with tempfile.TemporaryDirectory(dir=out.parent) as work:
         made = Path(work) / out.name
         write(model, made)

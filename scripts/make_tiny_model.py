@@ -1,15 +1,20 @@
-"""Make a Llama with random weights, for tests against real servers: python scripts/make_tiny_model.py OUT [--size 1b]
+"""Make a Llama with random weights, for tests against real servers.
 
-Runs with the python of the .vllm venv (torch, transformers, tokenizers). The weights come from a fixed seed and the
-tokenizer is trained on the standard library of that python, so that one interpreter makes the same model each time;
-another patch release of Python has another standard library, hence other token ids.
+    python scripts/make_tiny_model.py OUT [--size 1b]
 
-The model hardly ever stops by itself: its next token is close to uniform over the vocabulary, so end-of-text has a
-chance of about 1 in 2048 per token. For answers of various lengths send temperature 1 and logit_bias {"2": 5.5}.
+The script runs with the python of the .vllm venv (torch, transformers, tokenizers). The weights
+come from a fixed seed. The tokenizer is trained on the standard library of that python, so one
+interpreter makes the same model each time. Another patch release of Python has another standard
+library, hence other token ids.
 
-`--size` is `tiny` (what the CPU suites use), or for a GPU `small`, `1b` or `8b` in the shapes of the Llamas of that size; `--hidden`,
-`--layers` and so on change single numbers. Larger ones are made on the GPU where there is one. Tokens above the trained vocabulary
-are filler words that decode to text and that no prompt contains.
+The model hardly ever stops by itself. Its next token is close to uniform over the vocabulary, so
+end-of-text has a chance of about 1 in 2048 per token. For answers of various lengths send
+temperature 1 and logit_bias {"2": 5.5}.
+
+`--size` is `tiny` (for the CPU suites), or for a GPU `small`, `1b` or `8b` in the shapes of the
+Llamas of that size. `--hidden`, `--layers` and so on change single numbers. Larger models are made
+on the GPU where there is one. Tokens above the trained vocabulary are filler words that decode to
+text and that no prompt contains.
 """
 
 import argparse
@@ -56,14 +61,20 @@ CHAT_TEMPLATE = (
 
 
 def recipe_digest(shape: Shape) -> str:
-    """What the result depends on: this file, the shape, the interpreter and the libraries that write it."""
+    """Hash this file, the shape, the interpreter and the libraries that write the model.
+
+    The result depends on nothing else.
+    """
     parts = [Path(__file__).read_text("utf-8"), repr(shape), sys.version]
     parts += [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def write_tokenizer(out: Path, shape: Shape) -> list[int]:
-    """Write the tokenizer; the ids that are no text by themselves: special tokens and single bytes outside ASCII."""
+    """Write the tokenizer; return the ids that are no text by themselves.
+
+    The ids are special tokens and single bytes outside ASCII.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -122,8 +133,9 @@ def write_weights(out: Path, shape: Shape, silent_ids: list[int]) -> int:
         torch.set_default_dtype(torch.bfloat16)
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
             model = LlamaForCausalLM(config)
-    # A logit of exactly 0 is never the greatest of 2048: greedy answers are readable text and never end early. Sampled
-    # ones hold such tokens about as often as any other, and the chance of end-of-text depends on its logit_bias alone.
+    # A logit of exactly 0 is never the greatest of 2048: greedy answers are readable text and never
+    # end early. Sampled answers hold such tokens about as often as any other token. The chance of
+    # end-of-text depends on its logit_bias alone.
     with torch.no_grad():
         model.lm_head.weight[silent_ids] = 0
     model.cpu().save_pretrained(out)

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Debian's nginx into .cache/nginx (or $BATCHCLIENT_NGINX_DIR), unpacked and not installed: 1 MB, a second. Does nothing where one is on the path.
+# Debian's nginx into .cache/nginx (or $BATCHCLIENT_NGINX_DIR), unpacked and not installed: 1 MB, a
+# second.
+# Does nothing where an nginx is on the path.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${BATCHCLIENT_NGINX_DIR:-$root/.cache/nginx}

@@ -1,11 +1,15 @@
 """Measure and check the prose: docstrings of ``src``, pages of ``docs``.
 
-    python scripts/prose.py count              # words that point instead of naming, in 1,000 words of docstrings
-    python scripts/prose.py check [PATH …]     # lines over 100 columns and sentences over 40 words; exit status 1 if any
-    python scripts/prose.py same REVISION      # whether code differs from a git revision in more than docstrings and comments
+    python scripts/prose.py count          # words that point instead of naming, in 1,000 words
+    python scripts/prose.py check [PATH …] # lines over 100 columns and sentences over 40 words
+    python scripts/prose.py same REVISION  # whether code differs from a git revision
 
-Prose is a docstring, a comment, or a Markdown paragraph or list item. Code blocks, tables, links' targets and lines that
-are one word are not prose. A sentence ends at a full stop, colon, semicolon, question mark or blank line.
+``count`` reads docstrings. ``check`` has exit status 1 if it finds any. ``same`` compares all but
+docstrings and comments.
+
+Prose is a docstring, a comment, or a Markdown paragraph or list item. Code blocks, tables, links'
+targets and lines that are one word are not prose. A sentence ends at a full stop, colon,
+semicolon, question mark or blank line.
 """
 
 from __future__ import annotations

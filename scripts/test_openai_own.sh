@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
-# openai-python's own tests, with the drop-in's classes in the place of openai's: scripts/test_openai_own.sh [PYTEST_ARGS].
-# They come from the source archive of the version in requirements/openai_own.lock, into .cache/, and are never committed.
-# OPENAIS_OWN_CLASSES=1 runs them with openai's own classes: what fails then is the stand-in's fault, or the archive's.
+# openai-python's own tests, with the drop-in's classes in the place of openai's:
+# scripts/test_openai_own.sh [PYTEST_ARGS]
+# The tests come from the source archive of the version in requirements/openai_own.lock, into
+# .cache/, and are never committed.
+# OPENAIS_OWN_CLASSES=1 runs them with openai's own classes: a failure then is the stand-in's fault,
+# or the archive's.
 #
-# What runs touches completions, chats and embeddings. tests/openai_own/differ.txt has what differs. Left out:
-# - other folders of api_resources, beta, live, realtime, audio, files, …: those calls go through openai's own code, untouched.
-# - lib/azure, bedrock, vertex, auth, x509, mtls: classes and signatures that the drop-in does not stand for.
-# - what imports websockets, Pillow, numpy or a cloud's package.
-# - test_client.py's tests of retries: their mock counts openai's own loop and its headers; here retries are batchclient's, with
-#   waits of its own, which tests/drop_in has tests for.
+# The tests that run touch completions, chats and embeddings. tests/openai_own/differ.txt lists the
+# tests whose results differ. Left out:
+# - other folders of api_resources, beta, live, realtime, audio, files, …: those calls go through
+#   openai's own code, untouched.
+# - lib/azure, bedrock, vertex, auth, x509, mtls: classes and signatures that the drop-in does not
+#   stand for.
+# - tests that import websockets, Pillow, numpy or a cloud's package.
+# - test_client.py's tests of retries: their mock counts openai's own loop and its headers. Here
+#   retries are batchclient's, with waits of its own; tests/drop_in tests those.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The suites that need a real server other than vLLM: set up what can be set up here, run the tests. Further arguments go to
-# pytest. ONLY=transformers or ONLY=llamacpp leaves the other one out.
+# The suites that need a real server other than vLLM: install the servers that can be installed
+# here, run the tests.
+# Further arguments go to pytest. ONLY=transformers or ONLY=llamacpp leaves the other one out.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 only=${ONLY:-llamacpp transformers}
@@ -14,7 +15,8 @@ timed() {
 [[ " $only " != *" transformers "* ]] || timed scripts/transformers_env.sh
 [[ " $only " != *" llamacpp "* ]] || timed scripts/llama_server.sh
 
-# The model is made by whichever Python can, once: another one would train another tokenizer, and so make another model.
+# The first Python that can makes the model, once. Another Python would train another tokenizer, and
+# so make another model.
 if [[ ! -f .cache/tiny-model/config.json ]]; then
     for venv in "${BATCHCLIENT_TRANSFORMERS_VENV:-.transformers}" "${BATCHCLIENT_VLLM_VENV:-.vllm}"; do
         [[ ! -f $venv/complete ]] || { HF_HUB_OFFLINE=1 "$venv/bin/python" scripts/make_tiny_model.py .cache/tiny-model; break; }
@@ -25,6 +27,7 @@ if [[ -x $llama/llama-server && -f .cache/tiny-model/config.json ]]; then
     "$llama/tools/bin/python" scripts/make_tiny_gguf.py .cache/tiny-model .cache/tiny.gguf
 fi
 
-# -m pytest, not pytest: it puts the repository root on sys.path, and the conftests import tests.live.
+# -m pytest, not pytest: -m puts the repository root on sys.path, and the conftests import
+# tests.live.
 marks=${only// / or }
 BATCHCLIENT_TEST_SERVERS=1 exec .venv/bin/python -m pytest tests/live tests/contract -m "$marks" "$@"

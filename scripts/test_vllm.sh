@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The suites that need a real vLLM: install it, make the models, run the tests. Further arguments go to pytest.
+# The suites that need a real vLLM: install it, make the models, run the tests.
+# Further arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,5 +13,6 @@ HF_HUB_OFFLINE=1 "${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_
 HF_HUB_OFFLINE=1 "${BATCHCLIENT_VLLM_VENV:-.vllm}/bin/python" scripts/make_tiny_classifier.py .cache/tiny-model .cache/tiny-classifier
 echo "models: $((SECONDS - started_s)) s"
 
-# -m pytest, not pytest: it puts the repository root on sys.path, and the conftests import tests.live.
+# -m pytest, not pytest: -m puts the repository root on sys.path, and the conftests import
+# tests.live.
 BATCHCLIENT_TEST_VLLM=1 exec .venv/bin/python -m pytest tests/live tests/contract -m vllm "$@"

@@ -24,6 +24,14 @@ import pytest
 
 from batchclient import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.client import BATCH_CLIENT_ARGUMENTS
+from batchclient.config import (
+    Checked,
+    CheckedBatching,
+    CheckedHttp,
+    CheckedLimit,
+    CheckedSchedule,
+    Settings,
+)
 from batchclient.simulator.app import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +45,23 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 ADDRESS = "http://localhost:8000/v1"
 """Where the pages find a server."""
+LINE_BY_LINE = sys.version_info < (3, 13)
+"""From 3.13 on a terminal hands over a pasted block as a whole, and a pipe reads none of them."""
+AS_A_WHOLE = """
+import ast, asyncio, inspect, sys
+
+async def main():
+    names = {}
+    for block in sys.argv[1:]:
+        pending = eval(compile(block, "<block>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.isawaitable(pending):
+            await pending
+
+asyncio.run(main())
+"""
+"""It runs its arguments as ``python -m asyncio`` runs blocks."""
 A_SERVER = "tutorial.md#a-server-to-talk-to"
+TUTORIAL = ROOT / "docs/tutorial.md"
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +98,11 @@ def test_the_programs_of_a_page_run(
 
 @pytest.mark.parametrize("page", [page for page in OTHERS if pasted(page)], ids=name)
 def test_the_blocks_of_a_page_can_be_pasted(page: Path, server: EmbeddedServer, tmp_path: Path) -> None:
-    typed = "\n\n".join([*pasted(page), "print('after the last block')\n"]).replace(ADDRESS, server.base_url)
+    blocks = [block.replace(ADDRESS, server.base_url) for block in [*pasted(page), "print('after the last block')\n"]]
+    command = ["-m", "asyncio"] if LINE_BY_LINE else ["-c", AS_A_WHOLE, *blocks]
     done = subprocess.run(
-        [sys.executable, "-m", "asyncio"],
-        input=typed,
+        [sys.executable, *command],
+        input="\n\n".join(blocks),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -102,11 +127,46 @@ def test_a_block_imports_what_it_uses(page: Path) -> None:
         imported |= own
 
 
-@pytest.mark.parametrize("page", [page for page in OTHERS if ADDRESS in page.read_text()], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in OTHERS if ADDRESS in "".join(BLOCK.findall(page.read_text()))], ids=name
+)
 def test_a_page_names_a_server_before_its_blocks(page: Path) -> None:
-    before = BLOCK.split(page.read_text())[0]
-    if page.parent != ROOT and ADDRESS in "".join(BLOCK.findall(page.read_text())):
-        assert A_SERVER.removeprefix(page.name) in before or page.name == "tutorial.md", name(page)
+    source = page.read_text()
+    first = next(block for block in BLOCK.finditer(source) if ADDRESS in block[1])
+    if page.parent != ROOT:
+        assert A_SERVER in source[: first.start()] or page == TUTORIAL
+
+
+def as_module(page: Path) -> str:
+    """Return a page's blocks as a module with each line in its place.
+
+    Each block is a function within the one before. So it knows the names of those before it, may
+    give them anew, and may ``await``.
+    """
+    lines, depth, inside = [], 0, False
+    for line in page.read_text().splitlines():
+        if inside and line == "```":
+            lines.append(" " * depth + "pass")
+            inside = False
+        elif inside:
+            lines.append(" " * depth + line if line else "")
+        elif line == "```python":
+            lines.append(" " * depth + f"async def block_{depth}() -> None:")
+            depth, inside = depth + 1, True
+        else:
+            lines.append("")
+    return "\n".join(lines) + "\n"
+
+
+def test_the_blocks_of_all_pages_are_typed(tmp_path: Path) -> None:
+    for page in PAGES:
+        if BLOCK.search(page.read_text()):
+            module = tmp_path / (re.sub(r"\W", "_", name(page)) + ".py")
+            module.write_text(as_module(page))
+    # The cache is the one of ``make types``.
+    command = [sys.executable, "-m", "mypy", *map(str, sorted(tmp_path.iterdir()))]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout.replace(str(tmp_path), "")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -147,14 +207,37 @@ def test_the_page_on_settings_shows_the_presets_as_they_are() -> None:
             assert shown == [PRESETS[preset][group][field] for preset in ("latency", "balanced", "throughput")], field
 
 
-@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
-def test_the_reference_has_each_argument_once(group: type | None) -> None:
+def rows(group: type | None) -> list[tuple[str, str]]:
+    """Return (argument or field, default) for each row of the reference's table."""
     page = (ROOT / "docs/reference/client.md").read_text()
     heading = "## Arguments" if group is None else f"### `{group.__name__}`"
     section = page.partition(f"\n{heading}\n")[2].partition("\n##")[0]
-    described = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    return re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section, re.MULTILINE)
+
+
+@pytest.mark.parametrize("group", [None, AdaptiveLimit, Batching, Schedule, Http], ids=str)
+def test_the_reference_has_each_argument_once(group: type | None) -> None:
     names = BATCH_CLIENT_ARGUMENTS if group is None else {field.name for field in fields(group)}
-    assert sorted(described) == sorted(names)
+    assert sorted(name for name, _ in rows(group)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("group", "checked"),
+    [
+        (None, Settings),
+        (AdaptiveLimit, CheckedLimit),
+        (Batching, CheckedBatching),
+        (Schedule, CheckedSchedule),
+        (Http, CheckedHttp),
+    ],
+    ids=str,
+)
+def test_the_reference_has_the_defaults_of_the_code(group: type | None, checked: type[Checked]) -> None:
+    given = {name: default.replace(",", "").replace(" MiB", "") for name, default in rows(group)}
+    numbers = {name: float(default) for name, default in given.items() if default.isdigit()}
+    assert numbers
+    scale = {"max_response_bytes": 2**20}
+    assert numbers == {name: checked.model_fields[name].default / scale.get(name, 1) for name in numbers}
 
 
 def test_the_reference_has_what_a_server_takes() -> None:

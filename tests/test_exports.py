@@ -69,9 +69,11 @@ def test_every_type_of_an_answer_is_a_public_name():
 
 
 def test_nothing_public_is_left_out_of_all():
+    # Some are there when first asked for.
+    assert all(hasattr(batchclient, name) for name in batchclient.__all__)
     public = {
         name for name, value in vars(batchclient).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        if not name.startswith("_") and not inspect.ismodule(value) and name != "TYPE_CHECKING"
     }  # fmt: skip
     assert public == {name for name in batchclient.__all__ if not name.startswith("_")}
 

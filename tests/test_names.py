@@ -34,7 +34,7 @@ FLAT = re.compile(rf"(?<![\w.]){'(' + '|'.join(FIELDS) + ')'}=(?!=)")
 SPAN = re.compile(r"`[^`]+`")
 COMMANDS = ROOT / "src/batchclient/cli"
 OPTIONS = frozenset({"http_backend", "max_list", "--max-list"})
-"""Parameters of the commands: the option ``--http-backend``, and ``--max-list``, which is refused with the new one."""
+"""Words of the commands: ``--http-backend`` is an option, ``--max-list`` is refused."""
 TAKERS = {"AsyncOpenAI", "BatchClient", "BatchTransport", "OpenAI", "SyncBatchClient", "SyncBatchTransport"}
 
 

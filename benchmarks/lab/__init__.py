@@ -2,5 +2,6 @@
 
     python -m benchmarks.lab --help
 
-The real ``Scheduler`` and the simulator's ``Engine`` are driven without an event loop, without HTTP and without the wire format.
+The real ``Scheduler`` and the simulator's ``Engine`` are driven without an event loop, HTTP or the
+wire format.
 """

@@ -1,9 +1,12 @@
 """The client's limit on servers and work drawn at random.
 
-python -m benchmarks.lab --draws 40 --first-seed 1                   # every family, the usual arms
-python -m benchmarks.lab --draws 40 --families once,closed --check   # and whether the default reaches its bars there
-python -m benchmarks.lab --draws 40 --arms default,no-page --json runs.json
-python -m benchmarks.lab --draws 40 --first-seed 1001 --write        # into benchmarks/results, notes/laboratory.md
+    python -m benchmarks.lab --draws 40 --first-seed 1    # every family, the usual arms
+    python -m benchmarks.lab --draws 40 --families once,closed --check
+    python -m benchmarks.lab --draws 40 --arms default,no-page --json runs.json
+    python -m benchmarks.lab --draws 40 --first-seed 1001 --write
+
+``--check`` says whether the default client reaches its bars. ``--write`` writes into
+``benchmarks/results`` and ``benchmarks/notes/laboratory.md``.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def _options() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Do what was asked for; return the exit status."""
+    """Run the draws, and return the exit status."""
     options, began = _options(), time.perf_counter()
     families = _chosen(options.families, FAMILIES, list(FAMILIES))
     arms = _chosen(options.arms, ARMS, list(_USUAL_ARMS))

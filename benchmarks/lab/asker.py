@@ -1,11 +1,14 @@
-"""One client of the laboratory: the real scheduler, whoever calls it, and what its run leaves behind.
+"""One client of the laboratory: the real scheduler, its callers, and the figures of its run.
 
 Rules:
-- A ``Setup`` is what a client is made from. ``client_setup`` makes it from ``BatchClient``'s arguments with the client's own functions; ``limit_setup`` from
-  a limit that is given, with the scenario's settings.
+- A ``Setup`` has the parts that a client is made from. ``client_setup`` makes a ``Setup`` from
+  ``BatchClient``'s arguments with the client's own functions. ``limit_setup`` makes one from a
+  given limit, with the scenario's settings.
 - A client has one server. So a limit shares its turn to try something with no other.
-- The client acts in the moment in which a reply comes. Retries follow its default policy (``Backoff``).
-- It hears of the server's load, and which server it is, when a client would, if its arguments let it ask.
+- The client acts in the moment in which a reply comes. Retries follow its default policy
+  (``Backoff``).
+- The scheduler hears of the server's load and product when a client would, if the client's
+  arguments let it ask.
 """
 
 from __future__ import annotations
@@ -68,13 +71,13 @@ _POLICY = Backoff()
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a client is made from.
+    """The parts that a client is made from.
 
     Args:
         settings: the core's.
         make_limit: makes a new limit.
-        choice: which dialect is spoken; ``None``: which server it is is not asked.
-        pages: what the server may be asked beside the calls.
+        choice: the client's choice of a dialect; ``None``: the server is not asked for its product.
+        pages: the pages that the server may be asked for beside the calls.
     """
 
     settings: SchedulerSettings
@@ -84,7 +87,10 @@ class Setup:
 
 
 def client_setup(arguments: Mapping[str, Any]) -> Setup:
-    """As ``BatchClient(url, **arguments)`` makes it; of its arguments about connections only ``dialect`` is known here."""
+    """Return the setup that ``BatchClient(url, **arguments)`` makes.
+
+    Of the arguments about connections only ``dialect`` is known here.
+    """
     given = dict(arguments)
     preset, dialect = given.pop("preset", "balanced"), given.pop("dialect", None)
     settings = make_settings(preset, {"base_url": _URL, **given})
@@ -110,9 +116,9 @@ class Client:
 
     Args:
         run: the server's side.
-        setup: what it is made from.
-        number: its place among the clients of the run.
-        now: when it begins.
+        setup: the parts of the client.
+        number: the client's place among the clients of the run.
+        now: the client's start, seconds of virtual time.
     """
 
     def __init__(self, run: Run, setup: Setup, number: int, now: float) -> None:
@@ -125,7 +131,7 @@ class Client:
         self.trace.limits.append((now, limit.limit))
         self.delivered = 0
         self.next_at = now
-        """When it does something by itself."""
+        """The time of the client's next action without an event from outside."""
         self._core_at: float | None = None
         self._closed: set[int] = set()
         self._rng = random.Random(f"{seed}/retry")
@@ -135,7 +141,7 @@ class Client:
             rng = random.Random(f"{seed}/urgent" if place else f"{seed}/calls")
             self.workloads.append(workload.start(rng, partial(self._submit, place)))
 
-    # Time ----------------------------------------------------------------------------------------------------------
+    # Time -----------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:
         """Its time may have come."""
@@ -151,7 +157,7 @@ class Client:
         self.step(now)
 
     def step(self, now: float) -> None:
-        """Do what the scheduler says, until it says no more."""
+        """Obey the scheduler's commands until none is left."""
         self._obey(now)
         self._core_at = core_at = self.core.next_deadline()
         next_at = self._known_at if core_at is None else min(core_at, self._known_at)
@@ -172,7 +178,7 @@ class Client:
         _, caps = choice.of(facts)
         self.core.handle(ServerKnown(0, caps, facts.takes, facts.server, facts.known in ENGINES), now)
 
-    # Replies -------------------------------------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def read(self, reply: Reply, now: float) -> None:
         """A reply has come."""
@@ -236,7 +242,7 @@ class Client:
         outcome = AskOutcome.NOTHING if load is None else AskOutcome.ANSWERED
         self.core.handle(Asked(0, Page.LOAD, outcome), now)
 
-    # Calls ---------------------------------------------------------------------------------------------------------
+    # Calls ----------------------------------------------------------------------------------------
 
     def _submit(self, place: int, request: Request, now: float) -> None:
         call: Call = request.waiter
@@ -279,10 +285,10 @@ class Client:
         call.ended = True
         self.workloads[call.asker].ended(call, now)
 
-    # What the run looks at -----------------------------------------------------------------------------------------
+    # What the run looks at ------------------------------------------------------------------------
 
     def sample(self, now: float, *, alone: bool) -> None:
-        """Note what is in flight and what was useful so far; ``alone``: there is no other client."""
+        """Note the calls in flight and the useful tokens; ``alone``: there is no other client."""
         self.trace.in_flight.append(self._in_flight)
         underway = self._run.server.underway_tokens(now, None if alone else self)
         self.trace.useful.append(self.delivered + underway)

@@ -1,6 +1,10 @@
-"""What a server can do at most, by the engine's formula: to choose how long a draw is watched, and to leave out fixed limits that cannot be the best.
+"""The highest throughput of a server, by the engine's formula.
 
-A step that decodes n sequences of p prompt and o output tokens also prefills the prompts of the n / o calls that take the place of those that end.
+It decides how long a draw is watched, and which fixed limits are left out because they cannot be
+the best.
+
+A step decodes n sequences of p prompt and o output tokens. The step also prefills the prompts of
+the n / o calls that take the place of the calls that end.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ class Capacity:
         server: its constants.
         prompt_tokens: to be prefilled, of each call.
         output_tokens: of each call.
-        held_tokens: what a call holds of the KV when it begins; the prompt, also what of it was found in a cache.
+        held_tokens: KV tokens that a call holds when it begins: the prompt, with the part that
+            was found in a cache.
     """
 
     server: Profile

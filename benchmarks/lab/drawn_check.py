@@ -1,7 +1,9 @@
-"""What the default must reach on draws, and whether it does.
+"""The bars that the default must reach on draws, and whether it reaches them.
 
-The bars are those of the design page "The limit that does no harm". Where that says nothing of how a figure beside is taken over draws, it is here: the smallest
-share of ``siblings`` at the tenth percentile, the wait of the higher class of ``small`` at the median, the refused share of ``rated`` in the mean.
+The bars are those of the design page "The limit that does no harm". Where the page does not say how
+a figure is taken over draws, the rule stands here. The smallest share of ``siblings`` is taken at
+the tenth percentile, the wait of the higher class of ``small`` at the median, the refused share of
+``rated`` in the mean.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ COMPARED_WITH = {"sessions": ("fixed-256", "no-limit"), "agents": ("fixed-256", 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One bar; ``at_most``: it is reached from below."""
+    """One bar; ``at_most``: values below the bar reach it."""
 
     group: str
     measure: str

@@ -23,7 +23,7 @@ from benchmarks.lab.drawn_table import Result, Summary, by_group
 __all__ = ["ARMS", "text", "write"]
 
 ARMS = {"default": "default", "fixed-256": "fixed 256", "no-limit": "no limit"}
-"""The arms of the page, and how it calls them."""
+"""The arms of the page, and their names there."""
 _NAME = "draws"
 
 

@@ -2,12 +2,16 @@
 
 Rules:
 - An *arm* is a set of ``BatchClient`` arguments; its limit is made by the client's own function.
-- The *fixed grid* of a draw are the limits 1, 2, 4 … 1,024 as a client makes them of a number. Only refusals bound those, so the grid hardly depends on the
-  limit's code: it is computed once and kept in ``.cache/draws`` by family, seed and ``VERSION``.
-- The grid goes downwards. A limit that could not reach the best so far, were every call as quick as a lone one, is left out, as are those above which
-  no more is ever in flight.
-- *Best* is the smallest limit whose throughput is within 1 % of the highest; for ``once`` throughput is calls over the time until the last answer.
-- The latency of ``closed`` is that of the last half: such a job never ends, and how it began is soon forgotten.
+- The *fixed grid* of a draw are the limits 1, 2, 4 … 1,024 as a client makes them of a number. Only
+  refusals lower those limits, so the grid hardly depends on the limit's code. The grid is computed
+  once and kept in ``.cache/draws`` by family, seed and ``VERSION``.
+- The grid goes downwards. A limit is left out if it could not reach the best so far even with every
+  call as quick as a lone one. Limits above which no more calls are ever in flight are left out as
+  well.
+- *Best* is the smallest limit whose throughput is within 1 % of the highest. For ``once``
+  throughput is calls over the time until the last answer.
+- The latency of ``closed`` is that of the last half: such a job never ends, and its beginning soon
+  counts for nothing.
 """
 
 from __future__ import annotations
@@ -58,10 +62,13 @@ class FixedRun:
     """One fixed limit on one draw.
 
     Args:
-        whole: useful tokens per second from ``Draw.judged_from_s`` to the end; for ``once`` calls per second until the last answer.
+        whole: useful tokens per second from ``Draw.judged_from_s`` to the end; for ``once``
+            calls per second until the last answer.
         half: useful tokens per second in the last half.
-        mean_s: latency of the answers from ``Draw.judged_from_s`` on; of ``closed`` from the middle on.
-        urgent_s: wait of the calls of a higher class in the last half; not a number where there are none.
+        mean_s: latency of the answers from ``Draw.judged_from_s`` on; of ``closed`` from the
+            middle on.
+        urgent_s: wait of the calls of a higher class in the last half; not a number where there
+            are none.
     """
 
     limit: int
@@ -77,10 +84,13 @@ class ArmRun:
 
     Args:
         page: whether the server had its page.
-        whole, half, mean_s, urgent_s: as ``FixedRun``'s; of several clients the sum of the rates, and the mean of the waits.
-        least: of several clients, the smallest one's share of the mean in the last half; else 1.
+        whole, half, mean_s, urgent_s: as ``FixedRun``'s; of several clients the sum of the
+            rates, and the mean of the waits.
+        least: of several clients, the smallest one's share of the mean in the last half; else
+            1.
         answered, failed: calls.
-        requests, refused, cut: requests; how many were answered with 429; how many ended with a 504 or a closed connection.
+        requests, refused, cut: all requests; those answered with 429; those that ended with a
+            504 or a closed connection.
         limit: its mean in the last quarter.
         reason: of its last change.
     """
@@ -170,8 +180,9 @@ def run_arm(drawn: Draw, arm: str, arguments: Mapping[str, Any]) -> ArmRun:
 
 
 def grid(drawn: Draw) -> list[FixedRun]:
-    """The fixed limits of a draw, from the cache if it knows them."""
-    # With the draw's own numbers in its name: who draws otherwise and forgets ``VERSION`` gets no other draw's grid.
+    """The fixed limits of a draw, from the cache if they are there."""
+    # The file's name holds the draw's own numbers. Draws that change without a new ``VERSION`` get
+    # no other draw's grid.
     drawn_as = zlib.crc32(repr(replace(drawn, scenario=replace(drawn.scenario, has_page=False))).encode())
     kept = _CACHE / f"v{VERSION}" / f"{drawn.family}-{drawn.seed}-{drawn_as:08x}.json"
     if kept.exists():
@@ -200,7 +211,10 @@ def _may_be_best(drawn: Draw, limit: int, most: float) -> bool:
 
 
 def best(runs: Sequence[FixedRun], *, half: bool = False) -> FixedRun:
-    """The smallest limit whose throughput, over the whole run or its last half, is within 1 % of the highest."""
+    """The smallest limit whose throughput is within 1 % of the highest.
+
+    Throughput is that of the whole run, or with ``half`` that of its last half.
+    """
 
     def rate(run: FixedRun) -> float:
         return run.half if half else run.whole
@@ -222,7 +236,11 @@ class GridJob:
 
 @dataclass(frozen=True, slots=True)
 class ArmJob:
-    """One arm on one draw; ``page``: with or without the server's page, ``None``: as it was drawn. ``clients``: so many of them."""
+    """Run one arm on one draw.
+
+    ``page``: with or without the server's page; ``None``: as the draw has it. ``clients``: the
+    number of clients.
+    """
 
     family: str
     seed: int
@@ -249,7 +267,7 @@ def _do(job: GridJob | ArmJob) -> Any:
 
 
 def run_all(jobs: Sequence[GridJob | ArmJob], processes: int) -> list[Any]:
-    """What the jobs return, in their order."""
+    """Return the jobs' results, in the order of the jobs."""
     if processes == 1:
         return [_do(job) for job in jobs]
     with ProcessPoolExecutor(processes) as pool:

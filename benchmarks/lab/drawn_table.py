@@ -1,11 +1,13 @@
-"""What draws came to, as tables, and whether that is enough.
+"""Results of draws as tables.
 
 Rules:
-- A *share* is a run's throughput over the best fixed limit's of the same draw. ``rated``: useful answers over the rate's allowance. ``siblings``: the sum of the
-  clients' over what one client has on that server with the same arm.
-- *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends: there both are those of the last half, and the limit is the
-  best one there.
-- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency at the median.
+- A *share* is a run's throughput over the best fixed limit's of the same draw. The share of
+  ``rated`` is useful answers over the rate's allowance. The share of ``siblings`` is the sum of the
+  clients' throughputs over the throughput of one client on that server with the same arm.
+- *Latency* is the mean latency over that of the best fixed limit. A ``closed`` job never ends:
+  there both latencies are those of the last half, and the limit is the best one there.
+- A family's figures are over its draws: mean, tenth percentile, how many are below a half; latency
+  at the median.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ _READ = 3
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One arm on one draw beside what it is compared with.
+    """One arm on one draw beside the runs for comparison.
 
     Args:
         drawn: the draw.
         run: the arm's.
-        grid: the fixed limits; empty where they are not looked at.
+        grid: the fixed limits; empty where none is compared.
         lone: of siblings, the same arm as the only client.
     """
 
@@ -53,7 +55,7 @@ class Result:
 
     @property
     def half(self) -> float:
-        """The share in the last half; the share itself where that is the same."""
+        """The share in the last half; the share of the whole run where there is no grid."""
         return self.run.half / best(self.grid, half=True).half if self.grid else self.share
 
     @property
@@ -70,7 +72,10 @@ class Result:
 
     @property
     def urgent(self) -> float:
-        """The wait of the calls of a higher class, over what it is with the limit at the server's slots; infinite if none was answered."""
+        """The wait of the calls of a higher class, over that with the limit at the server's slots.
+
+        Infinite if none of the calls was answered.
+        """
         at_slots = next((run.urgent_s for run in self.grid if run.limit == self.drawn.slots), math.nan)
         return math.inf if math.isnan(self.run.urgent_s) else self.run.urgent_s / at_slots
 
@@ -80,11 +85,11 @@ class Summary:
     """One arm over the draws of one group.
 
     Args:
-        draws: how many.
-        mean, tenth, worst, below_half: of the shares; the last one counts those below a half.
+        draws: the number of draws.
+        mean, tenth, worst, below_half: of the shares; the last counts the shares below a half.
         half_mean, half_tenth: of the shares in the last half.
-        latency: at the median; ``None`` where it is not compared.
-        beside: what else is looked at there, in words.
+        latency: at the median; ``None`` where latency is not compared.
+        beside: further figures of the group, in words.
     """
 
     draws: int
@@ -142,8 +147,14 @@ def described(drawn: Draw) -> str:
     """A draw's parameters in one line; lengths as mean~sigma."""
     scenario, server, calls = drawn.scenario, drawn.scenario.server, drawn.scenario.workload.calls
     parts = [
-        f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to {calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens",
-        f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, {server.sequence_s * 1e6:.0f} µs a sequence",
+        (
+            f"{calls.prompts.mean_tokens:.0f}~{calls.prompts.sigma:.1f} to "
+            f"{calls.outputs.mean_tokens:.0f}~{calls.outputs.sigma:.1f} tokens"
+        ),
+        (
+            f"step {server.step_s * 1e3:.1f} ms, {server.compute_s * 1e6:.0f} µs compute, "
+            f"{server.sequence_s * 1e6:.0f} µs a sequence"
+        ),
         f"prefill {server.prefill_token_s * 1e6:.0f} µs, {server.step_tokens} a step",
         f"{server.max_num_seqs} sequences, KV {server.kv_tokens}",
     ]
@@ -236,7 +247,7 @@ def _read(result: Result) -> Iterator[str]:
 
 
 def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
-    """The same arm with and without the server's page: the ratio of what it brings."""
+    """The same arm with and without the server's page: the ratio of the throughputs."""
     families: dict[str, list[float]] = {}
     for with_page, without in pairs:
         families.setdefault(with_page.family, []).append(page_ratio(with_page, without))
@@ -251,7 +262,7 @@ def page_lines(pairs: Sequence[tuple[ArmRun, ArmRun]]) -> Iterator[str]:
 
 
 def page_ratio(with_page: ArmRun, without: ArmRun) -> float:
-    """What a page brings."""
+    """The throughput with a page over that without; of ``rated`` the answers."""
     if with_page.family == "rated":
         return with_page.answered / max(1, without.answered)
     return with_page.whole / without.whole if without.whole else 1.0

@@ -1,15 +1,27 @@
-"""Servers and work drawn at random, by family and seed. Data only: the same family and seed always give the same draw.
+"""Servers and work drawn at random, by family and seed.
 
-Each number is drawn evenly or, where it says *log*, log-uniformly. ``FAMILIES`` names the families; each function below is one. What half of the draws have goes
-by the seed's digits in base two, so that eight seeds in a row have every mixture: it is known which server it is, there is a metrics page, there is a gateway.
+The module is data only: the same family and seed always give the same draw. Each number is drawn
+evenly or, where the code says *log*, log-uniformly. ``FAMILIES`` names the families; each function
+below is one.
 
-How long a draw is watched, in virtual time: until ``_CALLS`` calls could be answered at the most that the server can do (``capacity``), 40 mean
-latencies, and four minutes, for a job that has no end; ten minutes at most. Where that would be more than ``_MOST_CALLS`` it is less, but a minute
-at least, and four for ``sessions``. ``once`` ends with its last answer. Where something happens at a certain time the duration is given, and a server and calls
-that would make more than ``_MOST_CALLS`` of it are drawn again: a simulation takes about a second for 25,000 calls.
+Three features are in half of the draws: a server that says which product it is, a metrics page, a
+gateway. The seed's digits in base two choose them, so eight seeds in a row have every mixture.
 
-Chosen here: ``max_tokens`` is the answers' length where all are equal, else four times their mean; a turn of a conversation
-has 16 to 128 tokens (log) beside its prefix; a call of a higher class is as long as others and has 8 tokens for an answer.
+The time for which a draw is watched is virtual:
+
+- For a job that has no end the duration is the longest of three: the time to answer ``_CALLS``
+  calls at the server's highest throughput (``capacity``), 40 mean latencies, and four minutes. It
+  is ten minutes at most.
+- Where the duration would give more than ``_MOST_CALLS`` calls, it is shorter, but a minute at
+  least, and four minutes for ``sessions``.
+- ``once`` ends with its last answer.
+- Where something happens at a certain time, the duration is given. A server and calls that would
+  make more than ``_MOST_CALLS`` in it are drawn again. A simulation takes about a second for 25,000
+  calls.
+
+Chosen here: ``max_tokens`` is the answers' length where all are equal, else four times their mean.
+A turn of a conversation has 16 to 128 tokens (log) beside its prefix. A call of a higher class is
+as long as others and has 8 tokens for an answer.
 """
 
 from __future__ import annotations
@@ -42,7 +54,7 @@ _TURNS = 20
 _RATED_S = 180.0
 """Six of the longest waits."""
 _RATED_RATIO = 0.7
-"""Of what the server can do: the rate is what is short."""
+"""The rate's share of the server's highest throughput: the rate is the scarce resource."""
 _CHANGES_S = 160.0
 _COMES_S = 40.0
 _JOIN_S = 10.0
@@ -53,7 +65,10 @@ _URGENT_TOKENS = 8
 _TIMED = ("changes", "neighbour", "siblings")
 _ROOM_CALLS = 8
 _SPREAD = 4
-"""How many times as long as the mean a prompt or an answer may be: a server that has room for 8 calls has room for any one."""
+"""A prompt or an answer is at most this many times as long as the mean.
+
+So a server that has room for 8 calls has room for any one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +76,14 @@ class Draw:
     """One server and its work.
 
     Args:
-        family: which.
-        seed: by which it was drawn.
-        scenario: what the driver takes.
-        capacity: what the server can do, by the formula.
-        judged_from_s: from when on the throughput counts.
-        slots: sequences that the server runs at once, where that is what the family is about.
-        most_fixed: no fixed limit above this is tried: it would be the same, or refused even more often.
+        family: the family's name.
+        seed: the seed of the draw.
+        scenario: the driver's input.
+        capacity: the server's highest throughput, by the formula.
+        judged_from_s: the time from which on the throughput counts.
+        slots: sequences that the server runs at once; only in the family that is about slots.
+        most_fixed: no fixed limit above this one is tried: it would be the same, or refused
+            even more often.
     """
 
     family: str
@@ -115,7 +131,7 @@ def draw(family: str, seed: int) -> Draw:
     return replace(made, family=family, seed=seed, scenario=scenario)
 
 
-# What all families draw alike --------------------------------------------------------------------------------------
+# What all families draw alike ---------------------------------------------------------------------
 
 
 def _log(rng: random.Random, low: float, high: float) -> float:
@@ -123,7 +139,10 @@ def _log(rng: random.Random, low: float, high: float) -> float:
 
 
 def _answers(rng: random.Random, mean: int) -> Lengths:
-    """All equal in a third of the draws, else of very different lengths; one token is always one."""
+    """All equal in a third of the draws, else of very different lengths.
+
+    With a mean of one token, every answer has one.
+    """
     sigma = 0.0 if rng.random() < 1 / 3 else rng.uniform(0.4, 1.1)
     return Lengths(mean, sigma, _SPREAD * mean) if mean > 1 and sigma else Lengths(mean, 0.0, mean)
 
@@ -160,7 +179,10 @@ def _means(calls: Calls) -> tuple[float, float]:
 
 
 def _watched_s(calls_per_s: float, latencies_s: float, most_calls: int = _MOST_CALLS) -> float:
-    """For so many answers a second; ``latencies_s``: as long as the latencies that it takes at least."""
+    """Return how long a draw with so many answers a second is watched.
+
+    ``latencies_s``: the time that its number of mean latencies takes.
+    """
     enough_s = min(_LONGEST_S, max(_CALLS / calls_per_s, latencies_s, _USUAL_S))
     return min(enough_s, max(most_calls / calls_per_s, _SHORTEST_S))
 
@@ -195,7 +217,7 @@ def _plain(rng: random.Random, longest: float = 1.0) -> tuple[Profile, Calls, Ca
     return server, calls, Capacity(server, prompt, output, prompt)
 
 
-# The families ------------------------------------------------------------------------------------------------------
+# The families -------------------------------------------------------------------------------------
 
 
 def _once(rng: random.Random) -> Draw:
@@ -210,7 +232,7 @@ def _closed(rng: random.Random) -> Draw:
 
 
 def _conversation(rng: random.Random) -> tuple[Calls, int, int]:
-    """One turn's calls, how many of its tokens are found again, and for how many conversations there is room."""
+    """One turn's calls, the tokens of each that are found again, and how many conversations fit."""
     prefix = round(_log(rng, 200, 3000))
     outputs = _answers(rng, rng.choice((4, 32, 150)))
     own = round(_log(rng, 16, 128))
@@ -255,7 +277,8 @@ def _refusing(rng: random.Random) -> Draw:
     server, calls, capacity = _plain(rng)
     most = round(_log(rng, 16, 300))
     server = replace(server, max_queued=most)
-    # A limit above it is refused again and again, which takes the simulation's time. Those beyond the next one are so more often.
+    # A limit above ``most`` is refused again and again, which takes the simulation's time. Limits
+    # above the next power of two would be refused even more often.
     duration_s = _watched_s(capacity.most_per_s, _LATENCIES * capacity.busy_s, _MOST_CALLS // 4)
     return _draw(rng, server, Closed(calls), capacity, duration_s, most_fixed=_power_above(most))
 
@@ -322,7 +345,8 @@ def _small(rng: random.Random) -> Draw:
         Closed(calls),
         capacity,
         duration_s,
-        # Ollama says of itself what any server with OpenAI's API does; a llama-server says how many slots it has.
+        # Ollama says of itself no more than any server with OpenAI's API; a llama-server says how
+        # many slots it has.
         facts=ServerFacts("llamacpp", "b6500", slots=slots),
         slots=slots,
         gateway_s=gateway_s,

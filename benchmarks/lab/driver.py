@@ -1,8 +1,10 @@
 """The driver: real schedulers against a server of the laboratory, in virtual time.
 
 Rules:
-- Time jumps from event to event: a reply, a client's deadline, its callers', a change of the server, a look at its load.
-- The client reads a reply at the moment it leaves the server, and acts in the same moment: the network costs nothing.
+- Time jumps from event to event: a reply, a deadline of the client or of its callers, a change of
+  the server, a look at its load.
+- The client reads a reply at the moment it leaves the server, and acts in the same moment: the
+  network costs nothing.
 - A run ends at the scenario's end, or when nothing is left to be asked or answered.
 - The same scenario, setup and seed give the same trace.
 """
@@ -29,7 +31,7 @@ def simulate(scenario: Scenario, limit: Limit, seed: int = 0) -> Trace:
     """Run one scenario under one limit.
 
     Args:
-        scenario: the server and who asks.
+        scenario: the server and its callers.
         limit: a new one.
         seed: of lengths, noise and retry delays.
     """
@@ -37,11 +39,11 @@ def simulate(scenario: Scenario, limit: Limit, seed: int = 0) -> Trace:
 
 
 class Run:
-    """One server and its clients, which are all made from one setup.
+    """One server and its clients, all of one setup.
 
     Args:
-        scenario: the server and who asks.
-        setup: what each client is made from.
+        scenario: the server and its callers.
+        setup: the parts of each client.
         seed: of lengths, noise and retry delays.
     """
 
@@ -50,7 +52,7 @@ class Run:
         self.seed = seed
         self.server: LabServer = (PaddingServer if scenario.padding else ContinuousServer)(scenario, seed)
         self.front: LabServer | Gateway = self.server
-        """What clients are connected to."""
+        """The gateway, or the server where there is none: clients are connected to it."""
         if scenario.gateway_s is not None:
             self.front = Gateway(self.server, scenario.gateway_s)
         self._setup = setup

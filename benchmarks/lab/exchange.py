@@ -1,4 +1,4 @@
-"""One batch between a client and the laboratory's server: what the server holds of it, and what comes back."""
+"""One batch between a client and the laboratory's server: its state there, and its replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Exchange", "Reply"]
 
 
 class Reply:
-    """What the client reads at one moment from one response."""
+    """The part of one response that the client reads at one moment."""
 
     __slots__ = ("answers", "at", "batch", "begun", "ended", "failure")
 

@@ -1,4 +1,4 @@
-"""What stands before a server and refuses or cuts: so many calls in a window of time, and a gateway that waits so long for a byte."""
+"""Refusals and cuts before a server: a bound on calls per window, a gateway's read timeout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _CUT = Failure(FailureKind.MAYBE_PROCESSED, ConnectionLost, "the gateway closed 
 
 
 class CallWindow:
-    """Counts calls in windows of equal length, the first from 0 on, as gateways do that limit calls per minute."""
+    """Counts calls in windows of equal length, the first from 0 on.
+
+    Gateways do so that limit calls per minute.
+    """
 
     def __init__(self, rate: RateLimit) -> None:
         self._rate = rate
@@ -31,7 +34,7 @@ class CallWindow:
         self._taken = 0
 
     def refuses(self, calls: int, now: float) -> float | None:
-        """For how many whole seconds these calls are to wait; ``None``: they may pass."""
+        """The whole seconds for which the calls are to wait; ``None``: the calls may pass."""
         window_s = self._rate.window_s
         window = int(now / window_s)
         if window != self._window:
@@ -44,13 +47,15 @@ class CallWindow:
 
 
 class Gateway:
-    """Ends a request on which no byte came for ``patience_s``: with a 504, or by closing the connection if some had come.
+    """Ends a request on which no byte came for ``patience_s``.
 
-    That is nginx's ``proxy_read_timeout``, and what it then does; it closes the connection to the server too, which forgets the request.
+    The request ends with a 504, or with a closed connection if some bytes had come. nginx does the
+    same after its ``proxy_read_timeout``. The gateway closes the connection to the server too,
+    which forgets the request.
 
     Args:
-        server: what is behind it.
-        patience_s: for a byte.
+        server: the server behind the gateway.
+        patience_s: the longest wait for a byte.
     """
 
     def __init__(self, server: LabServer, patience_s: float) -> None:

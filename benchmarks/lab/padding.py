@@ -1,8 +1,8 @@
 """A server that does not batch continuously.
 
 Rules:
-- One batch runs at a time, to its longest member; what comes meanwhile waits for the next one.
-- Its API server is that of ``server``: the same queue before and after.
+- One batch runs at a time, to its longest member. Calls that come meanwhile wait for the next one.
+- The API server is that of ``server``: the same queue before and after.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 
 class PaddingServer(LabServer):
-    """A static batcher: it takes what waits, up to ``max_num_seqs``, pads all of it, and runs until the longest is done.
+    """A static batcher that pads.
+
+    It takes the waiting calls, up to ``max_num_seqs``, pads all of them, and runs until the longest
+    is done.
 
     A batch of ``n`` sequences whose longest prompt is ``p`` and longest output ``o`` takes::
 
         n * p * prefill_token_s + o * max(step_s, n * compute_s)
 
-    which is the engine's cost (``simulator.profiles``) for n sequences as long as the longest. Answers come when the batch is done.
+    The time is the engine's cost (``simulator.profiles``) for n sequences as long as the longest.
+    Answers come when the batch is done.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -68,7 +72,8 @@ class PaddingServer(LabServer):
         call: Call = exchange.batch.requests[position].waiter
         for tokens in self._outputs(call):
             self._waiting.append((exchange, position, call.prompt_tokens, tokens))
-        # A list enters as a whole: its prompts are tokenised one by one, but nobody starts a batch with half of it.
+        # A list enters as a whole: its prompts are tokenised one by one, but no batch starts with
+        # half of the list.
         if not self._batch and position + 1 == len(exchange.batch.requests):
             self._begin(now)
 

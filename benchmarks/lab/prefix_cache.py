@@ -1,7 +1,8 @@
 """Prefix caches: which conversations' prefixes a server still has.
 
-``PrefixCache`` has room of its own. ``CachingEngine`` keeps prefixes in the KV of the sequences that run, as vLLM does: a finished sequence's KV stays until a
-running one needs the room, the one that was left longest goes first, and of one that goes the end goes first.
+``PrefixCache`` has room of its own. ``CachingEngine`` keeps prefixes in the KV of the sequences
+that run, as vLLM does. A finished sequence's KV stays until a running sequence needs the room. The
+least recently used KV goes first, and its end before its beginning.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ BLOCK_TOKENS = 16
 class PrefixCache:
     """Which conversations' prefixes are still in the KV cache: least recently used out first.
 
-    vLLM keeps the blocks of finished requests until somebody else needs them. A prefix is looked up when its request reaches the engine, and
-    counts as used then.
+    vLLM keeps the blocks of finished requests until another request needs them. A prefix is looked
+    up when its request reaches the engine, and counts as used then.
 
-    The sequence that finds its prefix is given to the engine without it, so that the cache's room is its own and not shared with the engine's KV.
+    The engine gets the sequence without the prefix that was found. So the cache's room is its own
+    and not shared with the engine's KV.
 
     Args:
         cache: its sizes.
@@ -69,7 +71,7 @@ class CachingEngine(Engine):
         super().__init__(profile, rng)
         self._found_tokens = found_tokens
         self._kept: OrderedDict[int, int] = OrderedDict()
-        """KV tokens that are left of a conversation; the one left longest first."""
+        """KV tokens that are left of each conversation, the least recently used first."""
         self._kept_tokens = 0
         self.hits = 0
         self.queries = 0

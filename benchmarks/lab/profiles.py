@@ -1,9 +1,15 @@
-"""What a scenario of the laboratory is: a server, who asks, and what happens; and those that have a name. Data only.
+"""Scenarios of the laboratory: a server, a workload and changes; and those that have a name.
 
-Sources. The servers are those of ``batchclient.simulator.profiles`` (its docstring says where each constant comes from): the GPU constants of
-the design's controller simulation, 12 ms a step, 12 ns a KV token, 20 µs a prefill token, a budget of 2,048 tokens, 3 % noise, and
-``tiny-cpu``, fitted to a real vLLM 0.32 on two CPU cores. Output lengths are lognormal with sigma 0.9 to 1.1, as there; a mean of 200 tokens is
-ours, below the 256 above which the client sends calls singly. Draws (``draws.py``) are scenarios without a name here.
+The module is data only. The servers are those of ``batchclient.simulator.profiles``, whose
+docstring gives the source of each constant:
+
+- the GPU constants of the design's controller simulation: 12 ms a step, 12 ns a KV token, 20 µs a
+  prefill token, a budget of 2,048 tokens, 3 % noise;
+- ``tiny-cpu``, fitted to a real vLLM 0.32 on two CPU cores.
+
+Output lengths are lognormal with sigma 0.9 to 1.1, as there. The mean of 200 tokens is chosen here.
+It is below 256, above which the client sends calls singly. Draws (``draws.py``) are scenarios
+without a name here.
 """
 
 from __future__ import annotations
@@ -26,7 +32,8 @@ class Change:
         at_s: when.
         slowdown: how many times as slow as its profile the engine is from then on.
         output_scale: how many times as long as drawn the outputs are from then on.
-        tenant_sequences: so many sequences of somebody else run from then on, each followed by another.
+        tenant_sequences: so many sequences of other users run from then on, each followed by
+            another.
     """
 
     at_s: float
@@ -40,10 +47,11 @@ class Cache:
     """A prefix cache: least recently used out first.
 
     Args:
-        tokens: how many it holds.
-        held_tokens: what one conversation takes of it.
-        found_tokens: how many of a prompt's tokens are found there; whole blocks only.
-        shared: its room is what running sequences leave of the KV; ``tokens`` and ``held_tokens`` are then not looked at.
+        tokens: the room of the cache.
+        held_tokens: the room that one conversation takes.
+        found_tokens: tokens of a prompt that are found in the cache; whole blocks only.
+        shared: the room is the KV that running sequences leave; ``tokens`` and ``held_tokens``
+            are then not used.
     """
 
     tokens: int
@@ -54,7 +62,10 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """429 for calls above so many in a window of time, with the seconds until the next one as ``Retry-After``."""
+    """429 for calls above a number in a window of time.
+
+    ``Retry-After`` gives the seconds until the next window.
+    """
 
     calls_per_window: int
     window_s: float
@@ -62,11 +73,11 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The server says which it is.
+    """The server says which product it is.
 
     Args:
-        after_s: so long after a client's first request.
-        facts: what its pages say.
+        after_s: seconds after a client's first request.
+        facts: the facts on the server's pages.
     """
 
     after_s: float
@@ -75,27 +86,28 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A server, who asks, and what happens.
+    """A server, its callers, and the changes during the run.
 
     Args:
-        name: how it is called.
+        name: the scenario's name.
         server: the engine's and the API server's constants.
-        workload: who asks.
-        duration_s: how long it is watched.
-        changes: what happens, in order of time.
-        settings: what differs from the ``balanced`` preset.
+        workload: the callers.
+        duration_s: the length of the run.
+        changes: changes of the server, in order of time.
+        settings: settings that differ from the ``balanced`` preset.
         list_cap: longer lists are refused (422).
         padding: the server pads and runs static batches.
         cache: the server's prefix cache, if it has one.
-        unsteadiness: how unsteady the machine under it is: the standard deviation of the logarithm of its speed, which wanders
-            within about a second. 0.2 was seen between waves of equal calls on a real vLLM on two shared cores.
-        has_page: whether it has a metrics page.
-        known: when it says which server it is; ``None``: it never does.
-        rate: calls it takes in a window of time, at most.
-        gateway_s: how long a gateway before it waits for a byte; ``None``: there is no gateway.
-        urgent: who asks beside the workload, in a higher priority class.
-        clients: how many clients there are, each with such a workload.
-        join_every_s: how long after one client the next one begins.
+        unsteadiness: the standard deviation of the logarithm of the machine's speed, which
+            wanders within about a second. 0.2 was seen between waves of equal calls on a real
+            vLLM on two shared cores.
+        has_page: whether the server has a metrics page.
+        known: when the server says which product it is; ``None``: never.
+        rate: calls that the server takes in a window of time, at most.
+        gateway_s: how long a gateway before the server waits for a byte; ``None``: no gateway.
+        urgent: callers beside the workload, in a higher priority class.
+        clients: the number of clients, each with such a workload.
+        join_every_s: seconds from one client's start to the next client's.
     """
 
     name: str
@@ -121,7 +133,7 @@ _TEXTS = Lengths(200, 0.6, 4096)
 _ANSWERS = Lengths(200, 1.0, 4096)
 _USUAL = Closed(Calls(_TEXTS, _ANSWERS, 8192))
 _CPU = PROFILES["tiny-cpu"]
-# Prompts of 22 and answers of 64 tokens: what the sweep of the real vLLM asked (its tables C and T).
+# Prompts of 22 and answers of 64 tokens, as in the sweep of the real vLLM (its tables C and T).
 _SWEPT = Calls(Lengths(22), Lengths(64), max_tokens=64)
 
 _ALL = (
@@ -153,8 +165,9 @@ _ALL = (
     ),
     # The fitted vLLM on two cores.
     Scenario("tiny-cpu", _CPU, Closed(_SWEPT), duration_s=120.0),
-    # The same with conversations that share a cache of 3,072 tokens, ten turns each. The sweep's table W: 300 + 41 tokens of which 288 (nine
-    # blocks of 32) can be found again, four tokens out.
+    # The fitted vLLM with conversations that share a cache of 3,072 tokens, ten turns each. The
+    # lengths are those of the sweep's table W: 300 + 41 tokens of which 288 (nine blocks of 32) can
+    # be found again, four tokens out.
     Scenario(
         "prefix",
         _CPU,
@@ -162,7 +175,8 @@ _ALL = (
         duration_s=120.0,
         cache=Cache(tokens=3072, held_tokens=341, found_tokens=288),
     ),
-    # The same, and callers that wait 1 s at most. Its table T: 16, 64 and 128 in flight gave 49, 86 and 0 useful answers/s.
+    # The fitted vLLM with callers that wait 1 s at most. In the sweep's table T, 16, 64 and 128 in
+    # flight gave 49, 86 and 0 useful answers/s.
     Scenario(
         "timeouts",
         replace(_CPU, max_num_seqs=256),
@@ -172,4 +186,7 @@ _ALL = (
 )
 
 SCENARIOS: dict[str, Scenario] = {each.name: each for each in _ALL}
-"""Those that have a name: for tests and other benchmarks. What a limit is worth is judged on draws."""
+"""The scenarios that have a name: for tests and other benchmarks.
+
+The worth of a limit is judged on draws.
+"""

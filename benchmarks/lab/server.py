@@ -1,10 +1,13 @@
 """The server of the laboratory: the simulator's engine behind an API server, without the wire.
 
 Rules:
-- The API server is a single-server queue before and after the engine, as in ``batchclient.simulator.server``: a request occupies it for
-  ``request_s + prompts * prompt_s``, an event or a plain reply for ``event_s``. So what leaves it, in either direction, leaves in order.
+- The API server is a single-server queue before and after the engine, as in
+  ``batchclient.simulator.server``. A request occupies the API server for
+  ``request_s + prompts * prompt_s``, an event or a plain reply for ``event_s``. So replies and
+  prompts leave the API server in order.
 - A prompt's choices enter the engine when the API server is done with the prompt.
-- A streamed batch reports each prompt's first token and its end; a plain one the whole list when its last member ends.
+- A streamed batch reports each prompt's first token and its end. A plain batch reports the whole
+  list when its last member ends.
 - ``advance`` stops at the first reply, so that the client reacts before anything later happens.
 """
 
@@ -41,7 +44,7 @@ class LabServer:
     """A server in virtual time.
 
     Args:
-        scenario: its profile and what happens to it.
+        scenario: the server's profile and its changes.
         seed: of the engine's noise and of the other tenant's lengths.
     """
 
@@ -88,7 +91,7 @@ class LabServer:
             self._agenda.append((ready_at + (position + 1) * profile.prompt_s, exchange, position))
 
     def abort(self, batch: Batch, now: float) -> None:
-        """The client has closed the connection: nothing of this batch reaches it any more."""
+        """The client has closed the connection: no further reply of the batch reaches the client."""
         self._outbox = deque(reply for reply in self._outbox if reply.batch is not batch)
         exchange = self._exchanges.pop(batch, None)
         if exchange is None:
@@ -98,7 +101,7 @@ class LabServer:
         self._forget(exchange, now)
 
     def advance(self, until: float) -> list[Reply]:
-        """Let everything up to ``until`` happen; return at the first moment at which something reaches the client."""
+        """Simulate up to ``until``; return when something first reaches the client."""
         agenda, outbox = self._agenda, self._outbox
         while True:
             engine_at = self._engine_at()
@@ -127,7 +130,7 @@ class LabServer:
             self.output_scale = change.output_scale
 
     def load(self) -> ServerLoad | None:
-        """What its ``/metrics`` page says now; ``None``: it has none."""
+        """The load on the server's ``/metrics`` page now; ``None``: the server has no page."""
         return None
 
     @property
@@ -136,7 +139,10 @@ class LabServer:
         return 0
 
     def heard_at(self, batch: Batch, now: float) -> tuple[float, bool]:
-        """When the last byte of a batch's reply left, or else when the batch was sent; and whether there was one."""
+        """Return when the last byte of a batch's reply left, and ``True``.
+
+        Where no byte left, return when the batch was sent, and ``False``.
+        """
         exchange = self._exchanges.get(batch)
         if exchange is None:
             # Its end is on its way.
@@ -148,7 +154,10 @@ class LabServer:
         return exchange.heard_at, True
 
     def underway_tokens(self, now: float, client: Client | None = None) -> float:
-        """What it has generated of answers that are still to come and that somebody waits for; ``client``: of this one's alone."""
+        """Return the tokens so far of answers that are to come and that a caller waits for.
+
+        ``client``: of this client's answers alone.
+        """
         tokens = self._running_tokens(now, client)
         for exchange in self._exchanges.values():
             if client is not None and exchange.batch.requests[0].waiter.client is not client:

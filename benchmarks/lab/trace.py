@@ -1,4 +1,4 @@
-"""What one client's run left behind."""
+"""The record of one client's run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ __all__ = ["Trace"]
 
 @dataclass(slots=True)
 class Trace:
-    """What happened in one run. ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time.
+    """Figures of one run.
 
-    Latency counts from when a call was sent; where nobody fills the client's queue on purpose (``Running.latency_from_asked``) from when it was asked.
+    ``ends``, ``tokens`` and ``latencies_s`` have one entry per answered call, in order of time.
+    Latency counts from when a call was sent. Where no workload fills the client's queue on purpose
+    (``Running.latency_from_asked``) latency counts from when the call was asked.
     """
 
     duration_s: float
@@ -30,7 +32,7 @@ class Trace:
     useful: list[float] = field(default_factory=list)
     """Useful tokens generated until then, one sample a second."""
     urgent: list[tuple[float, float]] = field(default_factory=list)
-    """(when answered, seconds since it was asked), of the calls of a higher class; they are not among ``ends``."""
+    """(when answered, seconds since it was asked), of calls of a higher class; not in ``ends``."""
     submitted: int = 0
     resolved: int = 0
     failed: int = 0
@@ -48,9 +50,11 @@ class Trace:
     generated_tokens: int = 0
 
     def throughput(self, begin_s: float, end_s: float) -> float:
-        """Useful tokens generated per second: those of answers that came, and so far of answers that somebody waits for.
+        """Return useful tokens generated per second.
 
-        What is delivered in a time says less: an algorithm that lowers its limit delivers what was generated before.
+        Tokens of answers that came are useful, and tokens so far of answers that a caller waits
+        for. The tokens delivered in a time say less: an algorithm that lowers its limit delivers
+        tokens that were generated before.
         """
         return (self._useful(end_s) - self._useful(begin_s)) / (end_s - begin_s)
 
@@ -69,7 +73,7 @@ class Trace:
         return sum(window) / len(window), window[min(len(window) - 1, int(0.95 * len(window)))]
 
     def urgent_wait_s(self, begin_s: float, end_s: float) -> float:
-        """Mean wait of the calls of a higher class that were answered in between; not a number if none was."""
+        """Mean wait of the calls of a higher class answered in between; NaN if none was."""
         waits = [waited_s for at, waited_s in self.urgent if begin_s <= at < end_s]
         return sum(waits) / len(waits) if waits else math.nan
 

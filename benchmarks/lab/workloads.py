@@ -1,10 +1,17 @@
-"""Who asks, and for what. Lengths and arrivals are drawn from a seeded ``Random``; the same seed gives the same calls.
+"""Callers and their calls.
+
+Lengths and arrivals are drawn from a seeded ``Random``; the same seed gives the same calls.
 
 Rules:
-- A ``Workload`` is data; ``start`` makes the running one, which is told of time, of answers and of the state of the client.
-- ``Closed`` keeps the queue deep, as a map over a large file does. ``Once`` asks everything at the start. ``Every`` has regular arrivals.
-  ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn when the last is answered (CONCUR's advice: arXiv
-  2601.22705). ``Conversations`` keeps a fixed number of them open, ``Callers`` a fixed number of callers with one call each.
+- A ``Workload`` is data. ``start`` makes the running workload, which is told of time, of answers
+  and of the state of the client.
+- ``Closed`` keeps the queue deep, as a map over a large file does.
+- ``Once`` asks everything at the start.
+- ``Every`` has regular arrivals.
+- ``Sessions`` keeps as many conversations open as the limit allows and asks each one's next turn
+  when the last is answered (CONCUR's advice: arXiv 2601.22705).
+- ``Conversations`` keeps a fixed number of conversations open.
+- ``Callers`` keeps a fixed number of callers with one call each.
 """
 
 from __future__ import annotations
@@ -47,7 +54,7 @@ class Lengths:
 
 
 class Call:
-    """What a request carries for the laboratory (it is the request's waiter)."""
+    """The laboratory's data of a request; a ``Call`` is the request's waiter."""
 
     __slots__ = (
         "asked_at", "asker", "client", "conversation", "ended", "failed", "outputs", "prompt_tokens", "sent_at", "turn",
@@ -62,23 +69,23 @@ class Call:
         self.sent_at = 0.0
         self.ended = self.failed = False
         self.client: Client | None = None
-        """Whose it is."""
+        """The client of the call."""
         self.asker = 0
-        """Which of the client's workloads asked it."""
+        """The place of the workload that asked, among the client's workloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What one kind of call is like.
+    """Parameters of one kind of call.
 
     Args:
         prompts: prompt lengths.
         outputs: output lengths, of each choice.
-        max_tokens: what the caller asks for at most; above 4 replies are streamed.
+        max_tokens: the caller's ``max_tokens``; above 4 replies are streamed.
         n: choices per call.
         timeout_s: the caller's patience, from the call on.
-        priority: their class.
-        alone_reason: why they never share a request; ``None``: they may.
+        priority: the calls' priority class.
+        alone_reason: why the calls never share a request; ``None``: they may.
     """
 
     prompts: Lengths
@@ -94,7 +101,10 @@ class Running:
     """A workload under way. ``submit`` is the driver's way into the scheduler."""
 
     latency_from_asked = False
-    """Whether latency counts from when a call was asked, and not from when it was sent: where nobody fills the client's queue on purpose."""
+    """Whether latency counts from when a call was asked, and not from when it was sent.
+
+    True where the workload does not fill the client's queue on purpose.
+    """
 
     def __init__(self, calls: Calls, rng: random.Random, submit: Callable[[Request, float], None]) -> None:
         self.calls = calls
@@ -108,9 +118,9 @@ class Running:
         )
         self.rng = rng
         self.next_at = math.inf
-        """When it does something by itself."""
+        """The time of the workload's next action without an event from outside."""
         self.over = False
-        """Whether it has asked all that it ever will and has every answer."""
+        """Whether the workload has asked its last call and has every answer."""
         self._submit = submit
 
     def ask(self, now: float, conversation: int = -1, turn: int = 0, prompt_tokens: int = 0) -> None:
@@ -164,7 +174,10 @@ class _Closed(Running):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Conversations of ``turns`` calls, one after another, each call with the same prefix; as many open as the limit allows."""
+    """Conversations of ``turns`` calls, one after another, each call with the same prefix.
+
+    As many conversations are open as the limit allows.
+    """
 
     calls: Calls
     turns: int = 10
@@ -179,7 +192,8 @@ class _Sessions(Running):
         self._turns = data.turns
         self._begun = 0
         self._open = 0
-        # Conversations that wait while the limit is lower than their number: the oldest goes on first.
+        # Where the limit is lower than the number of open conversations, the oldest waiting one
+        # goes on first.
         self._idle: list[tuple[int, int]] = []
         self._asking = 0
 
@@ -267,11 +281,11 @@ class _InTurn(Running):
         self.next_at = 0.0
 
     def first(self, place: int) -> tuple[int, int]:
-        """The conversation and the turn that one of them begins with."""
+        """The conversation and the turn that a caller begins with."""
         raise NotImplementedError
 
     def following(self, call: Call) -> tuple[float, int, int]:
-        """The pause after a call, and the conversation and the turn that come then."""
+        """The pause after a call, and the conversation and the turn after the pause."""
         raise NotImplementedError
 
     def woke(self, now: float) -> None:
@@ -296,7 +310,7 @@ class _InTurn(Running):
         self.look_now(now)
 
     def look_now(self, now: float) -> None:
-        """Ask what is ready."""
+        """Ask the turns that are ready."""
         ready, self._ready = self._ready, []
         for conversation, turn in ready:
             self.ask(now, conversation, turn)
@@ -307,10 +321,12 @@ class _InTurn(Running):
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """So many conversations at once, each of ``turns`` calls with the same prefix; one that has ended is followed by another.
+    """A fixed number of conversations at once, each of ``turns`` calls with the same prefix.
+
+    A conversation that has ended is followed by another.
 
     Args:
-        calls: what each turn is like.
+        calls: the parameters of each turn.
         count: conversations at once.
         turns: calls of each.
         pause_s: between an answer and the next turn: spread evenly, by half of it up and down.
@@ -345,7 +361,10 @@ class _Conversations(_InTurn):
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """So many callers, each with one call at a time. Who has had no answer asks again after half of its patience."""
+    """So many callers, each with one call at a time.
+
+    A caller without an answer asks again after half of its patience.
+    """
 
     calls: Calls
     count: int

@@ -1,12 +1,14 @@
 """``BatchClient``: a client's settings, its calls for answers, and its life.
 
-The folder ``_client`` has the rest: calls for many documents (``map_methods``), for vectors and scores (``scoring``), and all that can
-be changed while a client runs (``control``). ``calling`` is the way of every call, ``starting`` makes a runner per event loop.
+The folder ``_client`` has the other methods: calls for many documents (``map_methods``), calls for
+vectors and scores (``scoring``), changes while a client runs (``control``). ``calling`` is the way
+of every call; ``starting`` makes a runner per event loop.
 
 Rules:
 - Bad input is refused here, before anything is queued, with an error that names the argument.
-- A client may be made anywhere; it starts when the first call is made, in the event loop of that call.
-- It serves one event loop at a time. If that loop has gone it starts afresh; if it is alive, a call from another is refused.
+- A client may be made anywhere. The first call starts the client, in the event loop of that call.
+- A client serves one event loop at a time. After the loop has ended, the client starts afresh;
+  while the loop is alive, a call from another loop is refused.
 - After a fork the child starts afresh; the parent's sockets are left alone.
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
 
 from batchclient._calls.make import CallMaker
 from batchclient._calls.rendering import as_chat
@@ -33,7 +35,6 @@ from batchclient._core.statistics import Statistics
 from batchclient._shell.callbacks import Callbacks
 from batchclient._shell.dialect_choice import DialectChoice
 from batchclient.errors import ConfigError
-from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
 from batchclient.retry import Backoff, RetryPolicy
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import BaseModel
 
+    from batchclient.options import AdaptiveLimit, Batching, Http, Schedule, Server
+    from batchclient.params import ChatParams, ChatStreamParams, CompletionParams, CompletionStreamParams
+
 __all__ = ["BATCH_CLIENT_ARGUMENTS", "BatchClient", "InnerClient"]
 
 _KEY_HINT = "; no key was given: give api_key=… or set BATCHCLIENT_API_KEY (OPENAI_API_KEY is not read)"
@@ -55,60 +59,76 @@ _NOT_SETTINGS = frozenset(("self", "preset", "dialect", "http_client", "transpor
 class BatchClient(MapMethods, ScoringMethods, ControlMethods):
     """An async client that turns many small calls into few well-shaped requests.
 
-    Calls made at the same time, with the same parameters, share requests; each caller gets its own answer, error,
-    deadline and cancellation. One client per server and process: two clients do not know of each other's load.
+    Calls made at the same time, with the same parameters, share requests; each caller gets its own
+    answer, error, deadline and cancellation. One client per server and process: two clients do not
+    know of each other's load.
 
         client = BatchClient("http://localhost:8000/v1", model="m")
         answer = await client.complete("Summarise: …", max_tokens=64)
 
     Args:
-        base_url: the server's OpenAI-style root, with its ``/v1``; or a ``Server`` with a key of its own; or a list of
-            them, each with its own limit. By default ``BATCHCLIENT_BASE_URL``.
-        model: the server's name of the model; a call may name another. By default ``BATCHCLIENT_MODEL``, or else the
-            server is asked once, before the first call that names none: it must then serve one model.
-        api_key: sent as a bearer token to the servers of ``base_url``; by default ``BATCHCLIENT_API_KEY``. A server of
-            another host that joins later (``add_endpoint``) gets a key of its own or none.
-        headers: sent with every request, those that hold a key like ``api_key``.
-        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: the values of ``batching`` and ``schedule`` that are
-            not given.
-        limit: sequences (prompts × n) in flight per server, at most: a number, or ``"auto"`` (the default) to have it
-            found while the client runs, or an ``AdaptiveLimit`` with bounds or objectives.
+        base_url: the server's OpenAI-style root, with its ``/v1``; or a ``Server`` with a key of
+            its own; or a list of both, each with a limit of its own. By default
+            ``BATCHCLIENT_BASE_URL``.
+        model: the server's name of the model; a call may name another. By default
+            ``BATCHCLIENT_MODEL``, or else the server is asked once, before the first call that
+            names none, and must then serve one model.
+        api_key: sent as a bearer token to the servers of ``base_url``; by default
+            ``BATCHCLIENT_API_KEY``. A server of another host that joins later (``add_endpoint``)
+            gets a key of its own or none.
+        headers: sent with every request, headers with a key like ``api_key``.
+        preset: ``"latency"``, ``"balanced"`` or ``"throughput"``: the values of ``batching`` and
+            ``schedule`` that are not given.
+        limit: sequences (prompts × n) in flight per server, at most: a number, or ``"auto"`` (the
+            default) for a search while the client runs, or an ``AdaptiveLimit`` with bounds or
+            objectives.
         batching: a ``Batching``: how calls become batches.
         schedule: a ``Schedule``: which queued call goes first.
         http: an ``Http``: timeouts, library and proxies of the requests.
-        timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call may give its own.
-        outage_patience_s: how long a call waits while every server that has ever answered is away, seconds; 30 by
-            default. Calls of maps wait as long as their deadlines allow.
-        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's strategies.
-        max_queued: calls in the queue, at most, per priority class and tenant; further ones wait outside it.
-        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with ``QueueFull``.
-        requests_per_minute: per server; a batch is one request. At most a tenth of a minute's worth at once. Any number
-            by default.
-        tokens_per_minute: prompt and output tokens per server, by estimate until the server says; else the same.
-        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``, ``"trtllm"``, ``"tei"`` or
-            ``"openai"``, which is any other with OpenAI's API. ``docs/reference/servers.md`` says what each has.
-        detect: whether to find out with at most three GETs beside the calls which server each endpoint is, and so its
-            dialect, its limits and its model's length; on by default, except with an ``http_client``, a ``transport``,
-            a ``dialect`` or ``server_metrics=False`` given.
-        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under way, to try a lower
-            limit where calls queue there; on by default, except with an ``http_client``, a ``transport`` or a
-            ``dialect`` given.
-        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; it is used as it is and never closed.
-        transport: your own way of sending: a function of a base URL and of the headers for every request that returns a
-            ``batchclient.transport.Transport``. It is called once per server and event loop; the transport is closed
-            with the client.
-        single_flight: let equal calls under way share one generation: the same prompt, parameters and tenant, with
-            ``temperature=0`` given.
-        render_chat: the model's chat template: a callable of a conversation's messages that returns the prompt, a text
-            with all special tokens or token ids. Chats with a given length are then sent as completions, in batches
-            that stream; no reasoning or tool parser sees them.
-        max_model_len: the model's length in tokens, if known; learnt from the server's first complaint otherwise.
-        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need none.
-        on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the event loop; it must not
-            block.
+        timeout_s: a call's whole time, queue and retries included, seconds; none by default. A call
+            may give its own.
+        outage_patience_s: how long a call waits while every server that has ever answered is away,
+            seconds; 30 by default. Calls of maps wait as long as their deadlines allow.
+        retry: when to try again; ``Backoff()`` by default, ``TenacityRetry(…)`` for tenacity's
+            strategies.
+        max_queued: calls in the queue, at most, per priority class and tenant; further calls wait
+            outside the queue.
+        when_full: ``"wait"``, or ``"raise"`` to refuse calls over ``max_queued`` with
+            ``QueueFull``.
+        requests_per_minute: per server; a batch is one request. At most a tenth of a minute's worth
+            at once. Any number by default.
+        tokens_per_minute: prompt and output tokens per server, by estimate until the server says;
+            else the same.
+        dialect: the server's language: ``"vllm"``, ``"sglang"``, ``"tgi"``, ``"llamacpp"``,
+            ``"trtllm"``, ``"tei"`` or ``"openai"``, which is any other with OpenAI's API.
+            ``docs/reference/servers.md`` says what each has.
+        detect: whether to find out with at most three GETs beside the calls which server each
+            endpoint is, and so its dialect, its limits and its model's length; on by default,
+            except with an ``http_client``, a ``transport``, a ``dialect`` or
+            ``server_metrics=False`` given.
+        server_metrics: whether to ask servers for their ``/metrics`` page while calls are under
+            way, to try a lower limit where calls queue there; on by default, except with an
+            ``http_client``, a ``transport`` or a ``dialect`` given.
+        http_client: your own ``httpx.AsyncClient`` or ``httpx2.AsyncClient``; used unchanged and
+            never closed.
+        transport: your own way of sending: a function of a base URL and of the headers for every
+            request that returns a ``batchclient.transport.Transport``. The function is called once
+            per server and event loop; the transport is closed with the client.
+        single_flight: let equal calls under way share one generation: the same prompt, parameters
+            and tenant, with ``temperature=0`` given.
+        render_chat: the model's chat template: a callable of a conversation's messages that returns
+            the prompt, a text with all special tokens or token ids. Chats with a given length are
+            then sent as completions, in batches that stream; no reasoning or tool parser sees such
+            a chat.
+        max_model_len: the model's length in tokens, if known; learnt from the server's first
+            complaint otherwise.
+        count_tokens: counts a text's tokens, to refuse over-long texts here; token-id prompts need
+            none.
+        on_adjustment: called with every ``Adjustment`` of a limit or of a batch's size, in the
+            event loop; the function must not block.
 
     Raises:
-        ConfigError: an argument is wrong; the error names it.
+        ConfigError: an argument is wrong; the error names the argument.
     """
 
     _reads_environment: ClassVar[bool] = True
@@ -186,35 +206,42 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionParams],
     ) -> Completion:
         """Complete one prompt.
 
         Args:
             prompt: a text, or a sequence of token ids.
             model: another model than the client's.
-            timeout_s: this call's whole time; the client's by default.
-            priority: the class, -100 to 100: higher ones go first and keep a reserve of permits.
-            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a request. The server is not told.
-            response_model: a pydantic model: its JSON schema is demanded of the server (``response_format``), and the answer has the validated
-                instance in ``parsed``.
-            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …), carried through untouched.
+            timeout_s: the call's whole time, seconds; the client's by default.
+            priority: the class, -100 to 100: higher classes go first and keep a reserve of permits.
+            tenant: whom the call is for. Tenants get equal shares of tokens, and never share a
+                request. The server is not told.
+            response_model: a pydantic model: its JSON schema is demanded of the server
+                (``response_format``), and the answer has the validated instance in ``parsed``.
+            params: the server's fields (``max_tokens``, ``temperature``, ``stop``, …): see
+                ``batchclient.params``. Any other field goes in ``extra_body``, whatever its
+                name.
 
         Raises:
-            ConfigError: the prompt or a parameter is wrong. Nothing was sent.
-            BadRequest: the server refuses this call; its batch-mates are not concerned.
-            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's ``completion``.
+            ConfigError: the prompt or a parameter is wrong, or no server is known to have the
+                parameter. Nothing was sent.
+            BadRequest: the server refuses this call; the other calls of the batch are not
+                concerned.
+            AnswerInvalid: a choice does not fit ``response_model``; the answer is in the error's
+                ``completion``.
             DeadlineExceeded: ``timeout_s`` passed.
             BatchClientError: see ``batchclient.errors``.
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
+            fields = structured().demand(response_model, fields)
         # What ``_call`` does, without a coroutine of its own: a twentieth of what a call costs.
-        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+        request = self._begin(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         if request is None:
-            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant)
+            answer = await self._call(Kind.COMPLETION, prompt, model, timeout_s, fields, priority, tenant)
         else:
             runner = self._runner
             assert runner is not None, "a call that has begun has a runner"
@@ -236,30 +263,36 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatParams],
     ) -> Completion:
         """Answer one conversation.
 
-        Chats with short answers share requests where the server takes lists of them (vLLM from 0.19); others, and those with ``tools``, ``n``
-        above 1, images or audio, go by themselves. ``BatchClient(render_chat=…)`` lets chats of any length share streamed requests.
+        Chats with short answers share requests where the server takes lists of chats (vLLM from
+        0.19). Chats with long answers go by themselves, and so do chats with ``tools``, ``n`` above
+        1, images or audio. ``BatchClient(render_chat=…)`` lets chats of any length share streamed
+        requests.
 
         Args:
             messages: the conversation, as OpenAI's API has it.
             model, timeout_s, priority, tenant, response_model: as for ``complete``.
-            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands before ``max_tokens``.
+            params: the server's fields, as for ``complete``; ``max_completion_tokens`` stands
+                before ``max_tokens``.
 
         Returns:
-            An answer whose ``message`` is what the server sent; ``text`` is its content. The prompt tokens of one
-            that came in a list are a share of the list's, and ``usage.prompt_tokens_estimated`` says so.
+            An answer whose ``message`` is the server's own; ``text`` is the message's content. Of a
+            chat that came in a list, the prompt tokens are a share of the list's, and
+            ``usage.prompt_tokens_estimated`` says so.
 
         Raises:
-            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as ``complete``.
+            ConfigError, BadRequest, AnswerInvalid, DeadlineExceeded, BatchClientError: as
+                ``complete``.
 
         Cancellation: at any moment; the calls that share the request are left alone.
         """
+        fields: Mapping[str, Any] = params
         if response_model is not None:
-            params = structured().demand(response_model, params)
-        kind, item, fields = self._chat_or_rendered(messages, params)
+            fields = structured().demand(response_model, fields)
+        kind, item, fields = self._chat_or_rendered(messages, fields)
         answer: Completion = await self._call(kind, item, model, timeout_s, fields, priority, tenant)
         if kind is not Kind.CHAT:
             answer = as_chat(answer)
@@ -276,7 +309,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionStreamParams],
     ) -> Stream:
         """Complete one prompt and hand out the answer piece by piece, as the server makes it.
 
@@ -285,23 +318,28 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
                     print(delta.text, end="")
             print(pieces.completion.usage)
 
-        The call goes by itself, through the same queue, limit, fairness and retries as all others. It is sent again only while no piece was taken.
-        Leaving the loop, ``aclose()`` and cancellation close the connection, so that the server stops. While pieces are not taken, no more than a few
-        hundred are read ahead.
+        The call goes by itself, through the same queue, limit, fairness and retries as all others.
+        The call is sent again only while no piece was taken. Leaving the loop, ``aclose()`` and
+        cancellation close the connection, so that the server stops. While pieces are not taken, no
+        more than a few hundred are read ahead.
 
         Args:
             prompt, model, priority, tenant: as for ``complete``.
-            response_model: as for ``complete``: the pieces are parts of a JSON text, and ``completion`` has the validated instance in ``parsed``.
-            timeout_s: the whole call's time, from the first ``__anext__`` to the last piece, the caller's own time included.
-            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server heeds it.
+            response_model: as for ``complete``: the pieces are parts of a JSON text, and
+                ``completion`` has the validated instance in ``parsed``.
+            timeout_s: the whole call's time, seconds, from the first ``__anext__`` to the last
+                piece, the caller's own time included.
+            params: as for ``complete``, and ``stream_interval``: tokens per piece, where the server
+                heeds the field.
 
         Returns:
-            An async iterator of ``Delta``, also an async context manager. It sends nothing before it is iterated. Afterwards its ``completion``
-            is the whole answer.
+            An async iterator of ``Delta``, also an async context manager. Nothing is sent before
+            the iteration begins. After the last piece, ``completion`` is the whole answer.
 
         Raises:
-            ConfigError: the prompt or a parameter is wrong. What the server says is raised by the iteration, and by its end ``AnswerInvalid``,
-                where the whole does not fit ``response_model``.
+            ConfigError: the prompt or a parameter is wrong. The iteration raises the server's
+                errors, and at its end ``AnswerInvalid`` where the whole does not fit
+                ``response_model``.
         """
         return self._make_stream(Kind.COMPLETION, prompt, model, timeout_s, params, priority, tenant, response_model)
 
@@ -314,9 +352,11 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
         priority: int = 0,
         tenant: str | None = None,
         response_model: type[BaseModel] | None = None,
-        **params: Any,
+        **params: Unpack[ChatStreamParams],
     ) -> Stream:
-        """Answer one conversation piece by piece; each ``Delta`` has the server's own delta in ``message``.
+        """Answer one conversation piece by piece.
+
+        Each ``Delta`` has the server's own delta in ``message``.
 
         Args:
             messages: as for ``chat``.
@@ -366,7 +406,7 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
 
 
 class InnerClient(BatchClient):
-    """A client that another of our own objects makes: it reads nothing from the environment."""
+    """A client made inside another object, without a look at the environment."""
 
     _reads_environment = False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -54,8 +54,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "batching": {"max_size": 32, "linger_s": 0.001, "refill_s": 0.1, "refill_ratio": 0.125},
         "schedule": {"starvation_s": 5.0},
     },
-    # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a saturated vLLM; below
-    # its knee a server loses the permits that wait, an eighth of the limit on average.
+    # Refilling a quarter of the limit at once made lists of 24 to 36 at the same throughput on a
+    # saturated vLLM. Below its knee a server loses the waiting permits, on average an eighth of the
+    # limit.
     "throughput": {
         "batching": {"max_size": 64, "linger_s": 0.005, "refill_s": 0.5, "refill_ratio": 0.25},
         "schedule": {"starvation_s": 30.0},
@@ -73,7 +74,9 @@ Flag = Annotated[bool, Field(strict=True)]
 class Checked(BaseModel):
     """Values that have been checked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
 
 
 class CheckedLimit(Checked):
@@ -279,7 +282,7 @@ def check_group(name: str, values: Mapping[str, Any]) -> Checked:
 
 
 def path_of(group: str) -> str:
-    """Return how an error's field begins for a group. A server's fields are named as the client's own."""
+    """Return the beginning of an error's field; a server's fields are named as the client's own."""
     return "" if group == "server" else group + "."
 
 
@@ -294,7 +297,8 @@ def checked(model: type[_C], values: Mapping[str, Any], prefix: str = "") -> _C:
         return model(**values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-    # Not raised while that error is handled: it shows what was given, keys and all, and would be our error's context.
+    # Raised after the handling of that error, which shows the given values, keys too, and would be
+    # the context of this error.
     field = prefix + str(first["loc"][0]) if first["loc"] else prefix.rstrip(".")
     field = "base_url" if field == "url" else field
     message = first["msg"].removeprefix("Value error, ")

@@ -1,32 +1,33 @@
-"""Every error batchclient raises. Whose fault first, then what.
+"""Every error batchclient raises: first whose fault the error is, then the kind.
 
     BatchClientError
-    ├── BatchMapFailed                  documents of a ``batch_map`` failed; their own errors are in ``results``
-    ├── ConfigError(ValueError)         the caller's arguments: refused where they are given
-    ├── LocalError                      this process decided
-    │   ├── QueueFull                   ``when_full="raise"`` and the queue is at ``max_queued``
-    │   ├── ClientClosed                the client is closed, draining, or its event loop is gone
-    │   ├── CallAborted                 ``abort()`` ended the call
-    │   ├── JournalFailed               a map's journal could not be written: the map ends, its rows are safe
-    │   └── DeadlineExceeded(TimeoutError)
-    ├── RemoteError                     the server decided
-    │   ├── BadRequest                  4xx: this request will never succeed as it is
-    │   │   ├── AuthenticationFailed    401, 403
-    │   │   └── NotFound                404: the model or the route
-    │   ├── RateLimited                 429 (``retry_after_s``)
-    │   ├── ServerFault                 5xx, an error event in a stream, ``finish_reason: "abort"``
-    │   ├── DemuxError                  a reply whose choices do not match the prompts
-    │   ├── DialectError                a reply that is not what the server's protocol says
-    │   └── AnswerInvalid               an answer that does not fit the call's ``response_model`` (``completion``)
-    └── TransportError                  the network decided
-        ├── ConnectFailed               nothing was sent
-        │   ├── CertificateRefused      the server could not prove who it is: never tried again
-        │   └── OutOfSockets            this process has no descriptor or port left
-        ├── ReadTimedOut                silence for ``read_timeout_s``
-        ├── ConnectionLost              broken after the request was (partly) sent
-        └── ResponseTooLarge            over ``max_response_bytes``
+    ├── BatchMapFailed                  documents of a ``batch_map`` failed (``results``);
+    ├── ConfigError(ValueError)         the caller's arguments, refused where they are given;
+    ├── LocalError                      this process decided;
+    │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_queued``;
+    │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
+    │   ├── CallAborted                 ``abort()`` ended the call;
+    │   ├── JournalFailed               a map's journal cannot be written; its rows are safe
+    │   └── DeadlineExceeded(TimeoutError);
+    ├── RemoteError                     the server decided;
+    │   ├── BadRequest                  4xx: this request will never succeed as it is;
+    │   │   ├── AuthenticationFailed    401, 403;
+    │   │   └── NotFound                404: the model or the route;
+    │   ├── RateLimited                 429 (``retry_after_s``);
+    │   ├── ServerFault                 5xx, an error event, ``finish_reason: "abort"``;
+    │   ├── DemuxError                  a reply whose choices do not match the prompts;
+    │   ├── DialectError                a reply that breaks the server's protocol;
+    │   └── AnswerInvalid               an answer unlike ``response_model`` (``completion``);
+    └── TransportError                  the network decided;
+        ├── ConnectFailed               nothing was sent;
+        │   ├── CertificateRefused      the server could not prove its name: never tried again;
+        │   └── OutOfSockets            this process has no descriptor or port left;
+        ├── ReadTimedOut                silence for ``read_timeout_s``;
+        ├── ConnectionLost              broken after the request was (partly) sent;
+        └── ResponseTooLarge            over ``max_response_bytes``.
 
-No message holds a key or a prompt: a server's own message is shortened and the prompt and the key are cut out of it.
+No message holds a key or a prompt: a server's own message is shortened, and the prompt and the key
+are cut out of the message.
 """
 
 from __future__ import annotations
@@ -71,12 +72,13 @@ class BatchClientError(Exception):
     """Base of every error of this library.
 
     Attributes:
-        attempt: how many requests that contained this call had been sent (0: none).
+        attempt: how many requests that contained the call had been sent (0: none).
         retryable: whether the same call may succeed later, unchanged.
-        status: the HTTP status, if the server gave one.
-        retry_after_s: the server's wish, seconds, if it gave one.
-        code: the server's own ``code`` or ``type`` for the error, if it gave one.
-        reply: the server's reply as it came, for calls made through a drop-in; its texts are the server's own.
+        status: the HTTP status, if the server gave a status.
+        retry_after_s: the server's wish, seconds, if the server gave a wish.
+        code: the server's own ``code`` or ``type`` for the error, if the server gave any.
+        reply: the server's reply as it came, for calls made through a drop-in; its texts are the
+            server's own.
     """
 
     retryable: bool = False
@@ -114,12 +116,13 @@ def _rebuild(kind: type[BatchClientError], message: str, state: dict[str, object
 
 
 class BatchMapFailed(BatchClientError):
-    """Documents of a ``batch_map`` failed, or reading them did. All that were read have been run.
+    """Documents of a ``batch_map`` failed, or reading them did. Every document read was run.
 
-    Its cause is the first failure, or the error of reading. It is retryable if every failure is.
+    The error's cause is the first failure, or the error of reading. The error is retryable if every
+    failure is.
 
     Attributes:
-        results: of each document that was read, in input order, the answer or the exception.
+        results: of each document read, in input order, the answer or the exception.
     """
 
     def __init__(self, message: str, results: list[Any] | None = None) -> None:
@@ -131,7 +134,7 @@ class ConfigError(BatchClientError, ValueError):
     """An argument is wrong. Nothing was queued or sent.
 
     Attributes:
-        field: the argument's name, if one is to blame.
+        field: the argument's name, if one argument is to blame.
     """
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
@@ -150,7 +153,7 @@ class QueueFull(LocalError):
 
 
 class ClientClosed(LocalError):
-    """The client is closed or draining, or the event loop it served is gone."""
+    """The client is closed or draining, or the client's event loop is gone."""
 
 
 class CallAborted(LocalError):
@@ -160,9 +163,9 @@ class CallAborted(LocalError):
 
 
 class JournalFailed(LocalError):
-    """A map's journal cannot be written: the disk stayed full, lost what it was given, or is damaged.
+    """A map's journal cannot be written: the disk stayed full, or failed, or the file is damaged.
 
-    The map ends. All rows that it handed out are in the journal; ``resume=True`` goes on from there.
+    The map ends. All rows that it handed out are in the journal: ``resume=True`` goes on from there.
     """
 
     retryable = True
@@ -171,8 +174,9 @@ class JournalFailed(LocalError):
 class DeadlineExceeded(LocalError, TimeoutError):
     """``timeout_s`` passed: in the queue, in backoff or while the server worked.
 
-    The message says how many seconds went where, and which server's outage the call waited for since
-    when. ``__cause__`` is the last failure: the call's own, else that of the server it waited for.
+    The message says how many seconds went where, and which server's outage the call waited for
+    since when. ``__cause__`` is the last failure: the call's own, else the failure of the server
+    that the call waited for.
     """
 
     retryable = True
@@ -207,7 +211,7 @@ class ServerFault(RemoteError):
 
 
 class DemuxError(RemoteError):
-    """A reply with missing, doubled or unknown indices. None of it was handed out."""
+    """A reply with missing, doubled or unknown indices. No part of the reply was handed out."""
 
     retryable = True
 
@@ -219,10 +223,10 @@ class DialectError(RemoteError):
 
 
 class AnswerInvalid(RemoteError):
-    """An answer came, and it does not fit the call's ``response_model``. The message shows nothing of it.
+    """The answer does not fit ``response_model``. The message shows nothing of the answer.
 
     Attributes:
-        completion: the ``Completion``; those of its choices that fit have their ``parsed``.
+        completion: the ``Completion``; choices that fit have their ``parsed``.
     """
 
     completion: Any = None
@@ -239,13 +243,19 @@ class ConnectFailed(TransportError):
 
 
 class CertificateRefused(ConnectFailed):
-    """The server's TLS certificate is not trusted, has expired, or is another host's. Verification is never turned off."""
+    """The server's TLS certificate is not trusted, has expired, or is another host's.
+
+    Verification is never turned off.
+    """
 
     retryable = False
 
 
 class OutOfSockets(ConnectFailed):
-    """This process has no file descriptor or local port left for a connection; the server is not to blame."""
+    """This process has no file descriptor or local port left for a connection.
+
+    The server is not to blame.
+    """
 
 
 class ReadTimedOut(TransportError):
@@ -256,8 +266,9 @@ class ConnectionLost(TransportError):
     """The connection broke after the request was sent or partly sent.
 
     Attributes:
-        while_sending: a body of more than 64 KB was being written, or had just been: the server may have refused it for its length.
-        misdelivered: what came was the reply to another request of ours.
+        while_sending: a body of more than 64 KB was being written, or had just been written: the
+            server may have refused the body for its length.
+        misdelivered: the server sent the reply to another request of ours.
     """
 
     while_sending: bool = False

@@ -1,18 +1,20 @@
-"""Maps: many documents through one client, without a task per document and without reading them all.
+"""Maps: many documents through one client, without a task per document.
 
 Rules:
-- A row is *open* from when its document is read until it is yielded. At most ``look_ahead`` rows are open; so memory is
-  flat, and reading stops while results are not taken.
-- A synchronous iterable is read when results are asked for. An async one has a reader task of its own.
+- Documents are read lazily. A row is *open* from the reading of its document until the row is
+  yielded. At most ``look_ahead`` rows are open: memory is flat, and reading stops while results are
+  not taken.
+- A synchronous iterable is read when results are asked for. An async iterable has a reader task of
+  its own.
 - After a few milliseconds of reading, or of handing out rows, the event loop has a turn.
-- After as long of reading, rows that are ready are handed out for as long: neither a slow source nor a
-  long look-ahead makes them late.
-- A document that cannot be used is a row with an error; it stops nothing.
-- A map that is left, by ``aclose()`` or by a ``break`` that drops it, cancels what is open. So nothing but its user holds
-  it: rows and reader know it weakly.
-- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly, and
-  the task that waits may have no other holder.
-- With a journal a row that has ended is finished, and can be taken, once it is committed.
+- After as long of reading, ready rows are handed out for as long: neither a slow source nor a long
+  look-ahead makes rows late.
+- An unusable document is a row with an error; the map goes on.
+- A map that is left, by ``aclose()`` or by a ``break`` that drops the map, cancels its open calls.
+  So nothing but the user holds a map: rows and reader have weak references.
+- While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly,
+  and the waiting task may have no other holder.
+- With a journal a row that has ended is finished, and can be taken, once the row is committed.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ import anyio.lowlevel
 from batchclient._core.messages import Request
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
-from batchclient._maps.row import Finish, Row, own_id_of
+from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.types import MapResult
+from batchclient.types import AnswerT, MapResult
 
 if TYPE_CHECKING:
     from batchclient._maps.journaled import Journaled
@@ -53,7 +55,7 @@ __all__ = ["Finish", "Map", "Row"]
 MakeRequest = Callable[[Any, Row, Runner], Request]
 
 
-class Map(AsyncIterator[MapResult]):
+class Map(AsyncIterator[MapResult[AnswerT]]):
     """The rows of one map, as an async iterator. See ``BatchClient.stream_map``."""
 
     def __init__(
@@ -71,7 +73,7 @@ class Map(AsyncIterator[MapResult]):
     ) -> None:
         self._slice_s = slice_s
         self._prepare = prepare
-        """What is waited for before the first document is read."""
+        """Awaited before the first document is read."""
         self._source: Iterable[Any] | AsyncIterable[Any] | None = documents
         self._make_request = make_request
         self._start = start
@@ -88,7 +90,7 @@ class Map(AsyncIterator[MapResult]):
         """Whether documents are read before a row that is ready is handed out."""
         self._exhausted = False
         self.source_error: Exception | None = None
-        """What ended the reading of documents before their end."""
+        """The error that ended the reading of documents before their end."""
         self._rows: dict[int, Row] = {}
         self._ready: deque[Row] = deque()
         self._something: anyio.Event | None = None
@@ -108,10 +110,10 @@ class Map(AsyncIterator[MapResult]):
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
 
-    def __aiter__(self) -> Map:
+    def __aiter__(self) -> Map[AnswerT]:
         return self
 
-    async def __anext__(self) -> MapResult:
+    async def __anext__(self) -> MapResult[AnswerT]:
         if self._closed:
             raise StopAsyncIteration
         try:
@@ -124,13 +126,13 @@ class Map(AsyncIterator[MapResult]):
             await self.aclose()
             raise
 
-    def finished(self) -> list[MapResult]:
-        """Return, in input order, the rows that have finished but were not yielded yet; ``aclose`` drops them."""
+    def finished(self) -> list[MapResult[AnswerT]]:
+        """Return the finished rows not yielded yet, in input order; ``aclose`` drops such rows."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
         return [row.result() for row in rows]
 
     async def aclose(self) -> None:
-        """Cancel what is left; wait for the journal's last commit. Safe to call twice."""
+        """Cancel every open call; wait for the journal's last commit. Safe to call twice."""
         self._close()
         if self._journaled is not None:
             await self._journaled.closed()
@@ -144,7 +146,7 @@ class Map(AsyncIterator[MapResult]):
         if self._journaled is not None:
             self._journaled.close()
         if self._runner is not None:
-            _leave(self._runner, self._open_requests(), self._stop_reader)
+            leave(self._runner, self._open_requests(), self._stop_reader)
         self._rows.clear()
         self._ready.clear()
         self._source = self._iterator = None
@@ -162,7 +164,7 @@ class Map(AsyncIterator[MapResult]):
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
         with suppress(RuntimeError):
-            runner.backend.call_soon_threadsafe(partial(_leave, runner, self._open_requests(), self._stop_reader))
+            runner.backend.call_soon_threadsafe(partial(leave, runner, self._open_requests(), self._stop_reader))
 
     def _open_requests(self) -> list[Request]:
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
@@ -180,7 +182,7 @@ class Map(AsyncIterator[MapResult]):
         """Documents read, and damaged rows of the journal."""
         return self._read, 0 if self._journaled is None else self._journaled.damaged
 
-    def take(self) -> MapResult | None:
+    def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
         row = self._take()
         if row is None:
@@ -191,7 +193,7 @@ class Map(AsyncIterator[MapResult]):
         return row.result()
 
     async def prepare(self) -> None:
-        """Wait for what must be known before a row can be sent: which model a server has, where the client was given none.
+        """Wait until a row can be sent: until the model is known, where the client was given none.
 
         Raises:
             ConfigError: the servers name no model, or several.
@@ -211,7 +213,7 @@ class Map(AsyncIterator[MapResult]):
             # Several may have waited.
             self._begin()
 
-    async def _next(self) -> MapResult:
+    async def _next(self) -> MapResult[AnswerT]:
         if self._runner is None:
             await self.begin()
         while not self._closed:
@@ -280,7 +282,7 @@ class Map(AsyncIterator[MapResult]):
         return row
 
     def _on_ended(self, row: Row) -> None:
-        # A row whose document makes no request has no identity: nothing was sent, nothing is kept.
+        # A document that makes no request has no identity: nothing is sent, and nothing is kept.
         if self._journaled is not None and hasattr(row, "key"):
             self._journaled.on_ended(row)
         else:
@@ -298,21 +300,24 @@ class Map(AsyncIterator[MapResult]):
             self._something.set()
 
     def _wake(self) -> None:
-        """Let whoever waits look again."""
+        """Let every waiter look again."""
         if self._room is not None:
             self._room.set()
         if self._something is not None:
             self._something.set()
 
     def _fail(self, error: Exception) -> None:
-        """End the map once the rows that are ready are taken."""
+        """End the map once the ready rows are taken."""
         self._fault = error
         self._wake()
 
     # Reading -------------------------------------------------------------------------------------------------------
 
     def _read_slice(self) -> bool:
-        """Read documents until the look-ahead is full, the source is empty, or the time is up; return whether it is."""
+        """Read for a slice of time; return whether the time was up first.
+
+        Reading ends earlier where the look-ahead is full or the source is empty.
+        """
         assert self._iterator is not None and self._runner is not None
         room = self.room
         if self._exhausted or room <= 0:
@@ -338,7 +343,7 @@ class Map(AsyncIterator[MapResult]):
         return False
 
     def _wait_for_room(self) -> anyio.Event | None:
-        """The event that is set when another document may be read; ``None`` if it may be now."""
+        """Return the event set when another document may be read; ``None``: there is room now."""
         if self.room > 0:
             return None
         self._room = anyio.Event()
@@ -353,7 +358,7 @@ class Map(AsyncIterator[MapResult]):
             self._something.set()
 
     def _open(self, document: Any) -> None:
-        """Make a row of a document and submit it."""
+        """Make a row of a document and submit the row's call."""
         runner = self._runner
         assert runner is not None
         row = Row(self._weakly, self._read, document)
@@ -378,28 +383,22 @@ class Map(AsyncIterator[MapResult]):
         own_id = own_id_of(document)
         row.request = request
         if self._journaled is None:
-            row.id = own_id or "{1}-{2}".format(*self._identify(request))
+            row.id = own_id or self._name(request)
             runner.submit(request, may_wait=True)
             return
-        row.key, name, row.n = self._identify(request)
+        row.key, row.n = self._identify(request)
         row.own_id = own_id
-        row.id = own_id or f"{name}-{row.n}"
+        row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
         self._journaled.enter(row, request)
 
-    def _identify(self, request: Request) -> tuple[bytes, str, int]:
-        """Name a document by prompt and parameters, numbering repeats: the same input has the same ids in every run."""
+    def _name(self, request: Request) -> str:
+        """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""
+        key, number = self._identify(request)
+        return f"{key[:8].hex()}-{number}"
+
+    def _identify(self, request: Request) -> tuple[bytes, int]:
+        """Return a hash of prompt and parameters, and how many documents before have the same."""
         digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
         key = digest.digest()[:16]
-        name = key[:8]
-        return key, name.hex(), self._seen.number(int.from_bytes(name, "big"))
-
-
-def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
-    """Cancel what a map has open."""
-    if stop_reader is not None:
-        stop_reader()
-    if not runner.ended:
-        # The last first: each permit that the first ones give back would be granted to one that is about to leave.
-        for request in reversed(requests):
-            runner.leave(request)
+        return key, self._seen.number(int.from_bytes(key[:8], "big"))

@@ -1,4 +1,4 @@
-"""The grouped arguments of a client: how batches form, who goes first, how requests are sent.
+"""The grouped arguments of a client: forming batches, queueing, sending.
 
 Rules:
 - Each object is frozen. A field that is ``None`` has the value of the client's preset.
@@ -39,9 +39,10 @@ class AdaptiveLimit(_Group):
     Args:
         start: the limit at first. By default it depends on the preset and on the server.
         max: the highest limit; 1,024 by default.
-        p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from sending to answer,
+        p95_latency_s: lower the limit until 95 % of the answers take no longer than this, from
+            sending to answer, seconds.
+        time_to_first_token_s: the same for the time to the first token, where replies are streamed,
             seconds.
-        time_to_first_token_s: the same for the time to the first token, where replies are streamed, seconds.
 
     Raises:
         ConfigError: a value is wrong.
@@ -61,17 +62,21 @@ class Batching(_Group):
 
     Args:
         max_size: prompts per request, at most; 1 sends every call by itself.
-        linger_s: how long a call may wait for company while permits are free and the server is busy, seconds.
+        linger_s: how long a call may wait for company while permits are free and the server is
+            busy, seconds.
         refill_s: how long freed permits may be held back to be granted together, seconds.
-        refill_ratio: the share of the limit that is granted together; 0 grants each permit as it comes free.
-        alone_above_tokens: calls expected to generate more tokens than this are sent by themselves; 256 by default. A
-            list that cannot be streamed, as one of chats, answers everyone when its slowest ends. Its calls are sent by
-            themselves above an eighth of this (32), or above half of it (128) where answers were seen to end together,
-            at ``max_tokens``.
-        length_reach: how many length buckets (powers of 2 of the estimated tokens) a batch may span around its oldest
-            call. By default the dialect's, which is any where the server batches continuously.
-        size_for: prompts per request for a queue depth, such as ``lambda queue_depth: min(queue_depth, 16)``, instead
-            of ``max_size``; the server's own cap holds. It is called for every look at the queue, so it must be quick.
+        refill_ratio: the share of the limit that is granted together; 0 grants each permit as it
+            comes free.
+        alone_above_tokens: calls expected to generate more tokens than this are sent by themselves;
+            256 by default. A list that cannot be streamed, as one of chats, answers everyone when
+            its slowest ends. Its calls are sent by themselves above an eighth of this (32), or
+            above half of it (128) where answers were seen to end together, at ``max_tokens``.
+        length_reach: how many length buckets (powers of 2 of the estimated tokens) a batch may span
+            around its oldest call. By default the dialect's, which is any where the server batches
+            continuously.
+        size_for: prompts per request for a queue depth, such as ``lambda queue_depth:
+            min(queue_depth, 16)``, instead of ``max_size``; the server's own cap holds. It is
+            called for every look at the queue, so it must be quick.
 
     Raises:
         ConfigError: a value is wrong.
@@ -93,14 +98,16 @@ class Schedule(_Group):
     """Which queued call goes first.
 
     Args:
-        order: ``"fcfs"`` (first come, first served; the default), ``"shortest_first"`` (expected tokens, with aging) or
-            ``"deadline"`` (the earliest end of ``timeout_s``).
-        aging_s: the head start of one priority class over the next, seconds: a call of a lower class waits at most this
-            much longer; 300 by default.
+        order: ``"fcfs"`` (first come, first served; the default), ``"shortest_first"`` (expected
+            tokens, with aging) or ``"deadline"`` (the earliest end of ``timeout_s``).
+        aging_s: the head start of one priority class over the next, seconds: a call of a lower
+            class waits at most this much longer; 300 by default.
         starvation_s: after this long in the queue nothing younger passes a heavy call, seconds.
-        tenant_weights: shares of the tenants that get more or less than others, by name; 1 for the rest.
-        group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each other, so that the
-            server's prefix cache serves them; on by default, with ``order="fcfs"``.
+        tenant_weights: shares of the tenants that get more or less than others, by name; 1 for the
+            rest.
+        group_prefixes: let calls whose prompts begin alike (256 bytes and more) go next to each
+            other, so that the server's prefix cache serves them; on by default, with
+            ``order="fcfs"``.
         send_priority: pass the calls' priorities on to the server; vLLM heeds them with
             ``--scheduling-policy priority``.
 
@@ -124,12 +131,15 @@ class Http(_Group):
 
     Args:
         connect_timeout_s: for a connection, seconds; 5 by default.
-        read_timeout_s: the longest silence of the server within a request, seconds; 600 by default. A streamed answer
-            is silent until its first token, and then for 256 tokens at most, so this bounds no generation that goes on.
+        read_timeout_s: the longest silence of the server within a request, seconds; 600 by default.
+            A streamed answer is silent until its first token, and then for 256 tokens at most, so
+            this bounds no generation that goes on.
         max_response_bytes: the largest decoded response, bytes; 64 MiB by default.
-        backend: the library that sends, and whose mocks see the requests: ``"httpx"`` (the default); or, with the extra
-            of the same name, ``"httpx2"``, its fork, or ``"aiohttp"``, which takes less CPU.
-        trust_env: whether proxies and certificates may come from environment variables; off by default.
+        backend: the library that sends, and whose mocks see the requests: ``"httpx"`` (the
+            default); or, with the extra of the same name, ``"httpx2"``, its fork, or ``"aiohttp"``,
+            which takes less CPU.
+        trust_env: whether proxies and certificates may come from environment variables; off by
+            default.
 
     Raises:
         ConfigError: a value is wrong.
@@ -167,7 +177,8 @@ class Server(_Group):
 class SharingArguments(TypedDict, total=False):
     """``BatchClient``'s arguments that the drop-in for openai and the HTTP transports take, too.
 
-    The servers, keys and headers are those of the requests. ``BatchClient`` says what each argument means.
+    The servers, keys and headers are those of the requests. ``BatchClient`` says what each argument
+    means.
     """
 
     preset: Literal["latency", "balanced", "throughput"]

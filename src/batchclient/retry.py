@@ -1,7 +1,7 @@
-"""When to try again. One owner: nothing under this library retries by itself.
+"""When a failed call is sent again. One owner: nothing under this library retries by itself.
 
-A policy is asked once per failed batch, with one of its callers' errors; it answers with a delay or with ``None`` for stop.
-Splitting a list to find a bad prompt is no retry and asks nobody.
+A policy is asked once per failed batch, with one of the callers' errors. The answer is a delay in
+seconds, or ``None`` for stop. Splitting a list to find a bad prompt is no retry and asks no policy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class RetryPolicy(Protocol):
         """Return the delay in seconds before the next attempt, or ``None`` to give up.
 
         Args:
-            failure: what went wrong; ``failure.retryable`` says whether the same call may succeed later.
-            attempt: how many attempts have failed, this one included, from 1.
-            elapsed_s: since the batch's oldest call was made.
+            failure: the call's error; ``failure.retryable`` says whether the same call may succeed
+                later.
+            attempt: how many attempts have failed, the last included, from 1.
+            elapsed_s: seconds since the batch's oldest call was made.
             rng: the only source of randomness.
         """
         ...
@@ -39,8 +40,8 @@ class RetryPolicy(Protocol):
 class Backoff:
     """Exponential backoff with full jitter; the default policy.
 
-    The delay is drawn from U(0, min(``cap_s``, ``base_s`` · 2^(attempt − 1))), and is never shorter than the server's
-    ``Retry-After``. A ``Retry-After`` over 60 s gives up: the error carries it.
+    The delay is drawn from U(0, min(``cap_s``, ``base_s`` · 2^(attempt − 1))), and is never shorter
+    than the server's ``Retry-After``. A ``Retry-After`` over 60 s gives up: the error carries it.
 
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
@@ -74,13 +75,15 @@ class Backoff:
 class TenacityRetry:
     """A policy written in tenacity's ``stop``, ``wait`` and ``retry`` strategies.
 
-    The strategies see a real ``RetryCallState`` whose outcome is the caller's error. ``sleep``, ``before`` and ``after``
-    hooks have no meaning here: the scheduler does the waiting. The server's ``Retry-After`` is a floor; one over 60 s gives up.
+    The strategies see a real ``RetryCallState`` whose outcome is the caller's error. ``sleep``,
+    ``before`` and ``after`` hooks have no meaning here: the scheduler does the waiting. The
+    server's ``Retry-After`` is a floor; a ``Retry-After`` over 60 s gives up.
 
     Args:
         stop: for example ``stop_after_attempt(5) | stop_after_delay(60)``.
         wait: for example ``wait_random_exponential(max=10)``.
-        retry: for example ``retry_if_exception_type(ServerFault)``; by default what ``error.retryable`` says.
+        retry: for example ``retry_if_exception_type(ServerFault)``; by default ``error.retryable``
+            decides.
     """
 
     def __init__(self, *, stop: Any = None, wait: Any = None, retry: Any = None) -> None:

@@ -2,11 +2,14 @@
 
 Rules:
 - The call goes alone, and like any other through queue, limit, fairness, retries and deadline.
-- It is tried again only while its caller has no piece of it; what breaks after that raises.
-- At most 256 pieces wait for the caller. Then the reply is not read on, so that the server's own bounds hold; nobody else waits for that.
-- An answer in the form of a model is validated when it is whole; what does not fit raises after its last piece.
-- A stream that is left, by ``aclose()``, by a ``break`` that drops it or by cancellation, closes its connection. So nothing but its user holds it:
-  the runner knows only the sink.
+- The call is tried again only while its caller has no piece; a failure after the first piece
+  raises.
+- At most 256 pieces wait for the caller. Then the reply is not read on, so that the server's own
+  bounds hold; no other call waits meanwhile.
+- An answer in the form of a model is validated when it is whole; a misfit raises after the last
+  piece.
+- A stream that is left, by ``aclose()``, by a ``break`` that drops the stream or by cancellation,
+  closes its connection. So nothing but the user holds a stream: the runner knows only the sink.
 """
 
 from __future__ import annotations
@@ -44,9 +47,9 @@ class Stream(AsyncIterator[Delta]):
     ) -> None:
         self._start = start
         self._prepare = prepare
-        """Makes the request anew, once what it needs is known."""
+        """Makes the request anew, once the model is known."""
         self._finish = finish
-        """Makes of the server's whole answer the caller's."""
+        """Makes the caller's answer of the server's whole answer."""
         self._request = request
         self._deadline = deadline
         self._sink: Pieces = request.waiter
@@ -101,7 +104,7 @@ class Stream(AsyncIterator[Delta]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """End it: the connection is closed, the permit comes back. Safe to call twice."""
+        """End the stream: the connection is closed, the permit comes back. Safe to call twice."""
         self._over = True
         self._sink.deltas.clear()
         if self._runner is not None:

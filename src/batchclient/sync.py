@@ -1,8 +1,9 @@
-"""``SyncBatchClient``: the same calls for threads. A ``BatchClient`` in an event loop of its own, and what blocks until it has answered.
+"""``SyncBatchClient``: the same calls for threads, by a ``BatchClient`` in another event loop.
 
 Rules:
-- No second client: every method is ``BatchClient``'s, called through the bridge, with its arguments and its docstring.
-- Plain methods run where the event loop does nothing meanwhile. None of them starts it.
+- No second client: every method is ``BatchClient``'s, called through the bridge, with the same
+  arguments and docstring.
+- Plain methods run while the event loop stands still. No plain method starts the loop.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mappin
 from contextlib import suppress
 from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from batchclient._calls.tables import refuse_frame
 from batchclient._maps.results import Results, check_documents
@@ -20,21 +21,24 @@ from batchclient._threads.bridge import Bridge
 from batchclient._threads.iterators import Feed, SyncMap, SyncStream
 from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.journal import Journal
-from batchclient.journal.journal import RetryFailed
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import Completion, MapProgress
+from batchclient.types import Classification, Completion, Embedding, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
+    from batchclient.journal import Journal
+    from batchclient.journal.journal import RetryFailed
+    from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncStream"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Stub = Callable[["SyncBatchClient"], None]
+"""Stands under a decorator that makes the whole method."""
 
 
 def _as(
@@ -46,55 +50,59 @@ def _as(
 
 def _blocking(
     pick: Callable[[BatchClient], Callable[_P, Coroutine[Any, Any, _T]]],
-) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
-    """The same method, made by the bridge together with other threads' calls."""
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
+    """Return the same method, made by the bridge together with other threads' calls."""
     return _through(Bridge.call, pick)
 
 
 def _asking(
     pick: Callable[[BatchClient], Callable[_P, _T]],
-) -> Callable[Concatenate[SyncBatchClient, _P], _T]:
-    """The same plain method, where the event loop does nothing meanwhile."""
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], _T]]:
+    """Return the same plain method, run while the event loop stands still."""
     return _through(Bridge.ask, pick)
 
 
 def _streaming(
     pick: Callable[[BatchClient], Callable[_P, Stream]],
-) -> Callable[Concatenate[SyncBatchClient, _P], SyncStream]:
-    """The same stream, for a thread."""
+) -> Callable[[_Stub], Callable[Concatenate[SyncBatchClient, _P], SyncStream]]:
+    """Return the same stream, for a thread."""
     return _through(lambda bridge, *call, **kwargs: SyncStream(bridge, bridge.ask(*call, **kwargs)), pick)
 
 
-def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[..., Any]:
-    """A method that crosses the bridge to ``BatchClient``'s, with its name and docstring."""
-    # A method of an instance has the signature that type checkers can pass on; the one of the class is what is called.
+def _through(cross: Callable[..., Any], pick: Callable[[BatchClient], Any]) -> Callable[[_Stub], Any]:
+    """Return a method that crosses the bridge to ``BatchClient``'s of the same name and docstring."""
+    # The method of an instance has the signature for type checkers; the method of the class is
+    # called.
     method = pick(cast("BatchClient", BatchClient))
 
     @wraps(method)
     def through(self: SyncBatchClient, /, *args: Any, **kwargs: Any) -> Any:
         return cross(self._bridge, method, self._client, *args, **kwargs)
 
-    return through
+    return lambda _stub: through
 
 
 class SyncBatchClient:
-    """A client for code without ``await``: many threads call it, and their calls share requests.
+    """A client for code without ``await``: calls of many threads share requests.
 
-    The methods are ``BatchClient``'s, with the same arguments, answers and errors; each blocks the thread that calls it. Calls that threads make
-    within about a millisecond travel together, as those of one ``asyncio.gather`` do. A single thread that makes one call after the other
-    gains nothing: give its documents to ``batch_map``, or use more threads.
+    The methods are ``BatchClient``'s, with the same arguments, answers and errors; each blocks the
+    calling thread. Calls that threads make within about a millisecond travel together, as the calls
+    of one ``asyncio.gather`` do. A single thread with one call after the other gains nothing: give
+    the documents to ``batch_map``, or use more threads.
 
         with SyncBatchClient("http://localhost:8000/v1") as client, ThreadPoolExecutor(64) as pool:
             answers = list(pool.map(client.complete, prompts))
 
-    The event loop runs in a daemon thread that the first call starts. Not to be confused with a client per thread: share one.
+    The event loop runs in a daemon thread, which the first call starts. One client serves all
+    threads: a client per thread would share no request.
 
     Args:
-        **arguments: ``BatchClient``'s. Functions among them (``on_adjustment``, ``count_tokens``, ``render_chat``, ``size_for``) run in the
-            background thread, and so does an ``http_client``, an ``httpx.AsyncClient``.
+        **arguments: ``BatchClient``'s. Functions among the arguments (``on_adjustment``,
+            ``count_tokens``, ``render_chat``, ``size_for``) run in the background thread, and so
+            does an ``http_client``, an ``httpx.AsyncClient``.
 
     Raises:
-        ConfigError: an argument is wrong; the error names it.
+        ConfigError: an argument is wrong; the error names the argument.
     """
 
     @_as(BatchClient.__init__)
@@ -110,26 +118,62 @@ class SyncBatchClient:
             "a client cannot be sent to another process or copied: make one there, or share this one between threads"
         )
 
-    complete = _blocking(lambda client: client.complete)
-    chat = _blocking(lambda client: client.chat)
-    embed = _blocking(lambda client: client.embed)
-    classify = _blocking(lambda client: client.classify)
-    score = _blocking(lambda client: client.score)
-    rerank = _blocking(lambda client: client.rerank)
-    log_likelihood = _blocking(lambda client: client.log_likelihood)
-    tokenize = _blocking(lambda client: client.tokenize)
-    stream = _streaming(lambda client: client.stream)
-    stream_chat = _streaming(lambda client: client.stream_chat)
+    @_blocking(lambda client: client.complete)
+    def complete(self) -> None: ...
 
-    statistics = _asking(lambda client: client.statistics)
-    retune = _asking(lambda client: client.retune)
-    pin = _asking(lambda client: client.pin)
-    unpin = _asking(lambda client: client.unpin)
-    pause = _asking(lambda client: client.pause)
-    resume = _asking(lambda client: client.resume)
-    add_endpoint = _asking(lambda client: client.add_endpoint)
-    remove_endpoint = _blocking(lambda client: client.remove_endpoint)
-    abort = _asking(lambda client: client.abort)
+    @_blocking(lambda client: client.chat)
+    def chat(self) -> None: ...
+
+    @_blocking(lambda client: client.embed)
+    def embed(self) -> None: ...
+
+    @_blocking(lambda client: client.classify)
+    def classify(self) -> None: ...
+
+    @_blocking(lambda client: client.score)
+    def score(self) -> None: ...
+
+    @_blocking(lambda client: client.rerank)
+    def rerank(self) -> None: ...
+
+    @_blocking(lambda client: client.log_likelihood)
+    def log_likelihood(self) -> None: ...
+
+    @_blocking(lambda client: client.tokenize)
+    def tokenize(self) -> None: ...
+
+    @_streaming(lambda client: client.stream)
+    def stream(self) -> None: ...
+
+    @_streaming(lambda client: client.stream_chat)
+    def stream_chat(self) -> None: ...
+
+    @_asking(lambda client: client.statistics)
+    def statistics(self) -> None: ...
+
+    @_asking(lambda client: client.retune)
+    def retune(self) -> None: ...
+
+    @_asking(lambda client: client.pin)
+    def pin(self) -> None: ...
+
+    @_asking(lambda client: client.unpin)
+    def unpin(self) -> None: ...
+
+    @_asking(lambda client: client.pause)
+    def pause(self) -> None: ...
+
+    @_asking(lambda client: client.resume)
+    def resume(self) -> None: ...
+
+    @_asking(lambda client: client.add_endpoint)
+    def add_endpoint(self) -> None: ...
+
+    @_blocking(lambda client: client.remove_endpoint)
+    def remove_endpoint(self) -> None: ...
+
+    @_asking(lambda client: client.abort)
+    def abort(self) -> None: ...
 
     # Maps ----------------------------------------------------------------------------------------------------------
 
@@ -141,18 +185,7 @@ class SyncBatchClient:
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion]: ...
 
     @overload
@@ -163,48 +196,81 @@ class SyncBatchClient:
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion | Exception]: ...
 
     @overload
     def batch_map(
         self,
         docs: Iterable[Any],
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
+        call: Literal["chat"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        return_exceptions: bool,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion | Exception]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: bool,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding | Exception]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification]: ...
+
+    @overload
+    def batch_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: bool,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification | Exception]: ...
 
     def batch_map(
         self,
         docs: Iterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -221,39 +287,25 @@ class SyncBatchClient:
     ) -> list[Any]:
         """Make one call per document and return the answers in input order.
 
-        ``docs`` and a ``prompt`` that is a function run in this thread.
+        ``docs`` and a ``prompt`` that is a function run in the calling thread.
 
         Args:
-            docs: any iterable; read lazily. An async one is ``BatchClient``'s business.
-            prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for
-                ``BatchClient.batch_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for ``BatchClient.batch_map``; ``progress``
-                runs in the background thread.
+            docs: any iterable; read lazily. An async iterable needs a ``BatchClient``.
+            prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
+                response_model, params: as for ``BatchClient.batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for
+                ``BatchClient.batch_map``; ``progress`` runs in the background thread.
 
         Returns:
-            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
+            One answer (or exception) per document, as ``BatchClient.batch_map``.
 
         Raises:
             BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
-        rows = self.stream_map(
-            docs,
-            prompt,
-            call=call,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            journal=journal,
-            resume=resume,
-            retry_failed=retry_failed,
-            accept_changed=accept_changed,
-            progress=progress,
-            **params,
-        )
+        rows = self._make_map(
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params,
+        )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
                 pass
@@ -268,12 +320,56 @@ class SyncBatchClient:
             rows.close()
         return results.all(rows.source_error)
 
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["complete"] = "complete",
+        ordered: bool = False,
+        **params: Unpack[CompletionMapParams],
+    ) -> SyncMap[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        ordered: bool = False,
+        **params: Unpack[ChatMapParams],
+    ) -> SyncMap[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        ordered: bool = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> SyncMap[Embedding]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        ordered: bool = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> SyncMap[Classification]: ...
+
     def stream_map(
         self,
         docs: Iterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -287,24 +383,32 @@ class SyncBatchClient:
         accept_changed: bool = False,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> SyncMap:
+    ) -> SyncMap[Any]:
         """Make one call per document and yield the results as they come.
 
-        ``docs`` and a ``prompt`` that is a function run in the thread that takes the results, while it takes them. Memory stays flat: at most
-        ``look_ahead`` documents are read ahead of what was yielded.
+        ``docs`` and a ``prompt`` that is a function run in the thread that takes the results,
+        during the taking. Memory stays flat: at most ``look_ahead`` documents are read ahead of the
+        rows yielded.
 
         Args:
             docs: any iterable; read lazily.
-            prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``BatchClient.stream_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for ``BatchClient.batch_map``; ``progress``
-                runs in the background thread.
+            prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+                params: as for ``BatchClient.stream_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
 
         Returns:
-            An iterator of ``MapResult``; ``close()`` cancels what is left.
+            An iterator of ``MapResult``; ``close()`` cancels the calls left.
 
         Raises:
             ConfigError: an argument is wrong.
         """
+        return self._make_map(
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params,
+        )  # fmt: skip
+
+    def _make_map(self, docs: Iterable[Any], prompt: str | Callable[[Any], Any], *arguments: Any) -> SyncMap[Any]:
+        """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``call`` on."""
         if isinstance(docs, AsyncIterable):
             raise ConfigError("docs is an ordinary iterable here; an async one is for BatchClient", field="docs")
         refuse_frame(docs, "docs")
@@ -312,23 +416,10 @@ class SyncBatchClient:
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         feed = Feed()
         rows = self._bridge.ask(
-            self._client.stream_map,
+            self._client._make_map,
             feed,
             feed.take_prompt if callable(prompt) else prompt,
-            call=call,
-            ordered=ordered,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            journal=journal,
-            resume=resume,
-            retry_failed=retry_failed,
-            accept_changed=accept_changed,
-            progress=progress,
-            **params,
+            *arguments,
         )
         return SyncMap(self._bridge, rows, feed, docs, prompt if callable(prompt) else None)
 
@@ -337,14 +428,17 @@ class SyncBatchClient:
     def drain(self) -> None:
         """Take no more calls, wait for all to end, then close. A paused client is resumed first.
 
-        A thread that is interrupted meanwhile leaves the client draining; ``close()`` ends what is left.
+        An interrupted thread leaves the client draining; ``close()`` then ends every call left.
         """
         with suppress(ClientClosed):
             self._bridge.call_now(self._client.drain)
         self.close()
 
     def close(self) -> None:
-        """End every call now with ``ClientClosed``, close every connection of our own, and end the background thread. From any thread."""
+        """End every call now with ``ClientClosed``; close connections and the background thread.
+
+        Any thread may call ``close``.
+        """
         self._bridge.close()
         # Where nothing was ever called there was no loop to close it in.
         self._client._closed = True

@@ -1,6 +1,7 @@
-"""What a caller gets back: typed, and free of any HTTP or server class.
+"""The answers that a caller gets: typed, and free of any HTTP or server class.
 
-These are made once per call, so they are slotted but not frozen: freezing costs 2 µs a call. No two callers share one.
+An answer is made once per call, so the classes are slotted but not frozen: freezing costs 2 µs a
+call. No two callers share an answer.
 """
 
 from __future__ import annotations
@@ -8,7 +9,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+if TYPE_CHECKING:
+    # A default of a type variable is Python 3.13's; type checkers know it of this module.
+    from typing_extensions import TypeVar
+
+    AnswerT = TypeVar("AnswerT", default="Completion")
+else:
+    from typing import TypeVar
+
+    AnswerT = TypeVar("AnswerT")
 
 __all__ = [
     "Choice",
@@ -28,13 +39,13 @@ __all__ = [
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens of one call, not of the batch it travelled in.
+    """Tokens of one call, not of the batch that the call travelled in.
 
-    Where the server told a list's together, a call has its share, which is marked as an estimate. The shares of a plain list add up to
-    what the server told.
+    Where the server told a list's sum, a call has its share, marked as an estimate. The shares of a
+    plain list add up to the server's sum.
 
     Args:
-        prompt_tokens: of the prompt, counted once however many choices it has.
+        prompt_tokens: of the prompt, counted once however many choices the call has.
         completion_tokens: of all choices.
         prompt_tokens_estimated: whether ``prompt_tokens`` is a share or an estimate.
         completion_tokens_estimated: the same of ``completion_tokens``.
@@ -58,15 +69,20 @@ class Usage:
 
 @dataclass(slots=True)
 class Reply:
-    """The server's reply to one call, as it would have been had the call gone alone: for what answers programs that speak HTTP or openai's types.
+    """The server's reply to one call, as the reply would be if the call had gone alone.
+
+    Programs that speak HTTP or openai's types are answered with a ``Reply``.
 
     Args:
-        body: the parsed JSON of an answer; an error's body as it came, or ``None`` if it concerned others, too.
-        headers: of the HTTP response, by lower-case name; shared with the calls of the same request.
+        body: the parsed JSON of an answer; an error's body as the server sent it, or ``None`` if
+            the error concerned other calls, too.
+        headers: of the HTTP response, by lower-case name; shared with the calls of the same
+            request.
         status: the HTTP status.
         attempts: requests sent that contained this call.
-        source: the number of the request it came with, and among how many calls that request's usage was shared out; 0: it was not.
-        alone: why that request held no other call; empty where it did.
+        source: the number of the reply's request, and among how many calls the request's usage was
+            shared out; 0: nothing was shared out.
+        alone: why the request held no other call; empty where the request held several.
     """
 
     body: Any = field(repr=False)
@@ -84,12 +100,13 @@ class Choice:
     Args:
         index: 0 to ``n - 1``, within this call.
         text: the generated text.
-        finish_reason: ``"stop"``, ``"length"`` or what else the server says; never ``"abort"``.
+        finish_reason: ``"stop"``, ``"length"`` or another word of the server's; never ``"abort"``.
         logprobs: the server's own object (lists of one entry per token), joined over all events.
         token_ids: the generated ids, if ``return_token_ids`` was asked for.
         extra: the choice's other fields, as the server sent them.
-        message: of a chat, the whole message as the server sent it, without its nulls: ``role``, ``content`` (``text`` is the same, and empty
-            where there is none), ``reasoning``, ``tool_calls``; ``None`` for completions.
+        message: of a chat, the whole message as the server sent it, without its nulls: ``role``,
+            ``content`` (``text`` is the same, and empty without a content), ``reasoning``,
+            ``tool_calls``; ``None`` for completions.
         parsed: the validated instance, where the call gave a ``response_model``.
     """
 
@@ -109,11 +126,15 @@ class Completion:
 
     Args:
         choices: ``n`` choices in index order.
-        usage: this call's tokens, or an estimate of them (``Usage.estimated``); ``None`` if the server told none, nor a list's sum.
+        usage: the call's tokens, or an estimate (``Usage.estimated``); ``None`` if the server told
+            neither the call's tokens nor a list's sum.
         attempts: requests sent that contained this call; 1 when all went well.
-        time_to_first_token_s: from sending the answering request to its first token; ``None`` for plain replies.
-        extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of a batch.
-        counted_tokens: output tokens, where the server told those and nothing of the prompt's; see ``output_tokens``.
+        time_to_first_token_s: from sending the answering request to its first token, seconds;
+            ``None`` for plain replies.
+        extra: the reply's other fields (``id``, ``model``, ``created``, …), equal for all calls of
+            a batch.
+        counted_tokens: output tokens, where the server told those and nothing of the prompt's; see
+            ``output_tokens``.
         reply: the server's own reply, for calls made through a drop-in.
     """
 
@@ -156,12 +177,13 @@ class Delta:
     """A piece of a streamed answer.
 
     Args:
-        text: what came, perhaps nothing.
-        index: whose it is of the call's ``n`` choices.
+        text: the piece's text, perhaps empty.
+        index: the choice of the piece, among the call's ``n``.
         finish_reason: why the choice ended, in its last piece.
         logprobs: of the piece's tokens, the server's own object.
         token_ids: of the piece's tokens, if ``return_token_ids`` was asked for.
-        message: of a chat, the server's own delta without its nulls: ``role`` in the first one, ``content``, ``reasoning``, ``tool_calls``.
+        message: of a chat, the server's own delta without its nulls: ``role`` in the first piece,
+            ``content``, ``reasoning``, ``tool_calls``.
     """
 
     text: str
@@ -173,7 +195,7 @@ class Delta:
 
 
 class _Computed:
-    """What every answer has, where nothing is generated."""
+    """The fields of every answer for which nothing is generated."""
 
     __slots__ = ()
     time_to_first_token_s: ClassVar[None] = None
@@ -186,8 +208,9 @@ class Embedding(_Computed):
     """One text's vector.
 
     Args:
-        vector: 32-bit floats; ``numpy.asarray`` takes it without a copy.
-        usage: this call's tokens, or its share of a list's (``Usage.estimated``); ``None`` if the server told none.
+        vector: 32-bit floats; ``numpy.asarray`` takes the vector without a copy.
+        usage: the call's tokens, or a share of a list's (``Usage.estimated``); ``None`` if the
+            server told none.
         attempts: requests sent that contained this call.
         extra: the reply's other fields, equal for all calls of a batch.
         reply: the server's own reply, for calls made through a drop-in.
@@ -220,9 +243,9 @@ class RankedDocument:
     """One of the documents given to ``rerank``.
 
     Args:
-        index: its place among them, from 0.
-        score: how well it fits the query.
-        document: its text.
+        index: the document's place among the given ones, from 0.
+        score: how well the document fits the query.
+        document: the document's text.
     """
 
     index: int
@@ -236,7 +259,8 @@ class Classification(_Computed):
 
     Args:
         label: the likeliest class's name; ``None`` if the model has no names for its classes.
-        probabilities: of every class, in the model's order; other numbers where the model's last step was turned off (``use_activation``).
+        probabilities: of every class, in the model's order; other numbers where the model's last
+            step was turned off (``use_activation``).
         usage, attempts, extra: as an ``Embedding``'s.
     """
 
@@ -268,9 +292,10 @@ class TokenLikelihood:
     """One token of a continuation.
 
     Args:
-        text: as the server writes it.
-        log_likelihood: the natural logarithm of its probability after all before it; ``None`` if nothing stands before it.
-        is_greedy: whether no other token was likelier; ``None`` if nothing stands before it.
+        text: as the server writes the token.
+        log_likelihood: the natural logarithm of the token's probability after all tokens before;
+            ``None`` for a first token.
+        is_greedy: whether no other token was likelier; ``None`` for a first token.
     """
 
     text: str = field(repr=False)
@@ -283,9 +308,9 @@ class LogLikelihood:
     """How likely a model finds a continuation.
 
     Args:
-        total: the sum over its tokens, without those that nothing stands before.
-        tokens: one by one.
-        usage: this call's tokens.
+        total: the sum over the continuation's tokens, without a token that nothing stands before.
+        tokens: the tokens in order.
+        usage: the call's tokens.
         attempts: requests sent that contained this call.
         extra: the reply's other fields.
     """
@@ -298,20 +323,22 @@ class LogLikelihood:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether greedy decoding would have written it: no other token was likelier at any place."""
+        """Whether greedy decoding would have written the continuation: no other token was likelier."""
         return all(token.is_greedy is not False for token in self.tokens)
 
 
 @dataclass(slots=True)
-class MapResult:
-    """One row of a map.
+class MapResult(Generic[AnswerT]):
+    """One row of a map; generic over the answer, ``MapResult[Embedding]`` for ``call="embed"``.
 
     Args:
-        id: the document's own ``id``, else a hash of its prompt and parameters with an occurrence number.
+        id: the document's own ``id``, else a hash of its prompt and parameters with an occurrence
+            number.
         index: the document's place in the input, from 0.
         document: the document itself.
-        answer: what the call gave (a ``Completion``, an ``Embedding``, …), or ``None`` if the row failed.
-        error: why the row failed, or ``None``.
+        answer: the call's answer (a ``Completion``, an ``Embedding``, …); ``None`` if the row
+            failed.
+        error: why the row failed; ``None`` if the row has an answer.
         attempts: requests sent that contained the row; a reused row has those of its own run.
         reused: whether the row was taken from the journal, and nothing was sent for it.
     """
@@ -319,14 +346,14 @@ class MapResult:
     id: str
     index: int
     document: Any = field(repr=False)
-    answer: Any = None
+    answer: AnswerT | None = None
     error: Exception | None = None
     attempts: int = 0
     reused: bool = False
 
     @property
     def completion(self) -> Completion | None:
-        """The answer, if it is a ``Completion``."""
+        """The answer, where the answer is a ``Completion``."""
         return self.answer if isinstance(self.answer, Completion) else None
 
 

@@ -112,8 +112,9 @@ def _clash(name: str, modules: Sequence[str], config: pytest.Config) -> str:
     )
     return (
         f"pytest plugins have a fixture {name} each: {' and '.join(sorted(named.values()))}. Tests get the one of "
-        f"{named[modules[-1]]}. To choose, turn the other plugin off ({' or '.join(f'-p no:{each}' for each in registered)}), "
-        f"or define {name} in conftest.py: batchclient.testing has what batchclient's fixtures are made of"
+        f"{named[modules[-1]]}. To choose, turn the other plugin off "
+        f"({' or '.join(f'-p no:{each}' for each in registered)}), or define {name} in conftest.py: "
+        "batchclient.testing has what batchclient's fixtures are made of"
     )
 
 

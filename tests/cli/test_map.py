@@ -269,6 +269,9 @@ def test_a_later_row_whose_fields_would_be_overwritten_fails_alone(cli_map, tmp_
         (["--param", "top_p=NaN"], "top_p"),
         (["--param", "stream=true"], "--param stream: "),
         (["--param", "timeout=1"], "--param timeout: give --timeout"),
+        (["--param", "topp=1"], "--param topp: no argument of complete()"),
+        (["--param", "topp=1"], "Did you mean top_p? If yours does, give --param extra_body='{\"topp\": …}'"),
+        (["--param", "tools=[]"], "It is a field of chats: --call chat takes it."),
         (["--param", "model=1"], "--param model"),
         (["--param", "n=2"], "--param n"),
         (["--param", "max_tokens=1"], "--param max_tokens"),
@@ -348,7 +351,7 @@ def test_a_parameter_that_the_server_refuses_is_not_tried_on_every_row(soon, cli
     source = write_rows(tmp_path / "in.jsonl", rows_of(400))
     with EmbeddedServer("instant", guise="trtllm") as server:
         command = ["--base-url", server.base_url, "--model", server.model, "--prompt", "{text}", "--concurrency", 4]
-        result = cli("map", source, "-o", out, *command, "--param", "nonsense=1")
+        result = cli("map", source, "-o", out, *command, "--param", 'extra_body={"nonsense": 1}')
         refused = server.statistics()["statuses"]["400"]
     assert result.exit_code == 1
     written = read_rows(out)

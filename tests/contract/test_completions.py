@@ -237,7 +237,9 @@ def test_a_bad_parameter_is_the_callers_fault(server: Server) -> None:
 
 def test_an_unknown_field_changes_nothing(server: Server) -> None:
     one, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0))
-    two, _ = run(together(server, PROMPTS[:4], max_tokens=6, temperature=0, no_such_field={"a": [1, None]}))
+    two, _ = run(
+        together(server, PROMPTS[:4], max_tokens=6, temperature=0, extra_body={"no_such_field": {"a": [1, None]}})
+    )
     assert [shown(answer) for answer in one] == [shown(answer) for answer in two]
 
 

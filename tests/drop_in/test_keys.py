@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import openai
 import pytest
 
-from batchclient import ConfigError
+from batchclient import ConfigError, Server
 from batchclient.openai import AsyncOpenAI, OpenAI
 from tests.drop_in.test_sync import recorder  # noqa: F401
 
@@ -181,6 +181,7 @@ WRONG = {
     "default_headers": {"default_headers": {"x-mine": "a\nb"}},
     "default_headers that hold the key": {"default_headers": {"Authorization": "a\nb"}},
     "connect_timeout_s": {"connect_timeout_s": 3},
+    "base_url with keys of their own": {"base_url": [Server("http://a/v1", api_key="b"), "http://c/v1"]},
 }
 
 

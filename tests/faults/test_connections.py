@@ -333,11 +333,11 @@ def test_row_68_limit_above_the_descriptors_there_are():
             64,
             f"""
             import asyncio, logging
-            from batchclient import BatchClient
+            from batchclient import BatchClient, Batching
             logging.basicConfig(format="%(levelname)s %(message)s")
 
             async def main():
-                async with BatchClient({url!r}, model="m", max_size=1, detect=False) as client:
+                async with BatchClient({url!r}, model="m", batching=Batching(max_size=1), detect=False) as client:
                     answers = await asyncio.gather(*(client.complete(str(n), max_tokens=1) for n in range(80)))
                     print(client.statistics().endpoints[0].limit)
                     print(sum(answer.attempts for answer in answers))

@@ -23,6 +23,7 @@ EXAMPLES = {
     "openai_client": ("httpx2", r"300 answers in [1-9]\d? requests\n1 streamed"),
     "langchain_abatch": ("langchain_openai", r"200 definitions in [1-9]\d? requests\n200 vectors in [1-9]\d? requests"),
     "instructor_extraction": ("instructor", r"100 people in [1-9]\d? requests: .*name="),
+    "fastapi_service": ("fastapi", r"200 users answered in [1-9]\d? requests\nan empty question: 422"),
     "litellm_calls": ("litellm", r"200 answers in [1-9]\d? requests, \d+ tokens"),
 }
 ENVIRONMENT = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}

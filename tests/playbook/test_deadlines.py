@@ -8,7 +8,7 @@ from tests.inspection import held
 from tests.playbook.playbook import Playbook, answered, calls, failed
 
 TOO_LATE = "DeadlineExceeded"
-WAY_OUT = "the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
+WAY_OUT = "the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
 
 
 def test_a_queued_call_ends_at_its_deadline_and_no_earlier():

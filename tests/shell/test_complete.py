@@ -118,7 +118,9 @@ async def test_a_text_of_a_derived_class_is_a_text():
 async def test_fields_are_carried_through_untouched():
     server = ScriptedTransport()
     async with make_client(server) as client:
-        await client.complete("p", guided_json={"b": 1, "a": [None, 0.5]}, vendor_field="ü", max_tokens=3)
+        await client.complete(
+            "p", guided_json={"b": 1, "a": [None, 0.5]}, extra_body={"vendor_field": "ü"}, max_tokens=3
+        )
     assert server.sent[0].body == {
         "model": "m",
         "prompt": "p",

@@ -156,6 +156,13 @@ async def test_a_server_of_another_host_that_joins_gets_no_key_of_the_clients():
     assert all(headers["x-team"] == "a" for headers in recorder.headers.values())
 
 
+async def test_a_key_for_https_is_not_sent_in_plain_text():
+    recorder = Recorder()
+    client = BatchClient("https://mine/v1", transport=recorder)
+    keys = await reached(recorder, client, ["http://mine/v1", "https://mine:9000/v1"])
+    assert keys == {"https://mine/v1": f"Bearer {KEY}", "http://mine/v1": None, "https://mine:9000/v1": f"Bearer {KEY}"}
+
+
 async def test_each_server_may_have_a_key_and_headers_of_its_own():
     recorder = Recorder()
     servers = [

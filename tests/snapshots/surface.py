@@ -18,6 +18,7 @@ import re
 import types
 import typing
 from functools import cached_property
+from textwrap import wrap
 
 from tests.snapshots.text import text_of
 
@@ -31,6 +32,7 @@ _MODULES = (
     "batchclient.integrations.httpx",
     "batchclient.integrations.httpx2",
     "batchclient.openai",
+    "batchclient.params",
     "batchclient.retry",
     "batchclient.simulator",
     "batchclient.templates",
@@ -71,6 +73,9 @@ def _has_name(value):
 
 
 def _described(name, value):
+    if typing.is_typeddict(value):
+        # Their types are what tests/typing is about.
+        return [f"TypedDict {name}", *(f"  {line}" for line in wrap(", ".join(sorted(value.__annotations__)), 90))]
     if inspect.isclass(value):
         return _class(name, value)
     if inspect.isfunction(value):

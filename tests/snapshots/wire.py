@@ -16,11 +16,13 @@ import json
 from functools import cache
 from pathlib import Path
 
+from batchclient._core.kinds import Kind
 from batchclient.dialects._fingerprints import Fingerprint
 from batchclient.dialects._metrics import parse_metrics
 from batchclient.simulator import SimulatedServer, SimulatorTransport
 from batchclient.transport import Timeouts, WireRequest
 from tests.mutations.cases import all_cases
+from tests.params import as_given
 from tests.snapshots.exchange import Calls, http_reply, run_calls
 from tests.snapshots.text import text_of
 
@@ -98,9 +100,10 @@ def _ways_to_call(record, dialect):
     params = {name: value for name, value in sent.items() if name not in (field, *_OF_THE_SHELL)}
     if "n_predict" in params:
         params["max_tokens"] = params.pop("n_predict")
-    yield Calls(dialect, way, items, params)
+    named = as_given(params, {"complete": Kind.COMPLETION, "chat": Kind.CHAT, "embed": Kind.EMBEDDING}[way])
+    yield Calls(dialect, way, items, named)
     if sent.get("stream") and len(items) == 1:
-        yield Calls(dialect, {"complete": "stream", "chat": "stream_chat"}[way], items, params)
+        yield Calls(dialect, {"complete": "stream", "chat": "stream_chat"}[way], items, named)
     if way == "complete":
         yield Calls(dialect, "drop_in", items, params)
 

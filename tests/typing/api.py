@@ -1,9 +1,10 @@
-"""Code that uses the public API as users do. It is never run; ``mypy --strict`` must accept every line of it."""
+"""Code that uses the public API as users do. It is never run; ``mypy --strict`` and pyright must accept every line."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from typing import Any, assert_type
 
@@ -25,7 +26,9 @@ from batchclient import (
     Delta,
     Embedding,
     EndpointStatistics,
+    Journal,
     LocalError,
+    MapProgress,
     MapResult,
     QueueFull,
     RankedDocument,
@@ -42,7 +45,7 @@ from batchclient import (
     __version__,
 )
 
-assert_type(__version__, str)
+version: str = __version__
 
 
 def clients() -> list[BatchClient]:
@@ -176,7 +179,7 @@ def blocking() -> None:
         assert_type(client.statistics(), Statistics)
         assert_type(client.batch_map(["a"], "{}"), list[Completion])
         assert_type(client.batch_map(lines(), prompt_of, return_exceptions=True), list[Completion | Exception])
-        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Any])
+        assert_type(client.batch_map(["a"], "{}", call="embed"), list[Embedding])
         for row in client.stream_map(lines(), "{}", ordered=True, look_ahead=10):
             assert_type(row, MapResult)
         with client.stream("a prompt", max_tokens=5) as pieces:
@@ -191,10 +194,10 @@ def blocking() -> None:
         client.remove_endpoint("http://other:8000/v1", drain=False)
         client.drain()
         client.close()
-    client.complete(3)  # type: ignore[arg-type]
-    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]
-    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]
-    SyncBatchClient(3)  # type: ignore[arg-type]
+    client.complete(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    client.complete("a prompt", timeout_s="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient("http://a/v1", limits=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    SyncBatchClient(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def failing(client: BatchClient) -> float | None:
@@ -223,3 +226,19 @@ class Patient:
 
 
 policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]
+
+
+async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:
+    """Maps with a journal."""
+    journal = Journal("night.sqlite", sync="full", commit_rows=256, commit_s=0.1, reuse=["day.sqlite"])
+
+    def progress(now: MapProgress) -> None:
+        assert_type(now.reused, int)
+
+    async for row in client.stream_map(["a"], "{}", journal=journal, resume=True, progress=progress, max_tokens=1):
+        assert_type(row.reused, bool)
+        assert_type(row.attempts, int)
+    answers = await client.batch_map(["a"], "{}", journal="night.sqlite", resume=True, retry_failed="all")
+    assert_type(answers, list[Completion])
+    for row in blocking.stream_map(["a"], "{}", journal=Path("night.sqlite"), accept_changed=True, resume=True):
+        assert_type(row, MapResult[Completion])

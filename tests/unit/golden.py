@@ -8,6 +8,7 @@ from pathlib import Path
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Batch, Request, RequestState
 from batchclient.dialects._shapes import Shapes
+from tests.params import as_given
 
 _FOLDER = Path(__file__).parent.parent / "wire" / "vllm"
 _STREAM_FIELDS = ("stream", "stream_interval", "stream_options")
@@ -39,7 +40,7 @@ class Golden:
         shapes = shapes or Shapes()
         params = {name: value for name, value in self.params.items() if name != "model"}
         ids = self.kind is Kind.COMPLETION and isinstance(self.prompts[0], list)
-        shape, _ = shapes.shape(params, self.params["model"], kind=self.kind, token_ids=ids)
+        shape, _ = shapes.shape(as_given(params, self.kind), self.params["model"], kind=self.kind, token_ids=ids)
         requests = [make_request(shape, prompt) for prompt in self.prompts]
         return make_batch(shape, requests, streamed=self.streamed)
 

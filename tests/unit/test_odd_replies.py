@@ -14,6 +14,7 @@ from batchclient.dialects._shapes import Shapes
 from batchclient.dialects._surrogates import MendingReader, mend
 from batchclient.errors import DialectError, ServerFault
 from batchclient.types import Usage
+from tests.params import as_given
 from tests.unit.golden import make_batch, make_request
 
 TOLD = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -23,7 +24,7 @@ USER = [{"role": "user", "content": "hi"}]
 def batch_of(*prompts, kind=Kind.COMPLETION, streamed=True, to_caller=False, verbatim=False, **params):
     params.setdefault("max_tokens", 50)
     params = params if kind in (Kind.COMPLETION, Kind.CHAT) else {}
-    shape, _ = Shapes().shape(params, "tiny", kind=kind, to_caller=to_caller, verbatim=verbatim)
+    shape, _ = Shapes().shape(as_given(params, kind), "tiny", kind=kind, to_caller=to_caller, verbatim=verbatim)
     return make_batch(shape, [make_request(shape, prompt) for prompt in prompts], streamed=streamed)
 
 

@@ -11,13 +11,14 @@ from batchclient.dialects import DIALECTS, make_dialect
 from batchclient.dialects._shapes import Shapes
 from batchclient.errors import BadRequest, DemuxError, ServerFault
 from batchclient.types import Usage
+from tests.params import as_given
 from tests.unit.golden import make_batch, make_request
 
 OURS = {"stream_interval", "return_token_ids", "priority"}
 
 
 def batch_of(*prompts, streamed=False, solo=b"", model="tiny", **params):
-    shape, _ = Shapes().shape(params, model, token_ids=isinstance(prompts[0], list))
+    shape, _ = Shapes().shape(as_given(params), model, token_ids=isinstance(prompts[0], list))
     return make_batch(shape, [make_request(shape, prompt, solo_fields=solo) for prompt in prompts], streamed=streamed)
 
 

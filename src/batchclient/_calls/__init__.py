@@ -1,1 +1,1 @@
-"""From a caller's arguments to a request: every check that can be made before anything is queued."""
+"""From a caller's arguments to a request: every check before anything is queued."""

@@ -1,8 +1,8 @@
-"""Several calls that only make sense together: one waiter for all of them.
+"""Several calls for one purpose: one waiter for all.
 
 Rules:
-- The first error ends the others.
-- So does the cancellation of whoever waits.
+- The first error ends the other calls.
+- The waiter's cancellation ends all calls.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["call_together"]
 
 
 async def call_together(runner: Runner, count: int, make: Callable[[int, Any], Request]) -> list[Any]:
-    """Make several calls and wait for all their answers.
+    """Make several calls and wait for all answers.
 
     Args:
         runner: of the running event loop.
         count: how many calls.
-        make: makes the request of one, by its place and with its waiter.
+        make: makes the request of a call, from the call's place and its waiter.
 
     Raises:
-        ConfigError: one of them is wrong; nothing was sent.
-        BatchClientError: of the first that failed; a note says which it is.
+        ConfigError: a call is wrong; nothing was sent.
+        BatchClientError: of the first call that failed; a note names the call.
     """
     whole = runner.backend.waiter()
     answers: list[Any] = [None] * count

@@ -1,6 +1,7 @@
-"""What callers give, as JSON bytes: texts, token ids, conversations, pairs. What cannot be sent is refused, with the argument's name.
+"""Callers' inputs as JSON bytes: texts, token ids, conversations, pairs.
 
-Errors show where the trouble is and never what was given.
+An input that cannot be sent is refused, with the argument's name. Errors show where the fault is
+and never the input.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 BYTES_PER_TOKEN = 4
-"""A rough mean for English text; only length groups rest on it."""
+"""A rough mean for English text; only length groups rest on the number."""
 _write_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -38,13 +39,14 @@ def write_text(text: str, field: str) -> bytes:
     """Write a text.
 
     Raises:
-        ConfigError: it holds a lone surrogate.
+        ConfigError: the text holds a lone surrogate.
     """
     try:
         return encode_basestring(text).encode()
     except UnicodeEncodeError:
         pass  # ``suppress`` costs a third of a microsecond, and this runs for each call
-    # Not raised while that error is handled: it holds the prompt, counts JSON's escapes, and would be our error's context.
+    # Not raised while that error is handled, which holds the prompt and counts JSON's escapes: the
+    # error would be the context of ours.
     raise ConfigError(f"the {field} {lone_surrogate(text)}", field=field)
 
 
@@ -54,14 +56,14 @@ ARGUMENTS = {
     Kind.CLASSIFICATION: ("classify", "text"),
     Kind.TOKENS: ("tokenize", "text"),
 }
-"""The method of a kind, and its argument, where that is a text or token ids."""
+"""The method of a kind, and its argument, where the argument is a text or token ids."""
 
 
 def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
     """Return token ids as a list.
 
     Raises:
-        ConfigError: it is no sequence of token ids.
+        ConfigError: the argument is no sequence of token ids.
     """
     method, field = ARGUMENTS[kind]
     if kind is Kind.TOKENS:
@@ -85,10 +87,10 @@ def check_ids(prompt: Any, kind: Kind = Kind.COMPLETION) -> list[int]:
 
 
 def write_messages(messages: Any) -> tuple[bytes, int]:
-    """Write a conversation; return it with an estimate of its tokens.
+    """Write a conversation; return the JSON with an estimate of the conversation's tokens.
 
     Raises:
-        ConfigError: it is no list of messages with a role each, or not JSON.
+        ConfigError: the argument is no list of messages with a role each, or not JSON.
     """
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         kind = type(messages).__name__
@@ -112,12 +114,12 @@ def write_messages(messages: Any) -> tuple[bytes, int]:
 
 
 def is_conversation(item: object) -> bool:
-    """Whether what a map's callable returned is a conversation rather than a prompt."""
+    """Whether a map's callable returned a conversation rather than a prompt."""
     return isinstance(item, (list, tuple)) and bool(item) and isinstance(item[0], Mapping)
 
 
 def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a conversation has parts that are no text: images, audio, files."""
+    """Whether a conversation has parts other than text: images, audio, files."""
     contents = [message.get("content") for message in messages]
     return any(
         not (isinstance(part, Mapping) and part.get("type") == "text")
@@ -128,10 +130,10 @@ def has_media(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def write_pair(pair: Any) -> tuple[bytes, int]:
-    """Write a query and a document as a JSON array of two texts; return it with an estimate of its tokens.
+    """Write a query and a document as a JSON array of two texts; return JSON and estimated tokens.
 
     Raises:
-        ConfigError: one of them is no text.
+        ConfigError: query or document is no text.
     """
     for text, field in zip(pair, ("query", "document"), strict=True):
         if not isinstance(text, str):
@@ -145,4 +147,7 @@ INPUTS: dict[Kind, Callable[[Any], tuple[bytes, int]]] = {
     Kind.SCORE: write_pair,
     Kind.RERANK: write_pair,
 }
-"""How the inputs of a kind are written, where it is neither a text nor token ids: (JSON, tokens by estimate)."""
+"""How the inputs of a kind are written, where they are neither texts nor token ids.
+
+A writer returns the JSON and the number of tokens by estimate.
+"""

@@ -1,9 +1,13 @@
-"""How long prompts may be, as the servers say: in ``/models`` and its like, and in their complaints about prompts that are too long.
+"""The length of prompts that the servers take.
+
+Sources: ``/models`` and similar pages, and the servers' complaints about prompts that are too long.
 
 Rules:
-- A call is refused here only if no server could take it: the longest counts, and it counts only where all that serve have said theirs.
-- What was said is forgotten after five minutes, like all that was learnt: a server may have been started anew with another length. The next
-  call that is too long then goes out, and the server's complaint says how it is now.
+- A call is refused here only if no server could take its prompt: the longest length counts, and
+  only where every server in use has told a length.
+- A length is forgotten after five minutes, like all that was learnt: a server may have been started
+  anew with another length. The next call that is too long then goes out, and the server's complaint
+  tells the present length.
 """
 
 from __future__ import annotations
@@ -21,13 +25,13 @@ _MOST_LEARNT = 1024
 
 
 class ModelLengths:
-    """Of one client's servers."""
+    """The lengths of one client's servers."""
 
     __slots__ = ("_facts", "_learnt", "endpoints")
 
     def __init__(self) -> None:
         self.endpoints: set[int] = {0}
-        """The ids of those that serve."""
+        """The ids of the servers in use."""
         self._facts: dict[int, tuple[ServerFacts, float]] = {}
         self._learnt: dict[tuple[int, str], tuple[int, float]] = {}
 
@@ -38,19 +42,22 @@ class ModelLengths:
         self._learnt.clear()
 
     def know(self, endpoint: int, facts: ServerFacts, now: float) -> None:
-        """It was found out which server an endpoint is."""
+        """Detection found which server an endpoint is."""
         self._facts[endpoint] = facts, now
         for place in [place for place in self._learnt if place[0] == endpoint]:
             del self._learnt[place]
 
     def learn(self, endpoint: int, model: str, tokens: int, now: float) -> None:
-        """A server has complained about a prompt and named its length."""
+        """A server complained about a prompt and named the model's length."""
         if len(self._learnt) >= _MOST_LEARNT:
             self._learnt.clear()
         self._learnt[endpoint, model] = tokens, now
 
     def longest(self, model: str, now: float) -> int | None:
-        """The longest that any of those that serve takes, prompt and answer together; ``None``: one may take any."""
+        """Return the longest prompt and answer together that a server in use takes.
+
+        ``None``: some server may take any length.
+        """
         longest = 0
         for endpoint in self.endpoints:
             tokens, said_at = self._learnt.get((endpoint, model), (None, 0.0))

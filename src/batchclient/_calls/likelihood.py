@@ -1,17 +1,21 @@
-"""From an echoed completion to a log-likelihood: which tokens are the continuation's, and how likely each was.
+"""From an echoed completion to a log-likelihood: which tokens continue, and how likely each was.
 
 Rules:
-- The server is asked to echo the prompt with log-probabilities and to generate nothing (``echo``, ``max_tokens=0``, ``logprobs=1``). Where it
-  refuses 0, one token is generated and left out.
-- With token ids the boundary is a count. With text it is counted in characters from the end, because some models put tokens of their own
-  before a prompt and none after it; the last tokens' texts must spell the continuation. A token that lies across the boundary belongs to the
-  continuation: it writes a part of it.
-- A prompt's first token alone may be null: nothing stands before it. Minus infinity counts where the server says so.
-- What does not fit is an error. A wrong likelihood is worse than none.
+- The server is asked to echo the prompt with log-probabilities and to generate nothing (``echo``,
+  ``max_tokens=0``, ``logprobs=1``). Where the server refuses 0, one token is generated and left
+  out.
+- With token ids the boundary is a count. With text the boundary is counted in characters from the
+  end, because some models put tokens of their own before a prompt and none after; the last tokens'
+  texts must spell the continuation. A token across the boundary belongs to the continuation, since
+  the token writes a part of the continuation.
+- A prompt's first token alone may be null: nothing stands before a first token. Minus infinity
+  counts where the server says so.
+- A misfit is an error. A wrong likelihood is worse than none.
 
-Source of the fields: OpenAI's legacy completions; vLLM 0.32 ``entrypoints/openai/completion/serving.py``, observed on a running server:
-``tokens``, ``token_logprobs`` and ``top_logprobs`` have an entry per token, the first of a prompt is null, and the entry of
-``top_logprobs`` holds the likeliest token beside the prompt's own.
+Source of the fields: OpenAI's legacy completions; vLLM 0.32
+``entrypoints/openai/completion/serving.py``, observed on a running server. ``tokens``,
+``token_logprobs`` and ``top_logprobs`` have an entry per token; the first entry of a prompt is
+null; an entry of ``top_logprobs`` holds the likeliest token beside the prompt's own.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _ROUNDED_UP = 1e-3
 
 
 class _Unlikely(ValueError):
-    """What the server says is no likelihood. Its words are ours."""
+    """The server's numbers are no likelihood. The error's words are batchclient's."""
 
 
 class Split:
@@ -68,10 +72,10 @@ class Split:
 
 
 def make_split(continuation: str | Sequence[int], given: str | Sequence[int], params: Mapping[str, Any]) -> Split:
-    """Check and join what was given.
+    """Check and join the continuation and the text given.
 
     Raises:
-        ConfigError: an argument is wrong; it names the argument.
+        ConfigError: an argument is wrong; the error names the argument.
     """
     extra = params.get("extra_body")
     for name in _SET_HERE:
@@ -104,11 +108,11 @@ def read_likelihood(completion: Completion, split: Split, *, generated: bool) ->
 
     Args:
         completion: the echoed answer.
-        split: what was asked.
-        generated: whether a token was generated after the prompt, which is left out.
+        split: the prompt and its boundary.
+        generated: whether a token was generated after the prompt; that token is left out.
 
     Raises:
-        DialectError: the answer does not tell it.
+        DialectError: the answer does not tell the likelihood.
     """
     logprobs = completion.choices[0].logprobs
     try:
@@ -130,7 +134,7 @@ def read_likelihood(completion: Completion, split: Split, *, generated: bool) ->
 
 
 def _generated_tokens(completion: Completion, split: Split, tokens: int) -> int:
-    """How many of the tokens were generated."""
+    """Return how many of the tokens were generated."""
     if split.tokens is not None:
         return max(0, tokens - split.tokens[0])
     usage = completion.usage
@@ -140,7 +144,7 @@ def _generated_tokens(completion: Completion, split: Split, tokens: int) -> int:
 
 
 def _start(tokens: list[str], split: Split) -> int:
-    """The first token of the continuation."""
+    """Return the place of the continuation's first token."""
     if split.tokens is not None:
         if len(tokens) != split.tokens[0]:
             raise ValueError("there are not as many tokens as were given")
@@ -152,7 +156,8 @@ def _start(tokens: list[str], split: Split) -> int:
         if start < 0:
             raise ValueError("the tokens are fewer than the continuation")
         written += len(tokens[start])
-    # A character's first bytes are tokens without text: they stand before the one that completes it.
+    # A character's first bytes are tokens without text, before the token that completes the
+    # character.
     while start and not tokens[start - 1]:
         start -= 1
     if not "".join(tokens[start:]).endswith(split.continuation):
@@ -174,5 +179,5 @@ def _part(place: int, text: Any, number: Any, top: Any) -> TokenLikelihood:
 
 
 def _is_log(number: Any) -> bool:
-    """Whether it is the logarithm of a probability, as servers round it; NaN is none."""
+    """Whether a number is the logarithm of a probability, as servers round logarithms; NaN is none."""
     return type(number) in (int, float) and number <= _ROUNDED_UP

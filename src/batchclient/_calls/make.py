@@ -1,10 +1,12 @@
-"""From a caller's arguments to a request: every check that can be made before anything is queued.
+"""From a caller's arguments to a request: every check before anything is queued.
 
 Rules:
-- What is wrong is refused here, with a ``ConfigError`` that names the argument.
-- A prompt becomes JSON bytes here, once: bad text is found where it is given, and retries and splits need not write it again.
+- A wrong argument is refused here, with a ``ConfigError`` that names the argument.
+- A prompt becomes JSON bytes here, once: bad text is found where the text is given, and retries and
+  splits need not write the prompt again.
 - A model's length is known from the settings, or learnt from the servers (see ``lengths``).
-- The model is the call's, the client's, or the one that the server was asked for: ``asks_model`` says that it must be.
+- The model is the call's, the client's, or the server's own where ``asks_model`` says that the
+  server must be asked.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _HIGHEST_PRIORITY = 100
 _LONGEST_TENANT = 256
 _SHAPES_REMEMBERED = 4096
 _TRUNCATING = frozenset({"truncate_prompt_tokens", "truncate"})
-"""Fields by which a server is told to cut what is too long: no prompt is, then."""
+"""Fields by which a server is told to cut a long prompt: no prompt is too long, then."""
 
 
 class CallMaker:
@@ -47,14 +49,16 @@ class CallMaker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        # The names of parameters take 5 ms to import: not with batchclient, and not within a call.
+        import batchclient.params  # noqa: F401
         from batchclient.dialects._shapes import Shapes
 
         self._shapes = Shapes()
         self.lengths = ModelLengths()
         self.default_model = settings.model
-        """Of calls that name none."""
+        """The model of calls that name none."""
         self.asks_model = settings.model is None
-        """Whether the server is to be asked for it before a call that names none."""
+        """Whether the server is to be asked for its model before a call that names none."""
         self._of_lanes: dict[tuple[Shape, int, str | None, int | None], Shape] = {}
         self._of_queries: dict[tuple[Shape, bytes], Shape] = {}
 
@@ -77,10 +81,11 @@ class CallMaker:
         """Return the request of one call.
 
         Args:
-            item: what the call is about; the others are the call's own.
-            to_caller: it is streamed to its caller.
-            verbatim: its answer keeps the server's own reply.
-            max_attempts: requests that may be sent for it; ``None``: the retry policy alone decides.
+            item: the call's input; the arguments not named here are the call's own.
+            to_caller: whether the answer is streamed to the caller.
+            verbatim: whether the answer keeps the server's own reply.
+            max_attempts: requests that may be sent for the call; ``None``: the retry policy alone
+                decides.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -120,7 +125,7 @@ class CallMaker:
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
     ) -> Shape:
-        """Check what all calls of a map share; the model may be one that the server is still to be asked for.
+        """Check the arguments that all calls of a map share, perhaps before the model is known.
 
         Returns:
             The shape of such calls for a text.
@@ -145,7 +150,7 @@ class CallMaker:
         tenant: str | None,
         kind: Kind,
     ) -> float | None:
-        """Check a call whose model the server is still to be asked for; return its deadline.
+        """Check a call whose model the server is still to be asked for; return the call's deadline.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -154,15 +159,18 @@ class CallMaker:
 
     @property
     def some_model(self) -> str:
-        """Stands for the server's model while arguments are only checked."""
+        """A name that stands for the server's model while arguments are only checked."""
         return self.default_model or "?"
 
     def mix(self, own_fields: OwnFields | None) -> None:
-        """From now on calls may share lists in which each has its own values of these fields; ``None``: none may."""
+        """Let calls share lists in which each call has its own values of these fields.
+
+        ``None``: no call shares such a list.
+        """
         self._shapes.mix(own_fields)
 
     def found_model(self, name: str) -> None:
-        """The server was asked for its model."""
+        """The server has told its model."""
         self.default_model = name
         self.asks_model = False
 
@@ -186,7 +194,10 @@ class CallMaker:
         return now + seconds
 
     def _in_lane(self, shape: Shape, priority: int, tenant: str | None, max_attempts: int | None = None) -> Shape:
-        """Return the shape of the same calls made with a priority, for a tenant or with attempts of their own: another key, so that they never mix."""
+        """Return the shape of the same calls with a priority, a tenant or attempts of their own.
+
+        Such a shape has another key, so that the calls never mix with the others.
+        """
         if type(priority) is not int or abs(priority) > _HIGHEST_PRIORITY:
             message = (
                 f"priority is a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}, not {priority!r:.40}"
@@ -217,7 +228,11 @@ class CallMaker:
         return made
 
     def _of_query(self, shape: Shape, query: str) -> Shape:
-        """Return the shape of the pairs that share a query: another key, for servers that rank documents for one query at a time."""
+        """Return the shape of the pairs that share a query.
+
+        Pairs of other queries have another key, for servers that rank documents for one query at a
+        time.
+        """
         digest = sha256(query.encode()).digest()
         known = self._of_queries.get((shape, digest))
         if known is None:
@@ -228,7 +243,7 @@ class CallMaker:
         return known
 
     def learn(self, batch: Batch, error: BatchClientError) -> None:
-        """Learn a model's length from the server's complaint, and that it has another model now."""
+        """Learn a model's length from the server's complaint, or that the server has another model."""
         if isinstance(error, BadRequest):
             from batchclient.dialects._replies import model_len_in
 

@@ -1,12 +1,15 @@
 """Chats sent as completions, where the client was given the model's chat template.
 
-Why: a list of completions is streamed, so that no caller waits for the list's slowest; it tells everyone's usage; and the template is not the
-server's work (``docs/explanation/chat.md`` has the figures).
+Why: a list of completions is streamed, so that no caller waits for the list's slowest call; a
+stream tells everyone's usage; and the server need not fill the template
+(``docs/explanation/chat.md`` has the figures).
 
 Rules:
-- Only what completions have under the same name and meaning goes this way; any other parameter sends the chat as a chat.
-- A length must be given: without one a chat may fill the context, and a completion ends after 16 tokens.
-- A template writes the special tokens itself, so that the server is told to add none to a text.
+- Only parameters that completions have under the same name and meaning go this way; any other
+  parameter sends the chat as a chat.
+- A length must be given: without a length a chat may fill the context, and a completion ends after
+  16 tokens.
+- A template writes the special tokens itself, so the server is told to add none to a text.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ __all__ = ["as_chat", "render"]
 
 _SAME = frozenset(
     (
-        "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop", "stop_token_ids",
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "ignore_eos", "min_tokens",
-        "include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "bad_words", "allowed_token_ids",
-        "truncate_prompt_tokens", "response_format", "structured_outputs", "cache_salt", "user", "request_id", "metadata",
+        "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n", "seed", "stop",
+        "stop_token_ids", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty",
+        "logit_bias", "ignore_eos", "min_tokens", "include_stop_str_in_output", "skip_special_tokens",
+        "spaces_between_special_tokens", "bad_words", "allowed_token_ids", "truncate_prompt_tokens",
+        "response_format", "structured_outputs", "cache_salt", "user", "request_id", "metadata",
     )
 )  # fmt: skip
 """vLLM 0.32, completion/protocol.py and chat_completion/protocol.py."""
@@ -35,7 +39,7 @@ _SAME = frozenset(
 def render(
     messages: Any, params: Mapping[str, Any], render_chat: Callable[[Any], Any]
 ) -> tuple[Prompt, dict[str, Any]] | None:
-    """Return a chat as a completion's prompt and parameters; ``None``: it goes as a chat.
+    """Return a chat as a completion's prompt and parameters; ``None``: the chat goes as a chat.
 
     Raises:
         ConfigError: the template gave no prompt.
@@ -59,7 +63,7 @@ def render(
 
 
 def as_chat(completion: Completion) -> Completion:
-    """Give the answer of such a completion the form of a chat's."""
+    """Give the answer of a rendered chat the form of a chat's answer."""
     for choice in completion.choices:
         choice.message = {"role": "assistant", "content": choice.text}
     return completion

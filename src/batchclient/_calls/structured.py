@@ -1,10 +1,12 @@
-"""Answers in the form of a pydantic model: the schema that goes out, the instance that comes back.
+"""Answers in the form of a pydantic model: the schema goes out, the instance comes back.
 
 Rules:
-- The schema goes as ``response_format`` of type ``json_schema``, OpenAI's way, which vLLM takes for completions and chats alike; it joins the
-  coalescing key like any other field.
-- Every choice is validated here, whatever the server promises: an answer that was cut off is no JSON.
-- No error shows anything of an answer. Pydantic's own says what was wrong with what; only the kinds of its complaints are passed on.
+- The schema goes as ``response_format`` of type ``json_schema``, OpenAI's way, which vLLM takes for
+  completions and chats alike. The field joins the coalescing key like any other.
+- Every choice is validated here, whatever the server promises: an answer that was cut off is no
+  JSON.
+- No error shows any part of an answer. Pydantic's own message quotes the answer; only the kinds of
+  its complaints are passed on.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return a call's parameters with the model's schema among them.
 
     Raises:
-        ConfigError: it is no pydantic model, has no JSON schema, or the parameters demand another form already.
+        ConfigError: the argument is no pydantic model, has no JSON schema, or the parameters demand
+            another form already.
     """
     if not isinstance(model, type) or not issubclass(model, BaseModel):
         raise ConfigError("response_model is a pydantic model, a subclass of BaseModel", field="response_model")
@@ -61,9 +64,9 @@ def demand(model: object, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
-    """Return what puts instances of the model into an answer.
+    """Return a function that puts instances of the model into an answer.
 
-    What it returns raises:
+    The function raises:
         AnswerInvalid: a choice does not fit the model.
     """
 
@@ -79,7 +82,7 @@ def parse(model: type[BaseModel]) -> Callable[[Completion], Completion]:
 
 
 def _complaint(choice: Choice, model: type[BaseModel]) -> str | None:
-    """Validate one choice; return what is wrong with it, in words that are not the answer's."""
+    """Validate one choice; return the complaint, in words other than the answer's."""
     try:
         choice.parsed = call_back("a validator", model.model_validate_json, choice.text)
     except ValidationError as error:

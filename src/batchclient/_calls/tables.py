@@ -1,6 +1,6 @@
-"""Tables of other libraries (pandas, polars, pyarrow, numpy): values that stand for none, and whole tables.
+"""Tables of other libraries (pandas, polars, pyarrow, numpy): missing values, and whole tables.
 
-Both are known by how they behave, so that none of the libraries is imported.
+Both are known by their behaviour, so that no such library is imported.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["kind_of", "missing", "refuse_frame"]
 
 
 _BY_NAME = {"NAType": "NA", "NaTType": "NaT", "MaskedConstant": "masked"}
-"""Objects of pandas and numpy. Compared with themselves, two of them say neither yes nor no."""
+"""Objects of pandas and numpy. A comparison of two such objects says neither yes nor no."""
 
 
 def missing(value: Any) -> str | None:
-    """Return the name of what stands for no value (``None``, NaN, ``NaT``, ``NA``, masked); else ``None``."""
+    """Return the name of a missing value (``None``, NaN, ``NaT``, ``NA``, masked); else ``None``."""
     if value is None:
         return "null"
     kind = type(value).__name__
@@ -36,15 +36,15 @@ def missing(value: Any) -> str | None:
 
 
 def kind_of(value: object) -> str:
-    """Say what was given where something else was expected: its name if it stands for no value, else its class."""
+    """Name an unexpected value: the missing value's name, or else the class."""
     return missing(value) or f"a {type(value).__name__}"
 
 
 def refuse_frame(value: object, field: str) -> None:
-    """Refuse a table that would be read as its columns' names.
+    """Refuse a table, whose iteration would give the columns' names.
 
     Raises:
-        ConfigError: it is one; the message says how to give its rows.
+        ConfigError: the argument is a table; the message says how to give the rows.
     """
     kind = type(value)
     # Looked up in the class: on a lazy table the property itself would compute something.

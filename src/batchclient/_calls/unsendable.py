@@ -1,4 +1,4 @@
-"""Where in a value is what JSON cannot carry, and why: looked for once writing the value has failed."""
+"""Where in a value JSON fails, and why: looked for once writing the value has failed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The methods of ``BatchClient``, by what they are for, and what a client is made of."""
+"""The methods of ``BatchClient``, by purpose, and the parts of a client."""

@@ -1,9 +1,9 @@
-"""How a client's calls are made: a request of the arguments, the runner, and the wait for the answer.
+"""How a client's calls are made: a request of the arguments, the runner, the wait for the answer.
 
 Rules:
 - Bad input is refused before anything is queued, with an error that names the argument.
-- Every kind of call goes the same way (``_call``). Kinds differ in how their input is written and their answer is read (``inputs``,
-  ``dialects``).
+- Every kind of call goes the same way (``_call``). Kinds differ in how the input is written and the
+  answer is read (``inputs``, ``dialects``).
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["Calling", "Messages", "structured"]
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has them."""
+"""A conversation: messages with a ``role`` and most often a ``content`` each, as OpenAI's API has.
+"""
 
 
 class Calling:
-    """What all calls of a ``BatchClient`` have in common; the client brings the runner."""
+    """The common part of all calls of a ``BatchClient``; the client brings the runner."""
 
     _settings: Settings
     _calls: CallMaker
@@ -80,7 +81,7 @@ class Calling:
         return Stream(self._start, request, deadline, make_when_known if asks else None, finish)
 
     def _chat_or_rendered(self, messages: Any, params: Mapping[str, Any]) -> tuple[Kind, Any, Mapping[str, Any]]:
-        """How a chat is sent: as one, or as a completion where the client has the template."""
+        """Return how a chat is sent: as a chat, or as a completion with the client's template."""
         template = self._settings.render_chat
         if template is not None:
             write_messages(messages)
@@ -100,7 +101,7 @@ class Calling:
         priority: int,
         tenant: str | None,
     ) -> Request | None:
-        """Submit one call to the runner; ``None``, and nothing was done, if the server must be asked for its model first."""
+        """Submit one call; return ``None``, with nothing done, where the server's model is unknown."""
         runner = self._runner
         # The test for "same loop as last time" is all that a call pays for loops, forks and trio.
         if runner is None or runner.ended or asyncio._get_running_loop() is not self._loop:
@@ -130,7 +131,8 @@ class Calling:
         if request is None:
             calls, backend = self._calls, runner.backend
             now = backend.now()
-            # What is wrong is refused at once all the same; and the deadline is the call's, not the request's.
+            # A wrong argument is refused at once all the same; and the deadline is the call's, not
+            # the request's.
             deadline = calls.check_call(item, timeout_s, params, now, priority, tenant, kind)
             await self._find_model(runner, deadline)
             waiter = backend.waiter()
@@ -143,14 +145,14 @@ class Calling:
             raise
 
     async def _find_model(self, runner: Runner, deadline: float | None = None) -> None:
-        """Ask the server for its model if that is what calls that name none need."""
+        """Ask the server for its model, where calls that name none need the name."""
         if self._calls.asks_model:
             await runner.model_question.wait(deadline)
 
 
 def structured() -> ModuleType:
-    """The module of answers in the form of a pydantic model."""
-    # Pydantic takes half as long to import as all the rest: it comes with the first client, not with batchclient.
+    """Return the module of answers in the form of a pydantic model."""
+    # Pydantic takes half as long to import as all the rest, and so comes with the first client.
     from batchclient._calls import structured as module
 
     return module

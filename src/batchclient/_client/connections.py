@@ -1,11 +1,13 @@
-"""How a client reaches its servers: what goes with every request, over whose connections, and what may be asked beside the calls.
+"""How a client reaches its servers: headers, connections, and the questions beside the calls.
 
 Rules:
-- A user's own ``http_client`` or ``transport`` carries the calls and nothing else: what is asked beside them (``/metrics``, which server it is) needs
-  connections of our own, and is not asked where there are none.
-- What is asked beside the calls has transports of its own, so that it neither waits for the calls nor takes their connections.
-- A key is never shown: not in a URL, and ``secrets`` are cut out of what servers say.
-- It does not know its client, and asks nobody: the transports it makes are the runner's.
+- A user's own ``http_client`` or ``transport`` carries the calls and nothing else. Questions beside
+  the calls (``/metrics``, which server answers) need own connections, and without own connections
+  no question is asked.
+- Questions beside the calls have transports of their own, and neither wait for the calls nor take
+  the calls' connections.
+- A key is never shown: not in a URL, and ``secrets`` are cut out of the servers' messages.
+- The module knows no client, and sends nothing: the transports belong to the runner.
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ _SECRET_HEADERS = ("auth", "key", "token", "secret", "cookie", "password")
 
 
 class Connections:
-    """Of one client.
+    """The connections of one client.
 
     Args:
-        settings: the client's; those of connections cannot change while it runs.
+        settings: the client's; settings of connections cannot change while the client runs.
         http_client, transport: the client's.
-        dialect: its name, if it was given.
+        dialect: the name, if a dialect was given.
 
     Raises:
-        ConfigError: an argument is wrong, or two contradict each other.
+        ConfigError: an argument is wrong, or two arguments contradict each other.
     """
 
     def __init__(
@@ -52,14 +54,18 @@ class Connections:
         dialect: str | None,
     ) -> None:
         self._settings = settings
-        self._hosts = {host_of(server.url) for server in settings.base_url}
+        self._own = {(scheme, host_of(server.url)) for server in settings.base_url for scheme in _at_least(server.url)}
+        """The schemes and hosts which the client's key may go to."""
         self._headers: dict[str, dict[str, str]] = {}
         """Of every request to a base URL."""
         self._http_client = http_client
         self._own_transport = _check_transport(transport, http_client)
         given = "transport" if transport is not None else "http_client" if http_client is not None else None
         self.pages: dict[Page, Callable[[str], Transport]] = {}
-        """What servers may be asked beside the calls, and what makes the transport to a base URL for it."""
+        """The pages for questions beside the calls, each with the maker of a transport.
+
+        A maker gets a base URL.
+        """
         if _may_ask_for_load(settings, given, dialect):
             self.pages[Page.LOAD] = self.for_metrics
         if _may_detect(settings, given, dialect):
@@ -77,16 +83,16 @@ class Connections:
         return self._http_client is not None or any(_secrets_of(headers) for headers in self._headers.values())
 
     def know(self, server: CheckedServer) -> tuple[str, ...]:
-        """Take note of a server, and return the secrets on the way to it.
+        """Take note of a server, and return the secrets on the way to that server.
 
-        They are its own headers, the part of its URL after the ``?``, and the passwords of its proxy. The client's key
-        goes to the hosts of the client's own ``base_url`` alone.
+        Secrets are the server's own headers, the part of its URL after the ``?``, and the passwords
+        of its proxy. The client's key goes to the hosts of the client's own ``base_url`` alone.
 
         Raises:
             ConfigError: the environment names a proxy that cannot be used.
         """
         headers = _with_key(self._settings.headers, self._settings.api_key)
-        if host_of(server.url) not in self._hosts:
+        if (_scheme(server.url), host_of(server.url)) not in self._own:
             headers = {name: value for name, value in headers.items() if not _is_secret(name)}
         self._headers[server.url] = _with_key({**headers, **server.headers}, server.api_key)
         secrets = _secrets_of(self._headers[server.url]) + _secrets_in(server.url)
@@ -97,7 +103,7 @@ class Connections:
         return secrets
 
     def for_calls(self, base_url: str) -> Transport:
-        """Return what a server's calls go over."""
+        """Return the transport of a server's calls."""
         if self._own_transport is not None:
             from batchclient.transport._given import GivenTransport
 
@@ -106,11 +112,11 @@ class Connections:
         return self._httpx(base_url, self._headers[base_url], self._settings.http.max_response_bytes, self._http_client)
 
     def for_metrics(self, base_url: str) -> Transport:
-        """Return what a server is asked for its load over: to its root, where the page is."""
+        """Return the transport of the question for a server's load: to the root, where the page is."""
         return self._httpx(root_of(base_url), self._headers[base_url], LARGEST_PAGE_BYTES)
 
     def for_detection(self, base_url: str) -> Transport:
-        """Return what a server is asked over which it is."""
+        """Return the transport of the question which server answers."""
         return self._httpx(base_url, self._headers[base_url], LARGEST_PAGE_BYTES)
 
     def _httpx(self, url: str, headers: Mapping[str, str], most_bytes: int, client: Any = None) -> Transport:
@@ -127,13 +133,22 @@ class Connections:
 
 
 def shown(base_url: str) -> str:
-    """A URL as it may be shown."""
+    """Return a URL in the form that may be shown."""
     # A query may hold a key.
     return base_url.partition("?")[0]
 
 
+def _scheme(url: str) -> str:
+    return url.partition(":")[0]
+
+
+def _at_least(url: str) -> tuple[str, ...]:
+    """Return the schemes that protect a key as well as a URL's own."""
+    return ("http", "https") if _scheme(url) == "http" else ("https",)
+
+
 def _secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys among the headers: what a server may say back to us and nobody may see."""
+    """Return the keys among the headers: a server may repeat a key, and nobody may see the key."""
     return _with_last_words(value for name, value in headers.items() if _is_secret(name))
 
 
@@ -142,7 +157,7 @@ def _is_secret(header: str) -> bool:
 
 
 def _secrets_in(base_url: str) -> tuple[str, ...]:
-    """The values that a URL has after its ``?``, likewise."""
+    """Return the values that a URL has after its ``?``, likewise."""
     values = [value for _, value in parse_qsl(base_url.partition("?")[2])]
     return _with_last_words(form for value in values for form in (value, quote(value, safe="")))
 

@@ -1,26 +1,29 @@
-"""What can be changed about a client while it runs: its settings, its limits, whether it sends, and to which servers.
+"""Changes to a running client: settings, limits, pause and resume, servers.
 
 Rules:
-- Each works before the first call, too, and after the event loop has gone: what it says holds for the runner that there is, and for those to come.
-- Nothing here touches a call under way, but ``abort``, and ``remove_endpoint`` where it is told not to drain.
+- Each method works before the first call, too, and after the event loop has ended: the change holds
+  for the present runner and for every later runner.
+- No method touches a call under way, but ``abort``, and ``remove_endpoint`` with ``drain=False``.
 - Bad input is refused before anything is changed, with an error that names the argument.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Never
+from typing import TYPE_CHECKING, Literal, Never
 
 from batchclient._client.connections import shown
 from batchclient._client.starting import Starting
 from batchclient._core.messages import UNPIN, AbortRequested, Paused, Resumed, Retuned
 from batchclient.errors import CallAborted, ClientClosed, ConfigError
-from batchclient.options import AdaptiveLimit, Batching, Server
+
+if TYPE_CHECKING:
+    from batchclient.options import AdaptiveLimit, Batching, Server
 
 __all__ = ["ControlMethods"]
 
 
 class ControlMethods(Starting):
-    """How ``BatchClient`` is changed while it runs."""
+    """The methods that change a ``BatchClient`` while it runs."""
 
     def retune(
         self,
@@ -34,11 +37,13 @@ class ControlMethods(Starting):
 
         Args:
             limit: as for the client; a limit that is given anew starts its search anew.
-            batching: replaces the present one as a whole: fields that are not given have the preset's values.
+            batching: replaces the present ``Batching`` as a whole: fields that are not given have
+                the preset's values.
             max_queued: as for the client.
 
         Raises:
-            ConfigError: a setting is wrong, or cannot be changed while running; nothing was changed.
+            ConfigError: a setting is wrong, or cannot be changed while running; nothing was
+                changed.
         """
         from batchclient._client.settings import changed
 
@@ -53,7 +58,7 @@ class ControlMethods(Starting):
         """Hold the limit of every endpoint at a number, whatever is learnt, until ``unpin()``.
 
         Raises:
-            ConfigError: it is no whole number of at least 1.
+            ConfigError: the limit is no whole number of at least 1.
         """
         if type(limit) is not int or limit < 1:
             raise ConfigError("pin: a whole number of at least 1; unpin() lets the limit be found again", field="limit")
@@ -62,13 +67,16 @@ class ControlMethods(Starting):
             self._runner.tell(Retuned(pin=limit))
 
     def unpin(self) -> None:
-        """Let the limit be found again; what was learnt meanwhile counts."""
+        """Let the limit be found again; answers to pinned calls count."""
         self._pinned = None
         if self._runner is not None:
             self._runner.tell(Retuned(pin=UNPIN))
 
     def pause(self) -> None:
-        """Send nothing more until ``resume()``; what is in flight goes on, calls may still be made."""
+        """Send nothing more until ``resume()``.
+
+        Requests in flight go on, and calls may still be made.
+        """
         self._paused = True
         if self._runner is not None:
             self._runner.tell(Paused())
@@ -80,15 +88,15 @@ class ControlMethods(Starting):
             self._runner.tell(Resumed())
 
     def add_endpoint(self, base_url: str | Server) -> None:
-        """Send calls to another server, too. It has a limit of its own, like the others.
+        """Send calls to another server, too. The server has a limit of its own, like the others.
 
         Args:
-            base_url: a URL, or a ``Server``. The client's key is sent where the host is one of the client's own
-                ``base_url``; a server of another host needs its own.
+            base_url: a URL, or a ``Server``. The client's key is sent where the host is among the
+                hosts of the client's own ``base_url``; a server of another host needs its own.
 
         Raises:
-            ConfigError: the URL is wrong, or one of the client's already; the environment's proxy for it cannot be used; or
-                another running event loop uses the client.
+            ConfigError: the URL is wrong, or belongs to the client already; the environment's proxy
+                for the URL cannot be used; or another running event loop uses the client.
             ClientClosed: the client is closed.
         """
         if self._closed:
@@ -111,15 +119,17 @@ class ControlMethods(Starting):
         self._endpoints.append((url, number))
 
     async def remove_endpoint(self, base_url: str | Server, *, drain: bool = True) -> None:
-        """Send nothing more to a server, and wait until nothing is left there.
+        """Send nothing more to a server, and wait until no call is left there.
 
         Args:
-            base_url: as it was given.
-            drain: let the server finish what it has; else its connections are closed now and the calls go to the others,
-                which costs them no retry. Of a server that is leaving already, what is left may be ended like this.
+            base_url: as the URL was given.
+            drain: let the server finish its calls; else its connections are closed now and the
+                calls go to the other servers, which costs the calls no retry. With ``drain=False``,
+                the calls left at a server that is leaving already may be ended, too.
 
         Raises:
-            ConfigError: the client has no such server, or no other; or another running event loop uses the client.
+            ConfigError: the client has no such server, or no other; or another running event loop
+                uses the client.
 
         Cancellation: the server leaves all the same.
         """
@@ -146,12 +156,16 @@ class ControlMethods(Starting):
             try:
                 await runner.remove_endpoint(entry[1], drain=drain)
             finally:
-                # One whose connections failed to close has left, too; where this was cancelled, calls may be left there.
+                # A server whose connections failed to close has left, too; after a cancellation,
+                # calls may be left there.
                 if entry in self._leaving and not runner.has_endpoint(entry[1]):
                     self._leaving.remove(entry)
 
     def abort(self) -> None:
-        """End every call now with ``CallAborted`` and close their connections; the client stays open."""
+        """End every call now with ``CallAborted`` and close the connections.
+
+        The client stays open.
+        """
         if self._runner is not None:
             self._runner.model_question.fail(CallAborted("the call was ended by abort()"))
             self._runner.tell(AbortRequested())

@@ -1,8 +1,9 @@
-"""From settings to the limit of one endpoint: which algorithm, within which bounds, under which caps.
+"""From settings to the limit of one endpoint: which algorithm, which bounds, which caps.
 
 Rules:
-- ``limit`` is a number, or ``"auto"``: it is found.
-- Neither is ever more than the process may open sockets for (``descriptors``): where outputs are long, every sequence has its own.
+- ``limit`` is a number, or ``"auto"`` for a search.
+- No limit is ever more than the process may open sockets for (``descriptors``): where outputs are
+  long, every sequence has a socket of its own.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["make_limit"]
 
 _URGENT = 32, 64
-"""Where it begins, and where it opens to, where a burst had better wait here than be served slowly."""
+"""The start, and the opening, where a burst had better wait here than be served slowly."""
 
 
 def make_limit(settings: Settings, *, turn: Turn | None = None, engine: bool = False) -> LimitControl:
-    """Return a fresh limit for one endpoint.
+    """Return a fresh limit for an endpoint.
 
     Args:
         settings: the client's.
-        turn: shared by the limits of one client.
-        engine: whether its server is known to be an engine that batches hundreds of sequences.
+        turn: shared by the limits of a client.
+        engine: whether the server is known to be an engine that batches hundreds of sequences.
     """
     limit = LimitControl(_number(settings, turn), _objectives(settings.limit))
     if engine:

@@ -1,18 +1,17 @@
-"""The calls for many documents: one call per document, read lazily, results as they come or all at once.
+"""The calls for many documents: one call per document, results as they come or all at once.
 
 Rules:
-- Everything that is wrong with the arguments is refused here, once, and not once per document.
-- A document goes the way of every call (``calling``), and has its answer as that call would; which call it is, ``call`` says.
+- A wrong argument is refused here, once, and not once per document. Documents are read lazily.
+- A document goes the way of every call (``calling``), and gets the answer that its call gets;
+  ``call`` says which call.
 - The maps hand requests to the core without a task per document (``maps``).
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio.lowlevel
 
@@ -27,16 +26,16 @@ from batchclient._maps.results import Results, check_documents
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
-from batchclient.journal import Journal
-from batchclient.journal.journal import RetryFailed, journal_of
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Completion, MapProgress
+from batchclient.types import Classification, Completion, Embedding, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from batchclient._maps.journaled import Journaled
+    from batchclient.journal import Journal
+    from batchclient.journal.journal import RetryFailed
+    from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
 
@@ -51,11 +50,14 @@ _MAPPED = {
 
 _LEAST_LOOK_AHEAD = 1024
 _LIMITS_AHEAD = 4
-"""Open rows per row in flight: some wait for company, and some, in a map in order, for one before them."""
+"""Open rows per row in flight.
+
+Some rows wait for company, and some, in a map in order, for an earlier row.
+"""
 
 
 class MapMethods(Calling):
-    """What ``BatchClient`` can be asked for many documents at once."""
+    """The methods of ``BatchClient`` that take many documents."""
 
     @overload
     async def batch_map(
@@ -65,18 +67,7 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: Literal[False] = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion]: ...
 
     @overload
@@ -87,48 +78,81 @@ class MapMethods(Calling):
         *,
         call: Literal["complete"] = "complete",
         return_exceptions: bool,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
+        **params: Unpack[CompletionMapParams],
     ) -> list[Completion | Exception]: ...
 
     @overload
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
-        prompt: str | Callable[[Any], Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
         *,
-        call: str,
-        return_exceptions: bool = False,
-        model: str | None = None,
-        timeout_s: float | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        look_ahead: int | None = None,
-        response_model: type[BaseModel] | None = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
-        resume: bool = False,
-        retry_failed: RetryFailed = "transient",
-        accept_changed: bool = False,
-        progress: Callable[[MapProgress], object] | None = None,
-        **params: Any,
-    ) -> list[Any]: ...
+        call: Literal["chat"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        return_exceptions: bool,
+        **params: Unpack[ChatMapParams],
+    ) -> list[Completion | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        return_exceptions: bool,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> list[Embedding | Exception]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: Literal[False] = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification]: ...
+
+    @overload
+    async def batch_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        return_exceptions: bool,
+        **params: Unpack[ClassificationMapParams],
+    ) -> list[Classification | Exception]: ...
 
     async def batch_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         return_exceptions: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -147,56 +171,50 @@ class MapMethods(Calling):
 
         Args:
             docs: any iterable or async iterable; read lazily.
-            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable of one document, which returns a text, token
-                ids, or a conversation to be answered as ``chat`` does.
-            call: which call is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``. For ``"chat"`` a text is one message of the
-                user's.
-            return_exceptions: return the list with errors in their documents' places, instead of raising.
+            prompt: a template (``{}`` for a text, ``{name}`` for a mapping's field) or a callable
+                of one document, which returns a text, token ids, or a conversation to be answered
+                as ``chat`` does.
+            call: the call that is made: ``"complete"``, ``"chat"``, ``"embed"`` or ``"classify"``.
+                For ``"chat"`` a text is one message of the user's.
+            return_exceptions: return the list with errors in their documents' places, instead of
+                raising.
             model, priority, tenant: as for ``complete``.
-            timeout_s: each document's time, from when it is read.
-            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of all endpoints
-                together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where the limit is found.
-            response_model: as for ``complete``; a row whose answer does not fit fails with ``AnswerInvalid``.
-            journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened when the first row
-                is asked for.
-            resume: take the rows that the journal has from there, and send the others; begin if it has none. Without
-                it a journal with rows is refused.
-            retry_failed: which failed rows of the journal are sent again: ``"transient"``, those that may succeed now;
-                ``"none"``; or ``"all"``.
-            accept_changed: resume also where template, parameters or model are others than the journal's.
-            progress: called with a ``MapProgress`` in the event loop, at most four times a second, and at the end.
-            params: as for ``complete``.
+            timeout_s: each document's time, seconds, from when the document is read.
+            look_ahead: documents read ahead of the results, at most; by default 4 × the limits of
+                all endpoints together, at least 1,024, and at least 4 × ``AdaptiveLimit.max`` where
+                the limit is found.
+            response_model: as for ``complete``; a row whose answer does not fit fails with
+                ``AnswerInvalid``.
+            journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened
+                when the first row is asked for.
+            resume: take the rows that the journal has from there, and send the others; begin if
+                the journal has none. Without ``resume`` a journal with rows is refused.
+            retry_failed: the failed rows of the journal that are sent again: ``"transient"``,
+                those that may succeed now; ``"none"``; or ``"all"``.
+            accept_changed: resume also where the template, the parameters or the model differ from
+                the journal's.
+            progress: called with a ``MapProgress`` in the event loop, at most four times a second,
+                and at the end. An error of the function is logged once, and ends nothing.
+            params: as for the call.
 
         Returns:
-            One answer (or exception) per document: what the call gives, a ``Completion`` by default.
+            One answer (or exception) per document: a ``Completion``, an ``Embedding`` for
+                ``"embed"``, a ``Classification`` for ``"classify"``.
 
         Raises:
-            BatchMapFailed: a document failed, or reading them did. All others were run; answers and errors are in
-                ``results``.
-            ConfigError: an argument is wrong, or the journal cannot be used. Nothing was sent. A template that cannot be filled with a document of
-                a list or tuple is such an argument, unless ``return_exceptions`` is given. Elsewhere it is the
-                document's own failure.
-            JournalFailed: the journal cannot be written. What was answered before is in it.
+            BatchMapFailed: a document failed, or reading the documents did. All others were run;
+                answers and errors are in ``results``.
+            ConfigError: an argument is wrong, or the journal is in use, another job's, damaged, or
+                in the wrong place. Nothing was sent. A template that cannot be filled
+                with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
+                is given. Elsewhere such a template is the document's own failure.
+            JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
-        rows = self.stream_map(
-            docs,
-            prompt,
-            call=call,
-            ordered=True,
-            model=model,
-            timeout_s=timeout_s,
-            priority=priority,
-            tenant=tenant,
-            look_ahead=look_ahead,
-            response_model=response_model,
-            journal=journal,
-            resume=resume,
-            retry_failed=retry_failed,
-            accept_changed=accept_changed,
-            progress=progress,
-            **params,
-        )
+        rows = self._make_map(
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params,
+        )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
                 await anyio.lowlevel.checkpoint()
@@ -211,12 +229,56 @@ class MapMethods(Calling):
             await rows.aclose()
         return results.all(rows.source_error)
 
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["complete"] = "complete",
+        ordered: bool = False,
+        **params: Unpack[CompletionMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt | Messages],
+        *,
+        call: Literal["chat"],
+        ordered: bool = False,
+        **params: Unpack[ChatMapParams],
+    ) -> Map[Completion]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["embed"],
+        ordered: bool = False,
+        **params: Unpack[EmbeddingMapParams],
+    ) -> Map[Embedding]: ...
+
+    @overload
+    def stream_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Prompt],
+        *,
+        call: Literal["classify"],
+        ordered: bool = False,
+        **params: Unpack[ClassificationMapParams],
+    ) -> Map[Classification]: ...
+
     def stream_map(
         self,
         docs: Iterable[Any] | AsyncIterable[Any],
         prompt: str | Callable[[Any], Any],
         *,
-        call: str = "complete",
+        call: Literal["complete", "chat", "embed", "classify"] = "complete",
         ordered: bool = False,
         model: str | None = None,
         timeout_s: float | None = None,
@@ -230,32 +292,56 @@ class MapMethods(Calling):
         accept_changed: bool = False,
         progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
-    ) -> Map:
+    ) -> Map[Any]:
         """Make one call per document and yield the results as they come.
 
-        Memory stays flat: at most ``look_ahead`` documents are read ahead of what was yielded, and reading stops while
-        results are not taken. A document that cannot be used yields a row with its error; it stops nothing.
+        Memory stays flat: at most ``look_ahead`` documents are read ahead of the rows yielded, and
+        reading stops while results are not taken. A document that cannot be used yields a row with
+        an error; the map goes on.
 
         Args:
-            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model, params: as for ``batch_map``.
-            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a journal a row is
-                yielded after its commit.
+            docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
+                params: as for ``batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a
+                journal a row is yielded after its commit.
             ordered: yield in input order instead of completion order.
 
         Returns:
-            An async iterator of ``MapResult``; ``aclose()`` cancels what is left.
+            An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
 
         Raises:
-            ConfigError: an argument is wrong. What is wrong with the journal is raised with the first row.
+            ConfigError: an argument is wrong. A journal that cannot be used is refused with the
+                first row.
         """
+        return self._make_map(
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params,
+        )  # fmt: skip
+
+    def _make_map(
+        self,
+        docs: Iterable[Any] | AsyncIterable[Any],
+        prompt: str | Callable[[Any], Any],
+        call: str,
+        ordered: bool,  # noqa: FBT001  # the arguments of ``stream_map``, in order
+        model: str | None,
+        timeout_s: float | None,
+        priority: int,
+        tenant: str | None,
+        look_ahead: int | None,
+        response_model: type[BaseModel] | None,
+        journal: str | os.PathLike[str] | Journal | None,
+        resume: bool,  # noqa: FBT001
+        retry_failed: RetryFailed,
+        accept_changed: bool,  # noqa: FBT001
+        progress: Callable[[MapProgress], object] | None,
+        params: Mapping[str, Any],
+    ) -> Map[Any]:
         refuse_frame(docs, "docs")
         if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, (Iterable, AsyncIterable)):
             raise ConfigError(f"docs is an iterable of documents, not a {type(docs).__name__}", field="docs")
         if look_ahead is not None and (type(look_ahead) is not int or look_ahead < 1):
             raise ConfigError("look_ahead is a whole number of at least 1", field="look_ahead")
-        kept_in = journal_of(journal, resume=resume, retry_failed=retry_failed, accept_changed=accept_changed)
-        if progress is not None and not callable(progress):
-            raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
         make = make_prompt(prompt)
         finish: Finish | None = None
         finish_rendered: Finish = as_chat
@@ -286,24 +372,23 @@ class MapMethods(Calling):
             now = runner.backend.now()
             return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
 
-        journaled: Journaled | None = None
-        if kept_in is not None:
-            from batchclient._maps.journaled import Journaled
+        journaled = None
+        if journal is not None or resume is not False or accept_changed is not False or retry_failed != "transient":
+            # Here, not above: most programs have no journal.
+            from batchclient._maps.journaled import make_journaled
 
-            def describe() -> tuple[str, str]:
-                shape = self._calls.check(model, timeout_s, params, priority, tenant, kind)
-                made_by = json.dumps([call, prompt if isinstance(prompt, str) else None]).encode()
-                return sha256(made_by + shape.answer_key).hexdigest(), shape.model
-
-            journaled = Journaled(
-                kept_in,
+            template = prompt if isinstance(prompt, str) else None
+            journaled = make_journaled(
+                journal,
                 resume=resume,
                 retry_failed=retry_failed,
                 accept_changed=accept_changed,
-                describe=describe,
-                by_template=isinstance(prompt, str),
+                describe=lambda: (call, template, self._calls.check(model, None, params, kind=kind)),
+                by_template=template is not None,
                 again=finish,
             )
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
         more_ahead = 0 if journaled is None else journaled.more_ahead
         return Map(
             docs,
@@ -317,7 +402,10 @@ class MapMethods(Calling):
         )
 
     def _look_ahead(self) -> int:
-        """How many rows of a map may be open, unless the caller says: enough to keep every server busy."""
+        """Return how many rows of a map may be open, unless the caller says a number.
+
+        The rows are enough to keep every server busy.
+        """
         runner = self._runner
         together = 0 if runner is None else runner.core.total_limit
         return max(_LEAST_LOOK_AHEAD, _LIMITS_AHEAD * max(self._settings.highest_limit, together))

@@ -1,15 +1,16 @@
 """The calls that generate nothing: vectors, scores, ranks, classes, likelihoods, tokens.
 
 Rules:
-- They go the way of every call (``calling``): same queue, permits, deadlines, priorities, retries. A text, or a pair, is one sequence.
-- A ranking is its documents' scores: as many calls as documents, which travel in lists with each other, and where the servers take
-  pairs of any queries with other callers' too.
+- The calls go the way of every call (``calling``): same queue, permits, deadlines, priorities,
+  retries. A text, or a pair, is one sequence.
+- A ranking is its documents' scores: as many calls as documents. The calls travel in lists with
+  each other, and with other callers' where the servers take pairs of any queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from batchclient._calls.fan_out import call_together
 from batchclient._calls.likelihood import ASKED, make_split, read_likelihood
@@ -23,14 +24,23 @@ from batchclient.errors import BadRequest, ConfigError
 from batchclient.templates import Prompt
 from batchclient.types import Classification, Embedding, LogLikelihood, RankedDocument, Score
 
+if TYPE_CHECKING:
+    from batchclient.params import (
+        ClassificationParams,
+        EmbeddingParams,
+        LikelihoodParams,
+        ScoreParams,
+        TokenizeParams,
+    )
+
 __all__ = ["ScoringMethods"]
 
 
 class ScoringMethods(Calling):
-    """What ``BatchClient`` can be asked for beside text."""
+    """The methods of ``BatchClient`` that ask for no text."""
 
     _least_output_tokens = 0
-    """What ``log_likelihood`` asks for: 1 once a server refused 0."""
+    """The length that ``log_likelihood`` asks for: 1 once a server refused 0."""
 
     async def embed(
         self,
@@ -40,22 +50,25 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[EmbeddingParams],
     ) -> Embedding:
         """Return one text's vector.
 
-        Vectors travel as base64 of 32-bit floats where the server writes them so; give ``encoding_format`` to choose yourself.
+        Vectors travel as base64 of 32-bit floats where the server writes that form;
+        ``encoding_format`` chooses another.
 
         Args:
             text: a text, or a sequence of token ids.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields (``dimensions``, ``truncate_prompt_tokens``, …), carried through untouched; ``extra_body`` for one that no server is
-                known to take, whose name is refused.
+            params: the server's fields (``dimensions``, ``truncate_prompt_tokens``, …): see
+                ``batchclient.params``. Any other field goes in ``extra_body``, as it is.
 
         Raises:
-            ConfigError: the text or a parameter is wrong. Nothing was sent.
-            BadRequest: the server refuses this call (a text too long, for instance); its batch-mates are not concerned.
-            DialectError: the server sent no vector, or one with NaN or infinity in it.
+            ConfigError: the text or a parameter is wrong, or no server is known to have the
+                parameter. Nothing was sent.
+            BadRequest: the server refuses this call (a text too long, for instance); the other
+                calls of the batch are not concerned.
+            DialectError: the server sent no vector, or a vector with NaN or infinity.
             BatchClientError: see ``batchclient.errors``.
         """
         return await self._call(Kind.EMBEDDING, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
@@ -68,7 +81,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ClassificationParams],
     ) -> Classification:
         """Return one text's class and the probabilities of all.
 
@@ -78,7 +91,8 @@ class ScoringMethods(Calling):
             params: the server's fields, as for ``embed``.
 
         Raises:
-            ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``. NotFound: the server has no classifier.
+            ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``.
+            NotFound: the server has no classifier.
         """
         return await self._call(Kind.CLASSIFICATION, text, model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
 
@@ -91,7 +105,7 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ScoreParams],
     ) -> Score:
         """Say how well a document fits a query.
 
@@ -100,10 +114,12 @@ class ScoringMethods(Calling):
         Args:
             query, document: texts.
             model, timeout_s, priority, tenant: as for ``complete``.
-            params: the server's fields (``truncate_prompt_tokens``, ``instruction``, …), as for ``embed``.
+            params: the server's fields (``truncate_prompt_tokens``, ``instruction``, …), as for
+                ``embed``.
 
         Raises:
-            ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``. NotFound: the server scores nothing.
+            ConfigError, BadRequest, DialectError, BatchClientError: as for ``embed``.
+            NotFound: the server scores nothing.
         """
         return await self._call(Kind.SCORE, (query, document), model, timeout_s, params, priority, tenant)  # type: ignore[no-any-return]
 
@@ -117,22 +133,24 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[ScoreParams],
     ) -> list[RankedDocument]:
-        """Order documents by how well they fit a query, the best first; equal ones keep their order.
+        """Order documents by how well they fit a query, the best first.
 
-        Each document is scored as ``score`` would, and each counts as one sequence.
+        Documents with equal scores keep their order. Each document is scored as ``score`` would,
+        and each counts as one sequence.
 
         Args:
             query: a text.
             documents: texts.
-            top_n: only the best so many.
+            top_n: the number of documents returned, the best; all by default.
             model, timeout_s, priority, tenant: as for ``complete``.
             params: as for ``score``.
 
         Raises:
             ConfigError: an argument is wrong. Nothing was sent.
-            BatchClientError: a document's error; a note on it says which. The others' scores are dropped.
+            BatchClientError: a document's error; a note on the error says which. The other
+                documents' scores are dropped.
         """
         refuse_frame(documents, "documents")
         if isinstance(documents, (str, bytes, Mapping)) or not isinstance(documents, Iterable):
@@ -171,19 +189,21 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[LikelihoodParams],
     ) -> LogLikelihood:
-        """Say how likely the model finds a continuation, and whether it would have written it.
+        """Say how likely a continuation is, and whether greedy decoding would write the same.
 
-        What evaluation harnesses ask for, in lists. With nothing given, a model that puts no token of its own before a prompt
-        cannot tell its first token's likelihood: it is left out of the total. A token that lies across the boundary between the two
-        texts counts whole; give token ids where that matters.
+        Evaluation harnesses ask such questions in lists. With nothing given, a model that puts no
+        token of its own before a prompt cannot tell the first token's likelihood: the total leaves
+        that token out. A token that lies across the boundary between the two texts counts whole;
+        give token ids where the boundary matters.
 
         Args:
             continuation: a text, or token ids.
-            given: what stands before it, of the same kind.
-            model, timeout_s, priority, tenant: as for ``complete``. ``timeout_s`` is each request's where two are needed.
-            params: further fields of the server's, as for ``embed``.
+            given: the text or token ids before the continuation, of the same kind.
+            model, timeout_s, priority, tenant: as for ``complete``. ``timeout_s`` is each request's
+                where two are needed.
+            params: the server's fields, as for ``embed``.
 
         Raises:
             ConfigError: an argument is wrong. Nothing was sent.
@@ -222,9 +242,11 @@ class ScoringMethods(Calling):
         timeout_s: float | None = None,
         priority: int = 0,
         tenant: str | None = None,
-        **params: Any,
+        **params: Unpack[TokenizeParams],
     ) -> list[int]:
-        """Return a text's token ids, as the server's model reads it. A tokenizer of your own is faster.
+        """Return a text's token ids, as the server's model reads the text.
+
+        A tokenizer in the caller's process is faster.
 
         Args:
             text: a text.
@@ -247,7 +269,7 @@ class ScoringMethods(Calling):
         priority: int,
         tenant: str | None,
     ) -> list[Any]:
-        """Make several calls that only make sense together, and wait for all; the first error ends the others."""
+        """Make several calls for one purpose, and wait for all; the first error ends the others."""
         runner = self._start()
         now = runner.backend.now()
         if model is None and self._calls.asks_model:

@@ -1,9 +1,10 @@
 """From a client's arguments to its settings.
 
 Rules:
-- A preset, over it the environment's URL, model and key, over them the arguments. ``None`` stands for the default.
-- A group (``options``) replaces the preset's values that it gives.
-- An argument that does not exist is refused with the right one in the error.
+- A preset, over the preset the environment's URL, model and key, over both the arguments. ``None``
+  stands for the default.
+- A group (``options``) replaces the preset's values for the fields that the group gives.
+- An argument that does not exist is refused with the right name in the error.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _VARIABLES = {
 
 
 def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
-    """Combine a preset with the arguments given, and check them.
+    """Combine a preset with the arguments given, and check the result.
 
     Args:
         preset: its name.
@@ -101,11 +102,12 @@ def make_settings(preset: str, arguments: Mapping[str, Any]) -> Settings:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """Settings with some of them changed while a client runs.
+    """Return settings with changes made while a client runs.
 
     Args:
         settings: the present ones.
-        changes: arguments by name; ``None`` stands for the present value. A group replaces the present one as a whole.
+        changes: arguments by name; ``None`` stands for the present value. A group replaces the
+            present group as a whole.
 
     Raises:
         ConfigError: a value is wrong, or the setting cannot be changed while running.
@@ -128,10 +130,10 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def check_server(server: object) -> CheckedServer:
-    """Return a URL or a ``Server`` in the form that it is kept in.
+    """Return a URL or a ``Server`` in the form of the settings.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the argument is neither.
     """
     return _servers(server if isinstance(server, (str, Server)) else [server])[0]
 
@@ -140,7 +142,7 @@ def refuse_moved(arguments: Iterable[str]) -> None:
     """Refuse names of arguments that are fields of a group.
 
     Raises:
-        ConfigError: there is one; the message says how the group is given.
+        ConfigError: a name is a field of a group; the message says how the group is given.
     """
     for name in arguments:
         if name in _GIVEN_AS:
@@ -148,14 +150,14 @@ def refuse_moved(arguments: Iterable[str]) -> None:
 
 
 def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse arguments that do not exist, with what to write instead.
+    """Refuse arguments that do not exist; the error has the right name.
 
     Args:
-        arguments: those that have no parameter.
+        arguments: names without a parameter.
         known: the parameters.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is such an argument.
     """
     refuse_moved(arguments)
     for name in arguments:
@@ -168,8 +170,8 @@ def refuse_unknown(arguments: Iterable[str], known: Iterable[str]) -> None:
 def from_environment(arguments: dict[str, Any], http_client: Any = None) -> None:
     """Fill in the URL, the model and the key that are absent, from the environment.
 
-    ``BATCHCLIENT_BASE_URL`` may name several servers, with spaces between them. A key from the environment does not
-    replace an ``Authorization`` header.
+    ``BATCHCLIENT_BASE_URL`` may name several servers, with spaces between them. A key from the
+    environment does not replace an ``Authorization`` header.
 
     Args:
         arguments: the client's, to be filled in.
@@ -190,7 +192,7 @@ def filled_in(http: Http | None, **defaults: Any) -> Http:
     """Return an ``Http`` with other defaults than the preset's.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the argument is no ``Http``.
     """
     if http is not None and not isinstance(http, Http):
         raise ConfigError(f"http: an Http(…), not a {type(http).__name__}", field="http")
@@ -253,7 +255,7 @@ def _values(group: Any) -> dict[str, Any]:
 
 
 def _check_grouping(settings: Settings) -> None:
-    """Refuse ``group_prefixes=True`` where it would do nothing beside the rest."""
+    """Refuse ``group_prefixes=True`` where the other settings leave it without effect."""
     field = "schedule.group_prefixes"
     if settings.schedule.order != "fcfs":
         raise ConfigError(f"{field}: it needs order='fcfs', and order is {settings.schedule.order!r}", field=field)

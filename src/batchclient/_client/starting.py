@@ -1,7 +1,8 @@
-"""A client's runners: one per event loop, made when the first call needs it.
+"""A client's runners: one per event loop, made when the first call needs a runner.
 
 Rules:
-- A client serves one event loop at a time. If that loop has gone it starts afresh. If the loop is alive, a call from another is refused.
+- A client serves one event loop at a time. After the loop has ended, the client starts afresh.
+  While the loop is alive, a call from another loop is refused.
 - After a fork the child starts afresh. The parent's sockets are left alone.
 """
 
@@ -38,12 +39,12 @@ _of_the_parent: list[object] = []
 
 
 class Starting(Calling):
-    """A client's runner and what it is made from."""
+    """A client's runner and its makings."""
 
     _dialects: DialectChoice
     _retry: RetryPolicy
     _endpoints: list[tuple[str, int]]
-    """(base URL, id in the present runner) of what is served."""
+    """(base URL, id in the present runner) of every server in use."""
     _leaving: list[tuple[str, int]]
     _connections: Connections
     _context: Context
@@ -106,7 +107,8 @@ class Starting(Calling):
 
         Raises:
             ClientClosed: the client is closed.
-            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is missing.
+            ConfigError: another live event loop uses the client, or trio runs and ``async with`` is
+                missing.
         """
         if self._closed:
             raise ClientClosed("the client is closed; make a new one")
@@ -176,7 +178,7 @@ class Starting(Calling):
         self._nursery = None
 
     def _present_runner(self) -> Runner | None:
-        """The runner of the running event loop, if it is at work.
+        """Return the runner of the running event loop, if the runner is at work.
 
         Raises:
             ConfigError: another live event loop uses the client.

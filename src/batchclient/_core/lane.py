@@ -11,9 +11,9 @@ class Account:
     __slots__ = ("counter", "tenant", "weight")
 
     def __init__(self, tenant: str | None, weight: float = 1.0) -> None:
-        self.tenant = tenant
-        self.weight = weight
-        self.counter = 0.0
+        self.tenant: str | None = tenant
+        self.weight: float = weight
+        self.counter: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Account: {self.counter:g} weighted tokens>"
@@ -33,16 +33,16 @@ class Lane:
     )
 
     def __init__(self, priority: int, account: Account) -> None:
-        self.priority = priority
-        self.account = account
-        self.size = 0
+        self.priority: int = priority
+        self.account: Account = account
+        self.size: int = 0
         """Calls queued."""
-        self.waiting = 0
+        self.waiting: int = 0
         """Calls waiting for a place in the queue."""
-        self.in_flight = 0
+        self.in_flight: int = 0
         """Sequences in flight."""
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.prompt_tokens: int = 0
+        self.completion_tokens: int = 0
 
     def __repr__(self) -> str:
         return f"<Lane of class {self.priority}: {self.size} queued, {self.in_flight} in flight>"

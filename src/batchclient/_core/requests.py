@@ -181,36 +181,36 @@ class Request:
         solo_fields: bytes = b"",
         waiter: Any = None,
     ) -> None:
-        self.shape = shape
-        self.prompt = prompt
-        self.prompt_tokens = prompt_tokens
-        self.deadline = deadline
-        self.solo_fields = solo_fields
-        self.waiter = waiter
-        self.seq = -1
-        self.queued_at = 0.0
-        self.attempts = 0
-        self.bucket = 0
-        self.family = 0
+        self.shape: Shape = shape
+        self.prompt: bytes = prompt
+        self.prompt_tokens: int = prompt_tokens
+        self.deadline: float | None = deadline
+        self.solo_fields: bytes = solo_fields
+        self.waiter: Any = waiter
+        self.seq: int = -1
+        self.queued_at: float = 0.0
+        self.attempts: int = 0
+        self.bucket: int = 0
+        self.family: int = 0
         """The prefix family of prompts which begin alike; 0: none, as under 256 bytes."""
-        self.stem = 0
+        self.stem: int = 0
         """The longest prefix which later prompts can be matched with; 0 for a short prompt."""
-        self.met_before = False
+        self.met_before: bool = False
         """Whether a failure came which allows one more try at most (``Failure.once``)."""
-        self.shared = 0
+        self.shared: int = 0
         """Bytes of the prompt, at least, which its server has seen in an answered call before."""
-        self.failed_on = -1
+        self.failed_on: int = -1
         """Id of the endpoint of the last failure; -1: none."""
-        self.patient = False
+        self.patient: bool = False
         """Whether only the deadline bounds the wait in an outage."""
         self.endured: Endured | None = None
         """The call's past; ``None``: no failed attempt."""
-        self.begun = False
+        self.begun: bool = False
         """Whether the caller has a part of the answer: no resend. Set by the shell."""
         self.batch: Batch | None = None
         self.group: object = None
         """The queue's own: the group in which the request waits."""
-        self.state = _NEW
+        self.state: RequestState = _NEW
 
     def __repr__(self) -> str:
         return f"<Request {self.seq} {self.state.value}, attempts {self.attempts}>"

@@ -28,7 +28,8 @@ class EndpointStatistics:
         limit_reason: why the limit has this value.
         in_flight: sequences on which the server still works.
         abandoned: sequences in flight for which nobody waits any more.
-        batch_size_cap: the most completions sent to the endpoint in one request, unless ``size_for`` decides.
+        batch_size_cap: the most completions sent to the endpoint in one request, unless
+            ``size_for`` decides.
         lists_refused: whether the server refused lists lately.
         streams_refused: whether the server refused to stream lately.
         blocked_until: the scheduler's time until which calls are held back despite free permits.

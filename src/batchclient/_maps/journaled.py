@@ -13,25 +13,28 @@ Rules:
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from batchclient.errors import BatchClientError, ConfigError, JournalFailed
 from batchclient.journal import Journal
+from batchclient.journal.journal import journal_of
 
 if TYPE_CHECKING:
-    from batchclient._core.messages import Request
+    from batchclient._core.messages import Request, Shape
     from batchclient._shell.backend import Cancellable
     from batchclient._shell.runner import Runner
     from batchclient.journal.file import Pair
     from batchclient.journal.records import Record
     from batchclient.journal.writer import Kept, Writer
 
-__all__ = ["Journaled"]
+__all__ = ["Journaled", "make_journaled"]
 
 _LOOKED_UP_AT_ONCE = 256
 _MOST_GROUPS = 8
@@ -73,8 +76,8 @@ class Journaled:
         journal: the map's.
         resume, accept_changed: as for ``stream_map``.
         retry_failed: as for ``stream_map``.
-        describe: returns a hash of template and parameters, and the model's name.
-        by_template: whether the hash covers all that makes the prompts.
+        describe: returns the call's name, the template and the shape, once the model is known.
+        by_template: whether those are all that makes the prompts.
         again: makes of a kept answer the caller's, such as its ``parsed``.
 
     Attributes:
@@ -91,7 +94,7 @@ class Journaled:
         resume: bool,
         retry_failed: str,
         accept_changed: bool,
-        describe: Callable[[], tuple[str, str]],
+        describe: Callable[[], tuple[str, str | None, Shape]],
         by_template: bool,
         again: Callable[[Any], Any] | None,
     ) -> None:
@@ -149,9 +152,11 @@ class Journaled:
             self._record_of, self._is_kept = record_of, is_kept
             self._opened, self._runner = anyio.Event(), runner
             self._group_rows = max(1, min(self._journal.commit_rows, look_ahead // _GROUPS_OPEN))
-            config, model = self._describe()
+            call, template, shape = self._describe()
+            # Model and parameters are in the shape's key; server, key and priority are not.
+            config = sha256(json.dumps([call, template]).encode() + shape.answer_key).hexdigest()
             self._writer = Writer(self._journal, runner.backend.call_soon_threadsafe, self._give_up)
-            self._writer.open(Job(self._resume, self._accept_changed, config, model), self._on_opened)
+            self._writer.open(Job(self._resume, self._accept_changed, config, shape.model), self._on_opened)
         await self._opened.wait()
         if self._refusal is not None:
             raise self._refusal
@@ -162,7 +167,7 @@ class Journaled:
         self._has_rows = self._writer is not None and self._writer.has_rows
         self._opened.set()
 
-    # Rows in -----------------------------------------------------------------------------------------------------------
+    # Rows in ---------------------------------------------------------------------------------------------------------
 
     def enter(self, row: _Row, request: Request) -> None:
         """Send a row, or look it up first."""
@@ -231,7 +236,7 @@ class Journaled:
         row.reuse(answer, kept.error, kept.attempts)
         return True
 
-    # Rows out ----------------------------------------------------------------------------------------------------------
+    # Rows out --------------------------------------------------------------------------------------------------------
 
     def on_ended(self, row: _Row) -> None:
         """Take in a row that has its answer or its error."""
@@ -313,7 +318,7 @@ class Journaled:
         if owner is not None:
             owner._fail(error)
 
-    # The end -----------------------------------------------------------------------------------------------------------
+    # The end ---------------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
         """Commit what has ended, and close the journal, in its thread. From anywhere, repeatedly."""
@@ -348,3 +353,32 @@ class Journaled:
         if self._closed is not None:
             with anyio.move_on_after(_CLOSING_S, shield=True):
                 await self._closed.wait()
+
+
+def make_journaled(
+    journal: object,
+    *,
+    resume: bool,
+    retry_failed: str,
+    accept_changed: bool,
+    describe: Callable[[], tuple[str, str | None, Shape]],
+    by_template: bool,
+    again: Callable[[Any], Any] | None,
+) -> Journaled | None:
+    """Check a map's arguments about its journal; ``None``: the map has no journal.
+
+    Raises:
+        ConfigError: an argument is wrong, or needs a journal.
+    """
+    kept_in = journal_of(journal, resume=resume, retry_failed=retry_failed, accept_changed=accept_changed)
+    if kept_in is None:
+        return None
+    return Journaled(
+        kept_in,
+        resume=resume,
+        retry_failed=retry_failed,
+        accept_changed=accept_changed,
+        describe=describe,
+        by_template=by_template,
+        again=again,
+    )

@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchclient._core.messages import Request
+from batchclient._shell.runner import Runner
 from batchclient.types import Completion, MapResult
 
-__all__ = ["Finish", "Row", "own_id_of"]
+__all__ = ["Finish", "Row", "leave", "own_id_of"]
 
 Finish = Callable[[Completion], Completion]
 
 
 class Row:
-    """One open row; it is the waiter of its request."""
+    """One open row; the row is the waiter of its request."""
 
     __slots__ = (
         "_map",
@@ -41,7 +42,7 @@ class Row:
     def __init__(self, owner: weakref.ref[Any], index: int, document: Any) -> None:
         self._map = owner
         self.finish: Finish | None = None
-        """Makes of the server's answer the caller's."""
+        """Makes the caller's answer of the server's."""
         self.index = index
         self.document = document
         self.id = ""
@@ -78,7 +79,7 @@ class Row:
         self.reused = self.ended = True
         self.request = None
 
-    def result(self) -> MapResult:
+    def result(self) -> MapResult[Any]:
         """Return the row as its caller gets it."""
         return MapResult(self.id, self.index, self.document, self.answer, self.error, self.attempts, self.reused)
 
@@ -98,3 +99,14 @@ def own_id_of(document: Any) -> str | None:
         if isinstance(own, (str, int)) and own != "":
             return str(own)
     return None
+
+
+def leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
+    """Cancel a map's open calls."""
+    if stop_reader is not None:
+        stop_reader()
+    if not runner.ended:
+        # The last first: a permit given back by the first request would be granted to a request
+        # about to leave.
+        for request in reversed(requests):
+            runner.leave(request)

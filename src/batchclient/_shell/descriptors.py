@@ -43,7 +43,8 @@ def within_descriptors(wanted: int, endpoints: int, *, warn_below: int) -> int:
         _said.add(wanted)
         _log.log(
             logging.WARNING if most < warn_below else logging.INFO,
-            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint, not %d; raise it for more",
+            "the bound on open files (`ulimit -n`: %d, of which %d were free) holds the limit at %d per endpoint,"
+            " not %d; raise it for more",
             files,
             free,
             most,

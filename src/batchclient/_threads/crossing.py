@@ -17,7 +17,8 @@ class Crossing:
     """A thread's call; the thread sleeps on ``done``."""
 
     __slots__ = (
-        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused", "task",
+        "_answer", "_error", "_settled", "args", "context", "done", "function", "kwargs", "left", "plain", "refused",
+        "task",
     )  # fmt: skip
 
     def __init__(

@@ -26,7 +26,7 @@ from batchclient._threads.bridge import Bridge
 from batchclient.errors import ClientClosed
 from batchclient.maps import Map
 from batchclient.stream import Stream
-from batchclient.types import Completion, Delta, MapResult
+from batchclient.types import AnswerT, Completion, Delta, MapResult
 
 __all__ = ["Feed", "SyncMap", "SyncStream"]
 
@@ -41,7 +41,7 @@ _OPENED_AT_ONCE = 64
 class _Fetched(Iterator[_T]):
     """Pieces or rows which a thread fetches from the event loop, all ready ones at once."""
 
-    def __init__(self, bridge: Bridge, source: Stream | Map) -> None:
+    def __init__(self, bridge: Bridge, source: Stream | Map[Any]) -> None:
         self._bridge = bridge
         self._source = source
         self._ready: deque[_T] = deque()
@@ -127,18 +127,18 @@ async def _next_pieces(stream: Stream) -> list[Delta]:
     return pieces
 
 
-class SyncMap(_Fetched[MapResult]):
+class SyncMap(_Fetched[MapResult[AnswerT]]):
     """The rows of a map, as an iterator; ``close()`` or a ``break`` that drops it ends the map.
 
     See ``SyncBatchClient.stream_map``.
     """
 
-    _source: Map
+    _source: Map[AnswerT]
 
     def __init__(
         self,
         bridge: Bridge,
-        rows: Map,
+        rows: Map[AnswerT],
         feed: Feed,
         documents: Iterable[Any],
         prompt: Callable[[Any], Any] | None,
@@ -193,9 +193,9 @@ class _Slice:
     def __init__(self) -> None:
         self.documents: list[Any] = []
         self.prompts: list[Any] = []
-        self.ended = False
+        self.ended: bool = False
         self.failure: Exception | None = None
-        self.pressed = False
+        self.pressed: bool = False
 
 
 class _Failed:
@@ -274,7 +274,7 @@ class Feed(AsyncIterator[Any]):
         return self.documents.popleft()
 
 
-async def _step(rows: Map, feed: Feed, read: _Slice) -> tuple[list[MapResult] | None, int]:
+async def _step(rows: Map[Any], feed: Feed, read: _Slice) -> tuple[list[MapResult[Any]] | None, int]:
     """Return the ready rows, ``None`` after the last, and how many documents may be read now."""
     await rows.begin()
     feed.put(read)

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from batchclient import BatchClient, MapResult
 from batchclient.cli._progress import ProgressBar
@@ -71,7 +71,7 @@ class Job:
     def __init__(
         self,
         client: BatchClient,
-        results: Map,
+        results: Map[Any],
         open_output: Callable[[], BinaryIO],
         progress: ProgressBar,
         *,
@@ -102,7 +102,7 @@ class Job:
         self._open_output = open_output
         self._progress = progress
         self._output: BinaryIO
-        self._left: list[MapResult] = []
+        self._left: list[MapResult[Any]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -183,7 +183,7 @@ class Job:
             if not self._write(result):
                 return
 
-    def _write(self, result: MapResult) -> bool:
+    def _write(self, result: MapResult[Any]) -> bool:
         """Write one row; return whether the output took the row."""
         if result.error is not None:
             self.failures[type(result.error).__name__] += 1

@@ -7,13 +7,15 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Literal, TypeVar
 
-from batchclient.cli._rows import ADDED_BY, Format
+from batchclient.cli._rows import Format
 from batchclient.errors import ConfigError
 
 __all__ = [
     "BACKENDS",
+    "CALLS",
     "PRESETS",
     "RENAMED",
+    "Call",
     "Refusal",
     "call_from",
     "concurrency_from",
@@ -27,6 +29,8 @@ __all__ = [
     "variable_of",
 ]
 
+Call = Literal["complete", "chat", "embed", "classify"]
+CALLS: tuple[Call, ...] = ("complete", "chat", "embed", "classify")
 PRESETS: tuple[Literal["latency", "balanced", "throughput"], ...] = ("latency", "balanced", "throughput")
 BACKENDS: tuple[Literal["httpx", "httpx2", "aiohttp"], ...] = ("httpx", "httpx2", "aiohttp")
 
@@ -53,6 +57,9 @@ _OPTIONS = {
 """The arguments of the library, and their names on the command line."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
+_EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
+_OTHER_CALL = 'chat(), or call="chat" of a map,'
+"""Of a refusal of a field that the library does not know."""
 
 _NOT_FIELDS = {
     "model": "give --model",
@@ -96,6 +103,7 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     for start in (f"{error.field}: ", f"{error.field} is "):
         message = message.removeprefix(start)
     message = in_options(message.replace("api_key or headers", "--api-key or --header"))
+    message = _EXTRA_BODY.sub("--param extra_body='{\"\\1\": …}'", message.replace(_OTHER_CALL, "--call chat"))
     if option is None and error.field is not None and error.field in params:
         option = f"--param {error.field}"
     return Refusal(f"{option}: {message}" if option else message)
@@ -133,13 +141,13 @@ def format_from(text: str | None) -> Format | None:
     return None if text is None else one_of("--format", text, formats)
 
 
-def call_from(text: str) -> str:
+def call_from(text: str) -> Call:
     """Read the call made for each row.
 
     Raises:
         Refusal: there is no such call.
     """
-    return one_of("--call", text, ADDED_BY.keys())
+    return one_of("--call", text, CALLS)
 
 
 def concurrency_from(text: str | None) -> int | Literal["auto"] | None:

@@ -28,6 +28,7 @@ from batchclient.cli._refusal import (
     BACKENDS,
     PRESETS,
     RENAMED,
+    Call,
     Refusal,
     call_from,
     concurrency_from,
@@ -146,7 +147,7 @@ def map_rows(
     rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
     """
     try:
-        call = call_from(call)
+        asked = call_from(call)
         preset = one_of("--preset", preset, PRESETS)
         backend = None if http_backend is None else one_of("--http-backend", http_backend, BACKENDS)
         client_options = {
@@ -162,15 +163,15 @@ def map_rows(
             form=format_from(format),
             server=server_options(base_url, model, api_key, headers_from(header or [])),
             client=client_options,
-            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=call),
+            params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
             timeout_s=timeout,
             ordered=not unordered,
             quiet=quiet,
             first=first,
             overwrite=overwrite,
             keep_going=keep_going,
-            call=call,
-            packed=packed_from(vectors, call),
+            call=asked,
+            packed=packed_from(vectors, asked),
         )
         status = run_map(options)
     except ConfigError as error:
@@ -219,7 +220,7 @@ class MapOptions:
     first: int | None = None
     overwrite: bool = False
     keep_going: bool = False
-    call: str = "complete"
+    call: Call = "complete"
     packed: bool = False
 
 

@@ -1,30 +1,26 @@
-"""Argument names of calls whose answer is no text: unknown names are refused.
+"""Names of parameters that no call has: refused, since most servers ignore an unknown field.
 
 Rules:
-- Most servers ignore unknown fields: ``score("a", "b", instructions=…)`` would bring a wrong
-  number. A name is known if any server, of any sort and version, takes the field for the call. The
-  error for any other name tells the nearest known name.
-- ``extra_body`` passes whatever it holds. So do programs that write whole bodies (the drop-in, the
-  transports).
-- A new version's fields are added here. Until then ``extra_body`` carries such fields.
-
-Sources: vLLM 0.32 ``entrypoints/pooling/*/protocol.py``, ``serve/tokenize/protocol.py``,
-``openai/completion/protocol.py``, and the older names there; SGLang 0.5.23
-``srt/entrypoints/openai/protocol.py``; TEI 1.9 ``router/src/http/types.rs``; TGI 3.3
-``router/src/lib.rs``; llama.cpp ``tools/server/README.md``; TensorRT-LLM
-``serve/openai_protocol.py``; the API references of Infinity, Cohere, Jina and NVIDIA NIM, whose
-forms gateways have.
+- ``temprature=0`` would bring an answer, and another than the caller asked for. So a call takes the
+  keys of its class in ``params`` and no other name; the error has the nearest right name.
+- A class has a field if any server, of any sort and version, takes the field for that call.
+- ``extra_body`` passes any field. So do programs that write bodies themselves: the drop-in and the
+  transports.
+- A new version's fields are added to ``params``. Until then they go by ``extra_body``.
+- A name that the tables of ``_fields`` give to batchclient keeps the refusal that stands there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
 from batchclient._core.kinds import Kind
-from batchclient.dialects._fields import FIELDS
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, STREAM_METHODS, Role
 from batchclient.errors import ConfigError
 
-__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "refuse_unknown"]
+__all__ = ["INPUT_FIELDS", "LIKELIHOOD", "known_fields", "refuse_unknown"]
 
 LIKELIHOOD = "likelihood"
 """The kind of ``log_likelihood()``, which asks for completions."""
@@ -44,55 +40,15 @@ INPUT_FIELDS = frozenset(
         "items",
     ]
 )
-"""Servers' names for the input of calls whose answer is no text. The input is an argument, and no
-field may come twice.
+"""The servers' names of the input of a call that generates nothing.
+
+The input is an argument here, and no field may come twice.
 """
-_ALWAYS = frozenset(FIELDS) | {"extra_body"}
-"""Names that another check judges (``sort_fields``)."""
+_GENERATING = frozenset((Kind.COMPLETION, Kind.CHAT))
 _ARGUMENTS = ("model", "timeout_s", "priority", "tenant", "extra_body")
-_POOLED = (
-    "truncate_prompt_tokens truncation_side padding mm_processor_kwargs media_io_kwargs cache_salt add_special_tokens additional_data"
-    " use_activation activation softmax normalize chat_template chat_template_kwargs add_generation_prompt continue_final_message"
-    " truncate truncation_direction prompt_name rid lora_path routing_key data_parallel_rank return_hidden_states modality"
-)
-_SCORED = (
-    f"{_POOLED} instruction instruct raw_scores return_documents return_text apply_softmax item_first label_token_ids max_tokens_per_doc"
-    " max_chunks_per_doc rank_fields"
-)
-_TABLES: dict[str, frozenset[str]] = {
-    Kind.EMBEDDING: frozenset(
-        f"{_POOLED} dimensions encoding_format embed_dtype endianness embd_normalize input_type embedding_types embedding_type task"
-        " late_chunking normalized instruction instruct prompt_embeds".split()
-    ),
-    Kind.CLASSIFICATION: frozenset(f"{_POOLED} raw_scores".split()),
-    Kind.SCORE: frozenset(_SCORED.split()),
-    Kind.RERANK: frozenset(_SCORED.split()),
-    Kind.TOKENS: frozenset(
-        [
-            "add_special_tokens",
-            "add_special",
-            "parse_special",
-            "with_pieces",
-            "return_token_strs",
-            "chat_template",
-            "chat_template_kwargs",
-            "add_generation_prompt",
-            "continue_final_message",
-            "mm_processor_kwargs",
-            "prompt_name",
-        ]
-    ),
-    LIKELIHOOD: frozenset(
-        f"{_POOLED} temperature top_p top_k min_p top_a typical_p tfs_z seed stop stop_token_ids stop_regex min_tokens ignore_eos logit_bias"
-        " presence_penalty frequency_penalty repetition_penalty repeat_penalty length_penalty early_stopping skip_special_tokens"
-        " spaces_between_special_tokens include_stop_str_in_output no_stop_trim allowed_token_ids bad_words logprob_token_ids use_beam_search"
-        " response_format structured_outputs guided_json guided_regex guided_choice guided_grammar guided_decoding_backend regex ebnf json_schema"
-        " grammar session_id session_params extra_key custom_params custom_logit_processor vllm_xargs watermarking repetition_detection"
-        " thinking_token_budget return_token_ids routed_experts_prompt_start detokenize lora_request disaggregated_params cache_prompt id_slot"
-        " samplers mirostat top_p_min adapter_id service_tier".split()
-    ),
-}
 _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
+    Kind.COMPLETION: ("complete()", ("prompt", "response_model")),
+    Kind.CHAT: ("chat()", ("messages", "response_model")),
     Kind.EMBEDDING: ("embed()", ("text",)),
     Kind.CLASSIFICATION: ("classify()", ("text",)),
     Kind.SCORE: ("score()", ("query", "document")),
@@ -100,35 +56,90 @@ _METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     Kind.TOKENS: ("tokenize()", ("text",)),
     LIKELIHOOD: ("log_likelihood()", ("continuation", "given")),
 }
+"""A call's method, and the arguments that belong to it alone."""
+_TEXTS = {
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "num_predict": "max_tokens",
+    "num_return_sequences": "n",
+    "random_seed": "seed",
+    "stop_sequences": "stop",
+    "response_schema": "response_model",
+}
 _MEANT: dict[str, dict[str, str]] = {
+    Kind.COMPLETION: _TEXTS,
+    Kind.CHAT: _TEXTS,
     LIKELIHOOD: {"context": "given", "prefix": "given", "prompt": "given", "text": "continuation"},
     Kind.RERANK: {"top_k": "top_n"},
 }
-"""Other libraries' words for an argument, where no likeness shows the meaning."""
+"""The meaning of another library's word, where no likeness shows the meaning."""
 
 
-def refuse_unknown(call: str, given: Iterable[str]) -> None:
-    """Refuse names known neither to the call nor to any server.
+@cache
+def known_fields(call: str) -> frozenset[str]:
+    """Return the names of the fields that a call takes: the keys of its class in ``params``.
 
     Args:
-        call: the kind of call, or ``LIKELIHOOD``.
-        given: the names beside the call's own arguments.
+        call: its kind, or ``LIKELIHOOD``.
+    """
+    from batchclient import params  # with the first call: an import of batchclient does without
+
+    of_calls: dict[str, type[Mapping[str, Any]]] = {
+        Kind.COMPLETION: params.CompletionParams,
+        Kind.CHAT: params.ChatParams,
+        Kind.EMBEDDING: params.EmbeddingParams,
+        Kind.CLASSIFICATION: params.ClassificationParams,
+        Kind.SCORE: params.ScoreParams,
+        Kind.RERANK: params.ScoreParams,
+        Kind.TOKENS: params.TokenizeParams,
+        LIKELIHOOD: params.LikelihoodParams,
+    }
+    return frozenset(of_calls[call].__annotations__)
+
+
+@cache
+def _passed(call: str) -> frozenset[str]:
+    """Return the names that are not refused here: fields, and names whose refusal stands elsewhere."""
+    of_kind = FIELDS_OF_KIND.get(Kind(call), {}) if call != LIKELIHOOD else {}
+    ours = {name for name, (role, _) in {**FIELDS, **of_kind}.items() if role is Role.OURS}
+    elsewhere = ours if call in _GENERATING else ours | INPUT_FIELDS
+    return known_fields(call) | (elsewhere - _MEANT.get(call, {}).keys())
+
+
+def refuse_unknown(call: str, given: Iterable[str], *, to_caller: bool = False) -> None:
+    """Refuse names that the call does not have and no server knows.
+
+    Args:
+        call: its kind, or ``LIKELIHOOD``.
+        given: the names beside the arguments that it has.
+        to_caller: whether the call is streamed to its caller.
 
     Raises:
         ConfigError: the error tells the first unknown name, and the nearest known name.
     """
-    known, meant = _TABLES[call], _MEANT.get(call, {})
-    for name in given:
-        if name in known or ((name in _ALWAYS or name in INPUT_FIELDS) and name not in meant):
-            continue
-        from difflib import get_close_matches  # seldom needed, and slow to import
+    passed = _passed(call)
+    if passed.issuperset(given):
+        return
+    name = next(each for each in given if each not in passed)
+    method, own = _METHODS[call]
+    if to_caller:
+        method = STREAM_METHODS[method]
+    if not isinstance(name, str):
+        raise ConfigError(f"a parameter of {method} has a name that is a {type(name).__name__}")
+    raise ConfigError(
+        f"{name:.60} is no argument of {method}, and no server is known that takes such a field. "
+        f"{_hint(call, name, own)}If yours does, give extra_body={{{name[:60]!r}: …}}",
+        field=name,
+    )
 
-        method, own = _METHODS[call]
-        near = get_close_matches(name, [*meant, *own, *_ARGUMENTS, *sorted(known)], 1)
-        near = [meant.get(each, each) for each in near]
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise ConfigError(
-            f"{name:.60} is no argument of {method}, and no server is known that takes such a field. {hint}"
-            f"If yours does, give extra_body={{{name[:60]!r}: …}}",
-            field=name,
-        )
+
+def _hint(call: str, name: str, own: tuple[str, ...]) -> str:
+    """Say which name was meant, as far as one is near."""
+    if call == Kind.COMPLETION and name in known_fields(Kind.CHAT):
+        return 'It is a field of chats: chat(), or call="chat" of a map, takes it. '
+    from difflib import get_close_matches  # seldom needed, and slow to import
+
+    meant = _MEANT.get(call, {})
+    near = get_close_matches(name, [*meant, *own, *_ARGUMENTS, *sorted(known_fields(call))], 1)
+    return f"Did you mean {meant.get(near[0], near[0])}? " if near else ""

@@ -1,10 +1,12 @@
-"""The coalescing key, and the table of each field's effect on a call.
+"""The coalescing key, and the table that says for each field of a call how the field is treated.
 
 Rules:
 - The key is canonical JSON: fields sorted by name, values as the caller gave them. Nested objects
-  keep their order: JSON schemas with other orders of properties ask for other answers.
-- The key is bytes: ``1 == True == 1.0`` in Python, but the three have different keys.
-- A field missing from the table joins the key and is sent unchanged.
+  keep their order: two JSON schemas that differ only in the order of their properties ask for
+  different answers.
+- The key is bytes, never Python equality: ``1 == True == 1.0``, but the three are three keys.
+- A field that is not in the table joins the key and goes to the server as it is: each field of
+  ``params``, and each field of ``extra_body``.
 """
 
 from __future__ import annotations
@@ -18,11 +20,19 @@ from typing import Any
 from batchclient._core.kinds import Kind
 from batchclient.errors import ConfigError
 
-__all__ = ["FIELDS", "FIELDS_OF_KIND", "Role", "canonical", "check_embedding_fields", "sort_fields"]
+__all__ = [
+    "FIELDS",
+    "FIELDS_OF_KIND",
+    "STREAM_METHODS",
+    "Role",
+    "canonical",
+    "check_embedding_fields",
+    "sort_fields",
+]
 
 
 class Role(Enum):
-    """The effect of a field on the batching of its call."""
+    """How a field bears on the batching of its call."""
 
     JOINS = "joins the coalescing key"
     SOLO = "kept on our side inside a batch; sent when the call goes alone"
@@ -35,7 +45,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "user": (Role.SOLO, "a label for the server's log"),
     "request_id": (Role.SOLO, "one per caller; a batch is one request"),
     "metadata": (Role.SOLO, "labels of the caller's"),
-    # Fields of a whole request on the server: the reply carries the first prompt's only (vLLM 0.32,
+    # Request-wide on the server: the reply carries the first prompt's only (vLLM 0.32,
     # completion/serving.py).
     "kv_transfer_params": (Role.ALONE, "answered for the first prompt only"),
     "ec_transfer_params": (Role.ALONE, "answered for the first prompt only"),
@@ -50,7 +60,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     # A call's own argument, because the priority orders the client's queue as well.
     "priority": (
         Role.OURS,
-        "give it to the call, priority=…; BatchClient(schedule=Schedule(send_priority=True)) passes it on to the server",
+        "give it to the call, priority=…; schedule=Schedule(send_priority=True) of the client passes it to the server",
     ),
     "tenant": (Role.OURS, "give it to the call, tenant=…"),
     # Arguments of other libraries, which would otherwise travel silently in the body.
@@ -63,7 +73,7 @@ FIELDS: dict[str, tuple[Role, str]] = {
     "extra_query": (Role.OURS, "put a query into the client's base_url"),
     "timeout": (Role.OURS, "the argument is timeout_s, in seconds"),
 }
-"""By field: its role, and the reason. Every other field joins the key."""
+"""Every other field joins the key."""
 
 _NO_TOOLS = (Role.ALONE, "lists of chats drop it silently (vLLM 0.32)")
 _NOT_IN_LISTS = (Role.ALONE, "the reply to a list of chats has no place for it (vLLM 0.32)")
@@ -83,7 +93,7 @@ FIELDS_OF_KIND: dict[Kind, dict[str, tuple[Role, str]]] = {
         "audio": _NOT_IN_LISTS,
     }
 }
-"""By kind of call: entries that stand before those of ``FIELDS``."""
+"""The entries that stand before ``FIELDS`` for one kind of call."""
 _METHODS = {
     Kind.CHAT: "chat()",
     Kind.EMBEDDING: "embed()",
@@ -92,7 +102,9 @@ _METHODS = {
     Kind.RERANK: "rerank()",
     Kind.TOKENS: "tokenize()",
 }
-"""The name of each kind's method."""
+"""The method of a kind."""
+STREAM_METHODS = {"complete()": "stream()", "chat()": "stream_chat()"}
+"""The methods that hand an answer out piece by piece."""
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -106,8 +118,8 @@ def canonical(fields: Mapping[str, Any]) -> bytes:
     """
     with suppress(TypeError, ValueError, RecursionError):
         return _encode(dict(sorted(fields.items()))).encode()
-    # Raised after the handling of that error, which may hold the unwritable text and would be the
-    # context of this error.
+    # Not raised while that error is handled: the error may hold the text that could not be written,
+    # and would be the context of ours.
     raise _blame(fields)
 
 
@@ -126,11 +138,13 @@ def _blame(fields: Mapping[str, Any]) -> ConfigError:
 def sort_fields(
     params: Mapping[str, Any], kind: Kind = Kind.COMPLETION, *, to_caller: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any], str | None]:
-    """Split a call's parameters by the table, into (fields that join the key, fields for a lone
-    call, why the call goes alone).
+    """Split a call's parameters by the table.
 
-    ``extra_body`` is merged into the parameters, as by openai's client. A call that is streamed
-    ``to_caller`` may have ``stream=True`` and a ``stream_interval``.
+    ``extra_body`` is merged into the parameters, as with openai's client. A call that is streamed
+    ``to_caller`` may say ``stream=True`` and its ``stream_interval``.
+
+    Returns:
+        The fields that join the key, the fields for a lone call, and why the call goes alone.
 
     Raises:
         ConfigError: a field is not the caller's to set.
@@ -167,7 +181,11 @@ def sort_fields(
 
 
 def check_embedding_fields(fields: Mapping[str, Any]) -> None:
-    """Refuse fields for other answers than vectors of 32-bit floats; ``ConfigError`` names one."""
+    """Refuse fields that would bring an answer other than a vector of 32-bit floats.
+
+    Raises:
+        ConfigError: naming the field.
+    """
     if fields.get("encoding_format") not in (None, "float", "base64"):
         message = "encoding_format is 'float' or 'base64'; the answer holds 32-bit floats either way"
         raise ConfigError(message, field="encoding_format")

@@ -51,7 +51,7 @@ class ServerDialect:
     """
 
     name: str
-    is_known_server = True
+    is_known_server: bool = True
     caps: Mapping[Kind, int] = {}
     length_reach: int | None = None
     own_fields: OwnFields | None = None

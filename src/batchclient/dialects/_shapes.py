@@ -1,12 +1,12 @@
-"""From a call's parameters to its shape: which calls may share a request, whatever the server.
+"""From a call's parameters to its shape: which calls may share a request, on any server.
 
 Rules:
-- A shape is made with its call, and the server is chosen later: nothing in a shape belongs to a
-  sort of server.
+- A shape is made when the call is made, and the server is chosen later: nothing in a shape belongs
+  to one sort of server.
 - Equal parameters give the same object, so that groups are found by identity.
 - The key begins with the kind of call and of prompt; the shared part of the body follows.
-- All servers may be of a sort that takes some fields per prompt (``mix``). Completions that differ
-  only in such fields then have the same mixed shape, whose body is the shared part.
+- Where all servers are of one sort that takes some fields per prompt (``mix``), completions that
+  differ only in those fields have the same mixed shape, whose body is the shared part.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Shapes:
         self._own_fields: OwnFields | None = None
 
     def mix(self, own_fields: OwnFields | None) -> None:
-        """Let completions with different values in such fields share a list; ``None``: none may."""
+        """Let completions differ in these fields and share a list; ``None``: in no field."""
         if own_fields is not self._own_fields:
             self._own_fields = own_fields
             for remembered in (self._shapes, self._known, self._mixed):
@@ -64,23 +64,27 @@ class Shapes:
         to_caller: bool = False,
         verbatim: bool = False,
     ) -> tuple[Shape, bytes]:
-        """Return the shape of calls with the parameters, and the fields sent only with a lone call.
+        """Return the shape of a call, and the fields sent only when the call goes alone.
 
         Args:
+            params: the call's.
+            model: its name.
+            kind: of the call.
             token_ids: whether the prompt is a list of ids.
-            alone: why the call goes alone, if the reason is its input.
-            to_caller: whether the call is streamed to its caller.
+            alone: why the call goes alone, if the input is the reason.
+            to_caller: whether the answer is streamed to the caller.
             verbatim: whether the answer keeps the server's own reply.
 
         Raises:
-            ConfigError: a parameter is wrong, not JSON, or not the caller's to set; the error names
-                the field.
+            ConfigError: a parameter is unknown, or wrong, or not JSON, or not the caller's to set;
+                the error names the field.
         """
         known = self._known
         signature: tuple[object, ...] | None = None
         # Writing the key costs 5 µs, and calls come by the thousand with the same few parameters.
-        # ``marshal`` takes a fraction of the time, and tells apart what JSON does: 1, True, 1.0 and
-        # "1" differ. Version 2: later versions depend on who else holds a value.
+        # ``marshal`` writes the parameters in a fraction of that time, and tells apart the values
+        # that JSON tells apart: 1, True, 1.0 and "1" differ. Version 2: in later versions the bytes
+        # depend on who else holds a value.
         try:
             signature = (kind, model, token_ids, alone, to_caller, verbatim, marshal.dumps(params, 2))  # type: ignore[arg-type]
         except ValueError:  # a type unknown to ``marshal``, or too deep: ``canonical`` decides
@@ -89,14 +93,15 @@ class Shapes:
             shape = known.get(signature)
             if shape is not None:
                 return shape, b""
-        if kind not in _GENERATING and not verbatim:
-            refuse_unknown(kind, params)
+        if not verbatim:
+            # A body that another program wrote may hold any field.
+            refuse_unknown(kind, params, to_caller=to_caller)
         joining, solo, reason = sort_fields(params, kind, to_caller=to_caller)
         reason = "streamed to its caller" if to_caller else reason or alone
         joining.setdefault("model", model)
         if joining.get("return_token_ids", True) in (None, False):
-            # The server's default. A plain list asks for ids on batchclient's account, and no field
-            # may come twice.
+            # The server's default. A plain list asks for token ids on our account, and no field may
+            # come twice.
             del joining["return_token_ids"]
         body = canonical(joining)
         prefixes = _PREFIXES.get(kind)
@@ -131,7 +136,7 @@ class Shapes:
         return shape, b""
 
     def _with_mixed(self, shape: Shape, fields: Mapping[str, Any], prefix: bytes) -> Shape:
-        """Return a completion's shape with the mixed shape for other sampling parameters."""
+        """Return a completion's shape with the mixed shape, which differs in sampling parameters."""
         assert self._own_fields is not None
         own = self._own_fields({name: value for name, value in fields.items() if value is not None})
         if not own:
@@ -196,8 +201,8 @@ def _make_shape(
         alone_reason=alone,
         plain_only=bool(fields.get("use_beam_search"))
         or fields.get("prompt_logprobs") is not None
-        # Servers parse streamed tool calls otherwise, a token at a time; a call without need of a
-        # stream is spared the other parser.
+        # Servers have another parser for streamed tool calls, made for a token at a time; a call
+        # that needs no stream is spared that parser.
         or (is_chat and bool(fields.get("tools")) and not to_caller),
         wants_token_ids=_flag(fields, "return_token_ids"),
         # Of a chat, ``echo`` returns the last message only, which counts for nothing here.

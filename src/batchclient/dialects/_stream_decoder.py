@@ -167,7 +167,7 @@ class StreamDecoder(ReplyDecoder):
                 self._failure = mismatch(error)
             except BAD_FORM as error:
                 self._failure = malformed("an event is not what such a server sends", error)
-        self.failed = self._failure is not None
+        self.failed: bool = self._failure is not None
         return answers
 
     def _parse_odd(self, payload: bytes, answers: list[tuple[int, Completion]]) -> Any:
@@ -204,7 +204,7 @@ class StreamDecoder(ReplyDecoder):
         if pieces is None:
             self._pieces[index] = pieces = []
             self._first_at.setdefault(index // self._n, now)
-            self.begun = len(self._first_at) == len(self._batch.requests)
+            self.begun: bool = len(self._first_at) == len(self._batch.requests)
             if self._first is not None:
                 answers.append(self._first)
                 self._first = None
@@ -265,7 +265,7 @@ class StreamDecoder(ReplyDecoder):
         self._pieces.pop(index, None)
         self._over[index] = None
         self._demux.finish(index)
-        self.complete = self._demux.complete
+        self.complete: bool = self._demux.complete
         self._lost.setdefault(index // self._n, spoilt(error))
         if len(self._lost) == len(self._batch.requests) and all(lost.final for lost in self._lost.values()):
             once = len(self._batch.requests) == 1

@@ -28,8 +28,9 @@ OUR_FIELDS = frozenset({"stream_interval", "continuous_usage_stats", "stream_opt
 _GENERATING = frozenset({Kind.COMPLETION, Kind.CHAT})
 _STREAMED_ONLY = frozenset({"stream_interval", "continuous_usage_stats", "stream_options"})
 _UNKNOWN = re.compile(
-    r"extra_forbidden|extra (?:inputs|fields?) (?:are |is )?not (?:permitted|allowed)|unexpected (?:fields?|keyword|parameter)"
-    r"|unrecogni[sz]ed (?:request )?(?:arguments?|fields?|parameters?|keys?)|(?:unknown|unsupported) (?:fields?|parameters?|arguments?|keys?)"
+    r"extra_forbidden|extra (?:inputs|fields?) (?:are |is )?not (?:permitted|allowed)"
+    r"|unexpected (?:fields?|keyword|parameter)|unrecogni[sz]ed (?:request )?(?:arguments?|fields?|parameters?|keys?)"
+    r"|(?:unknown|unsupported) (?:fields?|parameters?|arguments?|keys?)"
     r"|additional propert(?:y|ies)",
     re.IGNORECASE,
 )

@@ -247,7 +247,7 @@ class LlamacppDialect(ServerDialect):
 
     name = "llamacpp"
     without = VLLM_ONLY
-    caps = {Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1, Kind.TOKENS: 1}
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Completion(),
         Kind.CHAT: Chat(priority_sign=0),

@@ -35,7 +35,7 @@ class OpenaiDialect(ServerDialect):
     name = "openai"
     is_known_server = False
     without = VLLM_ONLY
-    caps = {Kind.CHAT: 1}  # noqa: RUF012
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1}
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: Completions(priority_sign=0, reader=StopReader),
         Kind.CHAT: Chat(priority_sign=0),

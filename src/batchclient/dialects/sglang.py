@@ -31,7 +31,7 @@ from batchclient._core.messages import Batch, Failure
 from batchclient._core.requests import Shape
 from batchclient.dialects._bodies import Bodies
 from batchclient.dialects._chat import Chat
-from batchclient.dialects._dialect import Decoder
+from batchclient.dialects._dialect import Decoder, OwnFields
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._fields import canonical
 from batchclient.dialects._reader import BAD_FORM, index_of, legacy_logprobs, unreadable
@@ -310,9 +310,9 @@ class SglangDialect(ServerDialect):
 
     name = "sglang"
     # For ``/v1/completions``, which gives no ids as vLLM does.
-    without = frozenset({"return_token_ids"})
-    caps = {Kind.CHAT: 1}  # noqa: RUF012
-    own_fields = staticmethod(_own_fields)
+    without: frozenset[str] = frozenset({"return_token_ids"})
+    caps: Mapping[Kind, int] = {Kind.CHAT: 1}
+    own_fields: OwnFields | None = staticmethod(_own_fields)
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Generate(),
         Kind.CHAT: Chat(priority_sign=1),

@@ -31,11 +31,11 @@ class TeiDialect(ServerDialect):
     """The dialect described at the top of the file."""
 
     name = "tei"
-    caps = dict.fromkeys(
+    caps: Mapping[Kind, int] = dict.fromkeys(
         (Kind.EMBEDDING, Kind.SCORE, Kind.RERANK, Kind.CLASSIFICATION, Kind.TOKENS), _MAX_CLIENT_BATCH_SIZE
     )
-    length_reach = 0
-    without = VLLM_ONLY
+    length_reach: int | None = 0
+    without: frozenset[str] = VLLM_ONLY
     forms: Mapping[Kind, Form] = {
         Kind.EMBEDDING: Embeddings(),
         Kind.SCORE: RerankScores(from_root=True, documents="texts"),

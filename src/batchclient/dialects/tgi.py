@@ -85,8 +85,8 @@ class TgiDialect(ServerDialect):
     """The dialect described at the top of the file."""
 
     name = "tgi"
-    caps = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}  # noqa: RUF012
-    without = VLLM_ONLY
+    caps: Mapping[Kind, int] = {Kind.COMPLETION: 4, Kind.CHAT: 1, Kind.TOKENS: 1}
+    without: frozenset[str] = VLLM_ONLY
     forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: _Completions(priority_sign=0, reader=_Reader, bodies=Bodies(_body)),
         Kind.CHAT: Chat(priority_sign=0),

@@ -13,11 +13,13 @@ Facts (vLLM 0.32):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batchclient._core.kinds import Kind
 from batchclient.dialects._chat import Chat
 from batchclient.dialects._embeddings import Embeddings
 from batchclient.dialects._scores import Classes, PairScores
-from batchclient.dialects._server import ServerDialect
+from batchclient.dialects._server import Form, ServerDialect
 from batchclient.dialects._tokens import VllmTokens
 from batchclient.dialects.completions import Completions
 
@@ -28,8 +30,8 @@ class VllmDialect(ServerDialect):
     """The dialect described at the top of the file."""
 
     name = "vllm"
-    caps = {Kind.COMPLETION: 1024, Kind.TOKENS: 1}  # noqa: RUF012
-    forms = {  # noqa: RUF012
+    caps: Mapping[Kind, int] = {Kind.COMPLETION: 1024, Kind.TOKENS: 1}
+    forms: Mapping[Kind, Form] = {
         Kind.COMPLETION: Completions(),
         Kind.CHAT: Chat(list_path="/chat/completions/batch"),
         Kind.EMBEDDING: Embeddings(),
@@ -38,4 +40,4 @@ class VllmDialect(ServerDialect):
         Kind.CLASSIFICATION: Classes(),
         Kind.TOKENS: VllmTokens(),
     }
-    list_routes = frozenset({Kind.CHAT})
+    list_routes: frozenset[Kind] = frozenset({Kind.CHAT})

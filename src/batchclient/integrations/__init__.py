@@ -1,4 +1,5 @@
-"""Batching under libraries of others: ``integrations.httpx`` and ``integrations.httpx2`` have transports for whatever takes an HTTP client.
+"""Batching under other libraries.
 
-Each module imports the HTTP library that it is named after, and nothing else that is heavy.
+``integrations.httpx`` and ``integrations.httpx2`` have transports for any library that takes an
+HTTP client. Each module imports the HTTP library of its name, and nothing else that is heavy.
 """

@@ -1,10 +1,12 @@
-"""Which ``BatchClient`` answers a request: one per server and set of headers.
+"""The choice of the ``BatchClient`` for a request: a client per server and set of headers.
 
 Rules:
-- One client per (base URL, headers that count), so that credentials never mix; each has a limit of its own. Where there may be none more
-  (``kept_clients``) the request goes around them.
-- A read timeout bounds the whole call: a reply that is not streamed is silent until it is there. The connect timeout is the client's own.
-- The library retries by itself, so a call here is one attempt, unless ``max_attempts`` says otherwise: attempts would multiply.
+- A client per (base URL, headers that count), so that credentials never mix; each client has a
+  limit of its own. Where no further client may be made (``kept_clients``) the request goes around.
+- A read timeout bounds the whole call: a reply without a stream is silent until the whole reply is
+  there. The connect timeout is the client's own.
+- The library retries by itself, and attempts would multiply. So a call here is one attempt, unless
+  ``max_attempts`` says otherwise.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ _NOT_HERE = {
 
 
 class Batcher:
-    """The clients of one transport, and what they are for.
+    """The clients of a transport, and the settings that all clients share.
 
     Args:
         library: ``httpx`` or ``httpx2``.
-        response: its class of responses, behind ``WholeResponse``.
-        http_client: sends the shared requests, if they are to go over a user's own transport.
+        response: the library's class of responses, behind ``WholeResponse``.
+        http_client: sends the shared requests, where a user's own transport carries them.
         base_url, max_attempts, labels, settings: the transport's.
     """
 
@@ -66,7 +68,7 @@ class Batcher:
         if base_url is not None:
             url = library.URL(check_server(base_url).url)
             base_url = f"{url.scheme}://{url.netloc.decode('ascii')}{url.raw_path.decode('ascii')}"
-        # Users' mocks and instrumentation are for the library that they use.
+        # A user's mocks and instrumentation are for the library that the user's code uses.
         refuse_unknown(settings.keys() - BATCH_CLIENT_ARGUMENTS, BATCH_CLIENT_ARGUMENTS - _NOT_HERE.keys())
         self._settings = settings = only_given(settings)
         settings["http"] = filled_in(settings.get("http"), backend=library.__name__)
@@ -94,21 +96,21 @@ class Batcher:
         return f"{self.shared} shared, {self.passed_on} passed on, {self.clients}"
 
     def pass_on(self) -> None:
-        """A request goes past. Of a sync transport's, in any thread."""
+        """Count a request past the clients; a sync transport counts in any thread."""
         with self._counting:
             self.passed_on += 1
 
     @property
     def clients(self) -> tuple[BatchClient, ...]:
-        """Those at work."""
+        """The clients at work."""
         return tuple(client for client in self._clients if not client._closed)
 
     async def respond(self, job: Job, request: Any) -> Any:
-        """Return the response to a request; ``None``: it is to go alone."""
+        """Return the response to a request; ``None``: the request goes alone."""
         key = (job.base_url, job.headers)
         client = self._clients.find(key, self._make_client)
         if self._clients.leaving:
-            # Before the new one opens connections; meanwhile nobody is to take that for idle.
+            # Before the new client opens connections; held, so that nobody takes it for idle.
             with self._clients.hold(key):
                 await self._clients.close_leaving()
         if client is None:
@@ -123,7 +125,7 @@ class Batcher:
         return self._writer.answer(reply)
 
     def _make_client(self, key: _Key) -> BatchClient | None:
-        """``None``: the server may well take such a URL or header, and we do not."""
+        """Make a client; ``None``: we refuse a URL or header that the server may well take."""
         base_url, headers = key
         try:
             named = {name.decode("ascii"): value.decode("ascii") for name, value in headers}
@@ -132,7 +134,7 @@ class Batcher:
             client = InnerClient(base_url, headers=named, http_client=self._http_client, **self._settings)
         except (ConfigError, UnicodeDecodeError):
             return None
-        # What its own ``async with`` would hold.
+        # The client's own ``async with`` would hold the nursery.
         client._nursery = client._trio_nursery = self.nursery
         return client
 

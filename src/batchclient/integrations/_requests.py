@@ -1,10 +1,12 @@
-"""Which HTTP requests may share one with others, and with whose.
+"""The HTTP requests that may share a request, and the bounds of sharing.
 
 Rules:
-- A request is left alone unless all of this holds: a POST, to a path of ``PATHS``, of a whole JSON body that ``read_body`` takes, for an answer in JSON.
-- Requests share only with those to the same server (scheme, host, port, path before ``PATHS``, query) with the same headers that count (``integrations.header_roles``),
-  so that nobody is answered with another's credentials, organisation or cookies.
-- What counts is sent with every shared request; the rest is not sent.
+- A request is left alone unless all conditions hold: a POST, to a path of ``PATHS``, of a whole
+  JSON body that ``read_body`` takes, for an answer in JSON.
+- Requests share where the server (scheme, host, port, path before ``PATHS``, query) and the headers
+  that count (``integrations.header_roles``) are equal. So no caller gets an answer by another
+  caller's credentials, organisation or cookies.
+- Headers that count are sent with every shared request; the rest is not sent.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ class Job:
 
     Args:
         base_url: the server's, its query included.
-        headers: those that count, by lower-case name, sorted: (base_url, headers) says whom it may share with.
-        calls: its body's.
-        timeout_s: how long the caller waits for an answer, seconds; ``None``: for ever.
+        headers: the headers that count, by lower-case name, sorted. Requests share where
+            (base_url, headers) are equal.
+        calls: the calls of the body.
+        timeout_s: the caller's longest wait for an answer, seconds; ``None``: for ever.
     """
 
     base_url: str
@@ -44,11 +47,11 @@ class Job:
 
 
 class RequestReader:
-    """Reads the requests of an HTTP library (httpx's or httpx2's: their objects are alike).
+    """Reads the requests of an HTTP library: httpx's and httpx2's objects are alike.
 
     Args:
-        base_url: read only requests below it; ``None``: of any server.
-        roles: which headers count.
+        base_url: read only requests below this URL; ``None``: of any server.
+        roles: the roles of headers.
     """
 
     def __init__(self, base_url: str | None, roles: HeaderRoles) -> None:
@@ -57,7 +60,7 @@ class RequestReader:
         self._places: dict[tuple[str, bytes, bytes], tuple[str, str] | None] = {}
 
     def read(self, request: Any) -> Job | None:
-        """Return what may be shared of a request; ``None``: leave it alone."""
+        """Return the part of a request to share; ``None``: leave the request alone."""
         if request.method != "POST":
             return None
         url = request.url
@@ -74,7 +77,7 @@ class RequestReader:
         try:
             body = from_json(request.content)
         except (ValueError, RuntimeError):
-            # No JSON; or a body that comes in pieces, which is the library's to send (``RequestNotRead``).
+            # No JSON; or a body in pieces, which the library itself sends (``RequestNotRead``).
             return None
         calls = read_body(place[1], body)
         if calls is None:
@@ -83,7 +86,7 @@ class RequestReader:
         return Job(place[0], counted, calls, timeout.get("read") if timeout else None)
 
     def _find_place(self, scheme: str, netloc: bytes, raw_path: bytes) -> tuple[str, str] | None:
-        """The base URL and the path below it, if it is one of ``PATHS``."""
+        """The base URL and the path below, if the path is in ``PATHS``."""
         path, question, query = raw_path.decode("ascii").partition("?")
         found = None
         suffix = next((each for each in _SUFFIXES if path.endswith(each)), None)
@@ -97,7 +100,7 @@ class RequestReader:
         return found
 
     def _counted(self, headers: list[tuple[bytes, bytes]], netloc: bytes) -> tuple[tuple[bytes, bytes], ...] | None:
-        """The headers that count; ``None``: the request is to be left alone."""
+        """The headers that count; ``None``: leave the request alone."""
         counted = []
         role_of = self._roles.of
         is_json = False

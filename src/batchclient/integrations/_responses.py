@@ -1,11 +1,15 @@
 """Our answers and errors as an HTTP library's responses and exceptions.
 
 Rules:
-- An answer is the server's own: its status, its headers without those of the shared message, its body cut out for one caller (``dialects._verbatim``).
-- So is an error, where the server's body concerned this caller alone; else its body is made of our error, in OpenAI's form.
-- What is no answer of the server's is the library's own exception, as if it had met the network itself.
-- A response is the library's own class in all but how it is read whole: its bytes are here, and the library's layers of generators would cost a call about 80 µs,
-  with 64 in flight, of the 700 that one of openai's takes.
+- An answer is the server's own: its status, its headers without the shared message's, its body cut
+  out for one caller (``dialects._verbatim``).
+- An error is the server's own, where the server's body concerned the caller alone. Else the body is
+  made of our error, in OpenAI's form.
+- A failure without an answer of the server raises the library's own exception, as if the library
+  had met the network itself.
+- A response is the library's own class in all but the reading of the whole body, whose bytes are
+  here already. The library's layers of generators would cost a call about 80 µs with 64 in flight;
+  a call of openai's takes 700 µs.
 """
 
 from __future__ import annotations
@@ -45,14 +49,17 @@ _OF_THE_SHARED_MESSAGE = frozenset(
         b"upgrade",
     }
 )
-"""Of the connection (RFC 9110, 7.6.1), or of a body that was another."""
+"""Of the connection (RFC 9110, 7.6.1), or of the shared message's own body."""
 _JSON = (b"content-type", b"application/json")
 _BAD_GATEWAY = 502
-"""For a reply that is no answer: what is between the program and the server says so (RFC 9110, 15.6.3)."""
+"""For a reply that is no answer: the status that a gateway gives (RFC 9110, 15.6.3)."""
 
 
 class WholeResponse:
-    """Stands before a library's ``Response``: its body is here already. Read in pieces, it is as any other."""
+    """Stands before a library's ``Response``, with the whole body at hand.
+
+    Read in pieces, the response is as any other.
+    """
 
     whole: bytes
     _content: bytes
@@ -74,7 +81,7 @@ class WholeResponse:
 
     def _take(self) -> None:
         if self.is_stream_consumed:
-            # It raises what it always raises.
+            # Raises the library's usual error.
             super().read()  # type: ignore[misc]
         self._content = self.whole
         self._num_bytes_downloaded = len(self.whole)
@@ -85,11 +92,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ResponseWriter:
-    """Writes the responses of one HTTP library.
+    """Writes the responses of an HTTP library.
 
     Args:
         library: ``httpx`` or ``httpx2``.
-        response: its class of responses, behind ``WholeResponse``.
+        response: the library's class of responses, behind ``WholeResponse``.
     """
 
     def __init__(self, library: Any, response: Any) -> None:
@@ -98,15 +105,15 @@ class ResponseWriter:
         self._last: tuple[Mapping[str, str], Headers] | None = None
 
     def answer(self, reply: Reply) -> Any:
-        """Return the response to a call that was answered."""
+        """Return the response to an answered call."""
         return self._response(reply.status, to_json(reply.body), [*self._headers(reply.headers), _JSON])
 
     def failure(self, error: BatchClientError, request: Any) -> Any:
-        """Return the response to a call that failed, or raise what the library raises.
+        """Return the response to a failed call, or raise the library's exception.
 
         Raises:
             ConfigError: the transport is used in two event loops at once.
-            Exception: the library's ``TransportError``; its cause is ours.
+            Exception: the library's ``TransportError``; the cause is our error.
         """
         if isinstance(error, ConfigError):
             raise error
@@ -125,7 +132,8 @@ class ResponseWriter:
     def _made(self, error: BatchClientError, status: int, headers: Headers) -> Any:
         body = {"error": {"message": error.message, "type": type(error).__name__, "param": None, "code": error.code}}
         if not error.retryable and status >= 500:
-            # openai's sign, which many others heed; they would send it again because of the status.
+            # openai's sign, which many other libraries heed; the status alone would have them send
+            # the call again.
             headers = [*headers, (b"x-should-retry", b"false")]
         return self._response(status, to_json(body), [*headers, _JSON])
 
@@ -137,7 +145,10 @@ class ResponseWriter:
         return response
 
     def _headers(self, headers: Mapping[str, str]) -> Headers:
-        """Those that are still true, as they came. All calls of a shared request have the same object."""
+        """The headers that are still true, as received.
+
+        All calls of a shared request have the same object.
+        """
         if self._last is not None and self._last[0] is headers:
             return self._last[1]
         raw: Any = getattr(headers, "raw", None)

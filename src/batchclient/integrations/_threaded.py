@@ -1,4 +1,4 @@
-"""A blocking transport of a user's, as an async one: an event loop sends the shared requests."""
+"""A user's blocking transport as an async transport: an event loop sends the shared requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import anyio.to_thread
 __all__ = ["Threaded"]
 
 _MOST_THREADS = 64
-"""Requests of one transport at once; each holds a list, so these are many calls."""
+"""Requests of a transport at once. Each request holds a list, so 64 requests are many calls."""
 
 
 class Threaded:
     """A blocking transport, request by request in a thread. Replies are read whole.
 
     Args:
-        transport: one of ``library``'s.
+        transport: a transport of ``library``.
         library: ``httpx`` or ``httpx2``.
     """
 
@@ -28,9 +28,10 @@ class Threaded:
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send a request."""
-        # Not our trace: it is a coroutine's, and this transport would call it without awaiting it.
+        # Without our trace: the trace is a coroutine's, and a blocking transport would call it
+        # without an await.
         request.extensions = {name: value for name, value in request.extensions.items() if name == "timeout"}
-        # A thread cannot be cancelled; who gives up does not wait for it.
+        # A thread cannot be cancelled; a caller who gives up does not wait for the thread.
         return await anyio.to_thread.run_sync(self._send, request, abandon_on_cancel=True, limiter=self._threads)
 
     def _send(self, request: Any) -> Any:
@@ -39,6 +40,6 @@ class Threaded:
             content = b"".join(response.stream)
         finally:
             response.close()
-        # As a stream: these bytes may still be compressed.
+        # As a stream: the bytes may still be compressed.
         stream = self._library.ByteStream(content)
         return self._library.Response(response.status_code, headers=response.headers.raw, stream=stream)

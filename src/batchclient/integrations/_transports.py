@@ -1,12 +1,14 @@
-"""What the transports of all HTTP libraries share: a way through a ``BatchClient``, and a way around it.
+"""The common part of all HTTP libraries' transports: a way through a ``BatchClient``, a way around.
 
 Rules:
-- What may share a request (``_requests``) goes through a ``BatchClient`` (``_batcher``); everything else, and what that client refuses, goes to the inner
-  transport as it came, streams included.
-- A transport that was given carries all requests, the shared ones too, in a client of its library.
-  It is closed with this one.
-- Else shared requests have pools of ours, of the library's own transports. The rest goes over one
-  more of those, made when it is needed, in each event loop afresh.
+- A request that may be shared (``_requests``) goes through a ``BatchClient`` (``_batcher``). All
+  other requests, and requests that the client refuses, go to the inner transport untouched, streams
+  included.
+- A given transport carries all requests, the shared too, in a client of its library. The given
+  transport is closed with the batching transport.
+- Without a given transport, shared requests have pools of ours, of the library's own transports.
+  The rest goes over a further transport of the library, made on first use, afresh in each event
+  loop.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ from batchclient.options import SharingArguments
 __all__ = ["AsyncBatching", "SyncBatching"]
 
 _MOST_CONNECTIONS, _MOST_IDLE = 1000, 100
-"""Of the transport for all else: openai's own (openai-python, _constants.py). httpx's 100 would let streams wait for each other."""
+"""For the transport beside the pools: openai's own bounds (openai-python, _constants.py).
+
+httpx's 100 would let streams wait for each other.
+"""
 
 
 class TransportArguments(SharingArguments, total=False):
@@ -40,7 +45,7 @@ class TransportArguments(SharingArguments, total=False):
 
 
 class Batching:
-    """What the async and the sync transports have in common.
+    """The common part of the async and the sync transports.
 
     Args:
         transport, base_url, max_attempts, labels, settings: as ``AsyncBatching``'s.
@@ -114,25 +119,31 @@ class Batching:
 
 
 class AsyncBatching(Batching):
-    """An HTTP transport that lets completions, chats and embeddings share requests; all else it passes on.
+    """An HTTP transport that lets completions, chats and embeddings share requests.
+
+    All other requests are passed on.
 
         client = AsyncOpenAI(base_url=…, http_client=httpx2.AsyncClient(transport=BatchTransport()))
 
-    The server is learnt from the requests' own URLs: what is posted to ``…/completions``, ``…/chat/completions`` or ``…/embeddings`` is batched, for each server
-    and each set of headers by itself. A request with ``stream`` goes alone. On trio the HTTP client's ``async with`` is needed.
+    The server is learnt from the requests' own URLs. A POST to ``…/completions``,
+    ``…/chat/completions`` or ``…/embeddings`` is batched, for each server and each set of headers
+    separately. A request with ``stream`` goes alone. On trio the HTTP client's ``async with`` is
+    needed.
 
     Args:
-        transport: what everything is sent over; by default shared requests go over pools of ours, the rest over the library's own transport.
-            It is closed with this one.
-        base_url: batch only what goes to this server; by default any.
-        max_attempts: requests that may be sent for one call. 1 by default, since libraries retry by themselves and the attempts would multiply;
-            ``None``: as ``BatchClient`` does, by ``retry``. Turn the library's own retries off then.
-        labels: names of further headers that say who asks, not what is asked: requests that differ in them share, and they are not sent.
+        transport: carries every request, and is closed with the batching transport. By default
+            shared requests go over pools of ours, the rest over the library's own transport.
+        base_url: batch only requests to one server; by default to any.
+        max_attempts: the most requests for a call. 1 by default, since libraries retry by
+            themselves and the attempts would multiply. ``None``: by ``retry``, as ``BatchClient``
+            does; turn the library's own retries off then.
+        labels: names of further headers that say who asks, and leave the question as it is.
+            Requests that differ in labels share, and labels are not sent.
         settings: ``BatchClient``'s: ``preset``, ``limit``, ``batching``, ``retry``, …
-            By default the library of ``http`` is this transport's.
+            By default the library of ``http`` is the transport's.
 
     Raises:
-        ConfigError: an argument is wrong; the error names it.
+        ConfigError: an argument is wrong; the error names the argument.
     """
 
     _own: Any = None
@@ -176,7 +187,7 @@ class AsyncBatching(Batching):
         return await inner.handle_async_request(request)
 
     async def aclose(self) -> None:
-        """End all calls, close every connection, and the transport that was given."""
+        """End all calls, close every connection, and the given transport."""
         self._closed = True
         try:
             await self._batcher.aclose()
@@ -192,7 +203,7 @@ class AsyncBatching(Batching):
         return self._library.AsyncClient(transport=transport)
 
     def _own_of_this_loop(self) -> Any:
-        """The library's own transport. Its sockets belong to an event loop."""
+        """The library's own transport, whose sockets belong to an event loop."""
         loop = _running_loop()
         if self._own is None or self._own_loop is not loop:
             self._own = own = self._library.AsyncHTTPTransport(**self._own_arguments)
@@ -203,7 +214,7 @@ class AsyncBatching(Batching):
 
 
 def _running_loop() -> object:
-    """Asyncio's, or what stands for trio's."""
+    """Asyncio's running loop; trio's token in a run of trio."""
     loop = asyncio._get_running_loop()
     if loop is not None:
         return loop
@@ -213,18 +224,20 @@ def _running_loop() -> object:
 
 
 class SyncBatching(Batching):
-    """The same for clients that block: calls that threads make at nearly the same time share requests.
+    """The transport for clients that block: calls of several threads at nearly the same time share.
 
         client = OpenAI(base_url=…, http_client=httpx2.Client(transport=SyncBatchTransport()))
 
-    One event loop in a thread of its own serves all threads. What passes goes over the library's own transport in the caller's thread.
+    One event loop in a thread of its own serves all threads. Requests that go past use the
+    library's own transport in the caller's thread.
 
     Args:
-        transport: what everything is sent over, as for ``BatchTransport``; shared requests then occupy a thread each, and are read whole.
+        transport: carries every request, as for ``BatchTransport``. Each shared request then
+            occupies a thread, and its reply is read whole.
         base_url, max_attempts, labels, settings: as for ``BatchTransport``.
 
     Raises:
-        ConfigError: an argument is wrong; the error names it.
+        ConfigError: an argument is wrong; the error names the argument.
     """
 
     def __init__(self, transport: Any = None, **settings: Any) -> None:
@@ -247,7 +260,7 @@ class SyncBatching(Batching):
         return (self._own_of_all_threads() if self._given is None else self._given).handle_request(request)
 
     def close(self) -> None:
-        """End all calls, close every connection, and the transport that was given."""
+        """End all calls, close every connection, and the given transport."""
         self._closed = True
         try:
             self._bridge.close()

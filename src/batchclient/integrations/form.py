@@ -1,10 +1,13 @@
-"""OpenAI's requests as calls of ours, and our answers as OpenAI's replies: what every drop-in rests on.
+"""OpenAI's requests as calls of ours, and our answers as OpenAI's replies; every drop-in uses both.
 
 Rules:
-- What can share a request is read here; everything else is nobody's business but the server's: ``read_body`` returns ``None``, and the
-  drop-in sends the request itself, untouched. That holds for whatever batchclient would refuse or does not know, too.
-- A body with several prompts or inputs becomes several calls, which travel with anyone's; its reply is put together from theirs.
-- Replies are the server's own (``dialects._verbatim``). Errors have the server's own reply where there was one (``error.reply``).
+- ``read_body`` reads a request that can be shared. For any other request the function returns
+  ``None``, and the drop-in sends the request untouched: only the server judges the request. The
+  same holds for a request that batchclient would refuse or does not know.
+- A body with several prompts or inputs becomes several calls, which travel with any other calls.
+  The body's reply is put together from the calls' replies.
+- Replies are the server's own (``dialects._verbatim``). An error has the server's own reply, where
+  the server sent a reply (``error.reply``).
 - ``max_attempts`` is the one owner of retries: a drop-in retries nothing itself.
 """
 
@@ -33,17 +36,17 @@ PATHS = {
     "/chat/completions": (Kind.CHAT, "messages"),
     "/embeddings": (Kind.EMBEDDING, "input"),
 }
-"""What may be coalesced, by path below the base URL: the kind of call, and the field it is about."""
+"""Of requests to coalesce, by path below the base URL: the kind of call, and its main field."""
 
 
 @dataclass(slots=True)
 class WireCalls:
-    """The calls of one body.
+    """The calls of a body.
 
     Args:
-        kind: theirs.
-        items: a prompt, a conversation or an input each.
-        model: as the body names it.
+        kind: of all calls.
+        items: per call a prompt, a conversation or an input.
+        model: as the body names the model.
         params: the body's other fields.
     """
 
@@ -54,11 +57,11 @@ class WireCalls:
 
 
 def read_body(path: str, body: object) -> WireCalls | None:
-    """Return the calls of a request's body; ``None`` if it cannot share a request with others.
+    """Return the calls of a request's body; ``None`` if the request cannot be shared.
 
     Args:
         path: below the base URL, such as ``"/completions"``.
-        body: the parsed JSON, or what would be written as it.
+        body: the parsed JSON, or an object to be written as JSON.
     """
     kind_and_field = PATHS.get(path)
     if kind_and_field is None or not isinstance(body, Mapping):
@@ -81,7 +84,7 @@ _JOINS = (Role.JOINS, "")
 
 
 def _items(kind: Kind, given: Any) -> list[Any] | None:
-    """What the calls are about: one each."""
+    """The subjects of the calls: per call a prompt, a conversation or an input."""
     if kind is Kind.CHAT:
         return [given] if isinstance(given, list) and given else None
     if isinstance(given, str):
@@ -99,16 +102,17 @@ def _items(kind: Kind, given: Any) -> list[Any] | None:
 async def make_calls(
     client: BatchClient, calls: WireCalls, timeout_s: float | None = None, max_attempts: int | None = None
 ) -> Reply | None:
-    """Make the calls of one body and wait for their answers.
+    """Make the calls of a body and wait for their answers.
 
     Args:
-        client: makes them.
+        client: makes the calls.
         calls: as ``read_body`` returned them.
         timeout_s: the whole time, seconds; ``None``: the client's.
-        max_attempts: requests that may be sent for each; ``None``: the client's retry policy decides.
+        max_attempts: the most requests for each call; ``None``: the client's retry policy decides.
 
     Returns:
-        The reply that the body alone would have had; ``None`` if batchclient refuses what the server may take (nothing was sent).
+        The reply that the body alone would have had. ``None`` if batchclient refuses a call that
+        the server may take; nothing was sent then.
 
     Raises:
         BatchClientError: of the first call that failed; ``reply`` is the server's own.
@@ -154,7 +158,7 @@ async def make_calls(
 
 
 def _join(replies: Sequence[Reply], holder: str) -> Reply:
-    """The reply to several prompts, made of the replies to each."""
+    """The reply to several prompts, made of the replies to each prompt."""
     first = replies[0]
     items = [item for reply in replies for item in reply.body[holder]]
     body = {**first.body, holder: [{**item, "index": index} for index, item in enumerate(items)]}
@@ -162,7 +166,7 @@ def _join(replies: Sequence[Reply], holder: str) -> Reply:
     if usage is not None and not usage.keys().isdisjoint(ESTIMATED):
         met = Counter(reply.source for reply in replies)
         if all(count == size for (_, size), count in met.items()):
-            # Nobody else's calls were in those requests: the shares add up to what the server counted.
+            # Nobody else's calls were in the requests: the shares add up to the server's count.
             for mark in ESTIMATED:
                 usage.pop(mark, None)
     alone = first.alone if all(reply.alone for reply in replies) else ""

@@ -1,10 +1,12 @@
-"""Which headers of a request keep it from sharing one with others: the one table of the drop-in and of the transports.
+"""The roles of headers in sharing: the table of the drop-in and of the transports.
 
 Rules:
-- Three kinds do not: headers that describe the message itself, headers that name the program, and labels of one request for logs.
-- All others count, unknown ones too: they may be credentials, or a choice that the server makes by them.
-- A header that is known to hold credentials cannot be made a label: requests with several keys
-  would go in one, with none of them.
+- Three kinds of headers keep no request from sharing: descriptions of the message, names of the
+  program, and labels of a request for logs.
+- All other headers count, unknown ones too. Such a header may be a credential, or the
+  server's ground for a choice.
+- A header with known credentials cannot be made a label: requests with several keys would go
+  together, without any of the keys.
 - Headers that do not count are not sent with shared requests, which have their own.
 """
 
@@ -20,7 +22,7 @@ __all__ = ["HeaderRole", "HeaderRoles"]
 _OF_THE_MESSAGE = frozenset({"content-length", "accept-encoding", "connection"})
 _OF_THE_PROGRAM = frozenset({"user-agent"})
 _OF_THE_PROGRAM_PREFIX = "x-stainless-"
-"""openai's and all its siblings': retry counts and timeouts among them, other values in every request."""
+"""openai's and all siblings': among others retry counts and timeouts, new with every request."""
 _LABELS = frozenset(
     {
         "traceparent",  # W3C Trace Context, and what comes with it
@@ -49,7 +51,7 @@ _REMEMBERED = 1024
 
 
 class HeaderRole(Enum):
-    """What a header does to the sharing of its request."""
+    """A header's effect on the sharing of its request."""
 
     COUNTS = "shares with requests of the same value only"
     LEFT_OUT = "does not matter, and is not sent with a shared request"
@@ -64,7 +66,7 @@ class HeaderRoles:
         labels: names of further headers that are labels.
 
     Raises:
-        ConfigError: ``labels`` is no collection of names, or one of them holds credentials.
+        ConfigError: ``labels`` is no collection of names, or a label holds credentials.
     """
 
     def __init__(self, labels: Collection[str] = ()) -> None:
@@ -78,7 +80,7 @@ class HeaderRoles:
         self._known: dict[str | bytes, HeaderRole] = {}
 
     def of(self, name: str | bytes) -> HeaderRole:
-        """Return the role of the header of this name."""
+        """Return the role of a header by its name."""
         role = self._known.get(name)
         if role is None:
             if len(self._known) >= _REMEMBERED:
@@ -88,7 +90,7 @@ class HeaderRoles:
         return role
 
     def is_label(self, name: str) -> bool:
-        """Whether a header is a label of one request."""
+        """Whether a header is a label of a single request."""
         lower = name.lower()
         return lower in self._labels or lower.startswith(_LABEL_PREFIX)
 

@@ -1,4 +1,7 @@
-"""``BatchTransport`` and ``SyncBatchTransport`` for httpx: openai 2, LiteLLM and whatever else takes an ``httpx`` client."""
+"""``BatchTransport`` and ``SyncBatchTransport`` for httpx.
+
+Users: openai 2, LiteLLM and any other library that takes an ``httpx`` client.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``BatchTransport`` and ``SyncBatchTransport`` for httpx2: openai 3 and what is built on it."""
+"""``BatchTransport`` and ``SyncBatchTransport`` for httpx2: openai 3 and libraries built on it."""
 
 from __future__ import annotations
 

@@ -1,15 +1,20 @@
-"""The batch clients that others' clients send through: one per server, credentials and headers, and not too many of them.
+"""A bounded set of batch clients, for the clients of other libraries.
+
+There is a batch client per server, credentials and headers.
 
 Rules:
-- A client is made when it is first asked for, and found again by its key. Where none can be made for a key, that is remembered, too.
-- There are at most ``most``. Then the one that nobody asked for longest makes room. One in use never does; where all are in use there is none for another
-  key, and its call has to go by itself.
-- In use is a client with calls under way in an event loop that lives, and one that is held: found, with no call under way yet.
-- A client that leaves is closed: it takes no more calls from then on, and who still knows it asks anew. Its connections need an event loop to close,
-  so that is its owner's to await (``close_leaving``) or to begin (``close_leaving_soon``).
-- After ``aclose`` the clients stay known, closed: a call in one is refused, not sent through a new one.
-- One thread at a time. It knows neither who makes its clients nor whose they are: the background loop of a blocking client closes it, and must not keep
-  that client alive.
+- A client is made on the first request for its key, and found again by the key. A key for which no
+  client can be made is remembered, too.
+- There are at most ``most`` clients. Then the client asked for longest ago makes room, unless the
+  client is in use. Where all are in use another key gets no client, and the call goes alone.
+- A client is in use with calls under way in a living event loop, and while held: found, with no
+  call under way yet.
+- A leaving client is closed and takes no more calls; whoever still knows the client asks anew. The
+  connections need an event loop to close, so the owner awaits the closing (``close_leaving``) or
+  begins the closing (``close_leaving_soon``).
+- After ``aclose`` the clients stay known, closed: calls are refused, and no new client sends calls.
+- One thread at a time uses the set. The set knows neither the maker nor the owner of its clients: a
+  blocking client's background loop closes the set, and must not keep the blocking client alive.
 """
 
 from __future__ import annotations
@@ -27,20 +32,20 @@ __all__ = ["KeptClients"]
 _Key = TypeVar("_Key", bound=Hashable)
 
 _MOST_CLIENTS = 32
-"""Each has connections and a learnt limit of its own; programs have one or two."""
+"""Each client has connections and a learnt limit of its own; programs have one or two clients."""
 
 
 class KeptClients(Generic[_Key]):
     """A bounded set of batch clients.
 
     Args:
-        most: how many are kept at the most.
+        most: the largest number of clients.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._clients: OrderedDict[_Key, BatchClient | None] = OrderedDict()
-        """The one that nobody asked for longest is the first."""
+        """The client asked for longest ago is the first."""
         self._held: set[_Key] = set()
         self._leaving: list[BatchClient] = []
         self._closing: set[asyncio.Task[None]] = set()
@@ -53,14 +58,16 @@ class KeptClients(Generic[_Key]):
 
     @property
     def leaving(self) -> bool:
-        """Whether one has made room and is still to be closed."""
+        """Whether a client has made room and is still to be closed."""
         return bool(self._leaving)
 
     def find(self, key: _Key, make: Callable[[_Key], BatchClient | None]) -> BatchClient | None:
-        """Return the client of a key, a new one if need be; ``None`` if there is none for it, or may be none more.
+        """Return the client of a key, a new client if need be.
+
+        ``None`` if no client can be made for the key, or the set is full of clients in use.
 
         Raises:
-            Exception: what ``make`` raises; nobody has made room then.
+            Exception: an error of ``make``; no client has made room then.
         """
         clients = self._clients
         if key in clients:
@@ -93,22 +100,22 @@ class KeptClients(Generic[_Key]):
             self._held.discard(key)
 
     async def close_leaving(self) -> None:
-        """Close what has made room."""
+        """Close the clients that have made room."""
         for client in list(self._leaving):
             await client.aclose()
-            # Not before: whoever is cancelled meanwhile leaves the rest to the next one.
+            # Not before: a caller who is cancelled meanwhile leaves the rest to the next caller.
             if client in self._leaving:
                 self._leaving.remove(client)
 
     def close_leaving_soon(self) -> None:
-        """The same, in a task of the running asyncio loop; without one nothing can be closed."""
+        """Begin ``close_leaving`` in a task of the running asyncio loop; without a loop, nothing."""
         if asyncio._get_running_loop() is not None:
             closing = asyncio.ensure_future(self.close_leaving())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
-        """End all calls and close every client, those that are leaving too."""
+        """End all calls and close every client, also clients that are leaving."""
         for client in self:
             await client.aclose()
         await self.close_leaving()

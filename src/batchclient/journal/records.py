@@ -115,7 +115,7 @@ def _checksum(key: bytes, n: int, state: int, attempts: int, error: str | None, 
     return zlib.crc32(body if body is not None else (error or "").encode("utf-8", "surrogatepass"), zlib.crc32(head))
 
 
-# Answers -----------------------------------------------------------------------------------------------------------
+# Answers -------------------------------------------------------------------------------------------------------------
 
 _write_odd = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=dict).encode
 
@@ -215,7 +215,7 @@ def _choice_in(fields: Mapping[str, Any]) -> Choice:
     )
 
 
-# Errors ------------------------------------------------------------------------------------------------------------
+# Errors --------------------------------------------------------------------------------------------------------------
 
 
 def _is_final(error: Exception) -> bool:

@@ -107,7 +107,7 @@ class Writer:
         self._on_closed: Callable[[], None] | None = None
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
 
-    # Called in the event loop ------------------------------------------------------------------------------------------
+    # Called in the event loop ----------------------------------------------------------------------------------------
 
     def open(self, job: Job, on_opened: Callable[[BatchClientError | None], None]) -> None:
         """Open the file; told is why it cannot be opened, if so."""
@@ -130,7 +130,7 @@ class Writer:
         self._closing.set()
         self._tasks.put(None)
 
-    # The thread ----------------------------------------------------------------------------------------------------------
+    # The thread ------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:

@@ -1,12 +1,16 @@
 """openai's clients, with their calls coalesced: ``from batchclient.openai import AsyncOpenAI``.
 
 Rules:
-- A subclass of openai's own class that overrides its one seam, ``post``: what the resources do before it (parameters, transformations,
-  ``parse``) and what everything else does stays openai's. Where others watch what comes after it (``_seams``), the seam is ``_send_request``.
-- What may share a request (``integrations.form``) goes through a ``BatchClient``; all else goes through openai's own code, untouched.
+- A subclass of openai's own class overrides a single seam, ``post``. The resources' work before
+  ``post`` (parameters, transformations, ``parse``) and all other work stay openai's. Where other
+  code watches the work after ``post`` (``_seams``), the seam is ``_send_request``.
+- A call that may share a request (``integrations.form``) goes through a ``BatchClient``. Every
+  other call goes through openai's own code, untouched.
 - Answers are openai's types, errors openai's classes with openai's attributes.
-- There is one owner of retries: ``max_retries`` bounds the requests that are sent for a call, and openai's own loop is not entered.
-- Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers that count or servers never share a request.
+- Retries have a single owner: ``max_retries`` bounds the requests for a call, and openai's own loop
+  is not entered.
+- Clients made by ``with_options`` share the scheduler. Calls with other credentials, headers that
+  count or servers never share a request.
 """
 
 from __future__ import annotations
@@ -40,30 +44,36 @@ if TYPE_CHECKING:
 __all__ = ["AsyncOpenAI", "OpenAI", "SharingStatistics"]
 
 _OPENAIS = openai.AsyncOpenAI
-"""Taken now: programs put the drop-in in its place."""
+"""Taken at import: later, programs put the drop-in in the place of openai's class."""
 
 
 class AsyncOpenAI(openai.AsyncOpenAI):
-    """``openai.AsyncOpenAI``, whose completions, chats and embeddings share requests where they can.
+    """``openai.AsyncOpenAI``, whose completions, chats and embeddings share where possible.
 
     Args:
-        arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``, ``default_headers``, ``http_client``, …), and
-            ``BatchClient``'s settings (``preset``, ``limit``, ``batching``, ``dialect``, ``retry``, …). ``base_url`` may be a list of servers.
-            ``labels`` are names of further headers that say who asks: calls that differ in them share.
+        arguments: openai's own (``api_key``, ``base_url``, ``timeout``, ``max_retries``,
+            ``default_headers``, ``http_client``, …), and ``BatchClient``'s settings (``preset``,
+            ``limit``, ``batching``, ``dialect``, ``retry``, …). ``base_url`` may be a list of
+            servers. ``labels`` are names of further headers that say who asks: calls that differ in
+            labels share.
 
-    ``timeout`` given to the client or to a call bounds the whole call, its waiting here included; openai's default of ten minutes bounds
-    the server's silence alone. So does ``http=Http(read_timeout_s=…)`` for every call.
+    ``timeout`` given to the client or to a call bounds the whole call, with the waiting here.
+    openai's default of ten minutes bounds the server's silence alone, and so does
+    ``http=Http(read_timeout_s=…)`` for every call.
 
     Raises:
         ConfigError: one of our settings is wrong.
-        openai.OpenAIError: one of openai's is.
+        openai.OpenAIError: one of openai's arguments is wrong.
 
     Differences from openai's own class: see ``docs/how-to/openai.md``.
     """
 
     _batching: Batching
     _may_share, _may_skip = True, True
-    """Whether its requests may be sent by another, and whether a resource may skip ``post``: not where a subclass has a say in them."""
+    """Whether another client may send the requests, and whether a resource may skip ``post``.
+
+    A subclass with a say in either sets the flag to ``False``.
+    """
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -76,29 +86,30 @@ class AsyncOpenAI(openai.AsyncOpenAI):
 
     @property
     def batch_client(self) -> BatchClient | None:
-        """What the calls go through, for its statistics and its own calls.
+        """The ``BatchClient`` behind the calls, for its statistics and its own calls.
 
-        ``None`` where openai alone can send them (signed requests). Where a function answers the key,
-        it is the one for the last answer: ``None`` before the first.
+        ``None`` where openai alone can send the calls (signed requests). Where a function answers
+        the key, the client for the last answer; ``None`` before the first answer.
         """
         return self._batching.client(self._batching.identity(self, self.api_key))
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``: calls go through them then.
+        """Whether somebody, such as a tracer, has replaced openai's ``post`` or ``request``.
 
-        ``False`` before openai 2.31: there such calls share no requests.
+        Calls then go through the replaced method. Before openai 2.31 always ``False``, and calls
+        through a replaced method share no requests.
         """
         return is_watched(self, _OPENAIS)
 
     def statistics(self) -> SharingStatistics:
-        """Return how many calls shared a request, and why the others did not; those of this client's copies, too."""
+        """Return counts of shared calls, and of others by reason; the copies' calls are included."""
         return self._batching.sharing.statistics()
 
     async def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
     ) -> Any:
-        """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
+        """Send a request, shared where possible. Resources call ``post``, with openai's signature."""
         options = options or {}
         openais: Any = super().post
         if path == RESPONSES:
@@ -115,7 +126,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
     async def share(
         self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any
     ) -> Any:
-        """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        """Make a call that may share a request; ``Past``, and nothing sent, if the call may not."""
         if self._batching.asks_for_key:
             forget()
         planned = self._planned(path, body, options, more)
@@ -145,7 +156,7 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         try:
             reply = await make_calls(client, planned.calls, planned.timeout_s, planned.max_attempts)
         except ConfigError:
-            # Another event loop that runs now uses the batch client.
+            # Another running event loop uses the batch client.
             return Past.LOOP
         except BatchClientError as error:
             raise error_of(self, planned, error, request) from error
@@ -162,7 +173,10 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         return request
 
     async def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
-        """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
+        """Send a request that openai's own code has built. openai's ``_send_request``.
+
+        A watched call's request is shared.
+        """
         options = take_options(request)
         if options is not None:
             response = await self._share_built(request, options, stream=stream)
@@ -179,12 +193,12 @@ class AsyncOpenAI(openai.AsyncOpenAI):
         return reply if isinstance(reply, Past) else response_of(self, planned, reply, request)
 
     async def _refresh_api_key(self) -> str:
-        """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
+        """Ask for a key, if a function answers the key. openai's ``_refresh_api_key``."""
         provider = self._api_key_provider
         return self.api_key if provider is None else keep(self, take_asked(self) or await provider())
 
     async def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
-        """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""
+        """Prepare a request for openai's own code. openai's ``_prepare_options``."""
         with prepared(self) as finish:
             return finish(await super()._prepare_options(options))  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""The arguments of the drop-in's constructors, for editors and type checkers: openai's own and ours."""
+"""The arguments of the drop-in's constructors, for type checkers: openai's own and ours."""
 
 from __future__ import annotations
 

@@ -1,14 +1,19 @@
-"""The batch clients behind one openai client and the copies of it: one per server, credentials and headers.
+"""The batch clients behind an openai client and its copies.
+
+There is a batch client per server, credentials and headers.
 
 Rules:
-- What may differ between two openai clients and matters to a server (its URL, the key, headers, the query) picks the batch client, so that
-  calls which differ in it never share a request (``_identity``).
-- A batch client is made when the first call needs it (``kept_clients``). Where there may be none more, a call goes through openai's own code.
-- Blocking clients make their calls in one event loop in the background, and find their batch client there: one thread at a time.
-- openai's default HTTP client honours proxies and certificates from the environment, and so do the batch clients' connections.
-- The batch clients send by the HTTP library of the openai that is installed, so that its mocks and
-  its instrumentation see their requests. Not by openai's own HTTP client, which takes 2 to 6 ms a
-  request.
+- Everything that may differ between two openai clients and matters to a server picks the batch
+  client: URL, key, headers, query. So calls that differ in any of them never share a request
+  (``_identity``).
+- A batch client is made when the first call needs the client (``kept_clients``). Where no further
+  client may be made, a call goes through openai's own code.
+- Blocking clients make their calls in an event loop in the background, and find their batch client
+  there: one thread at a time.
+- openai's default HTTP client honours proxies and certificates from the environment, and so do the
+  batch clients' connections.
+- The batch clients send by the HTTP library of the installed openai, so that the library's mocks
+  and instrumentation see the requests. openai's own HTTP client is not used: 2 to 6 ms a request.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from batchclient.openai._identity import Identity, identity_of, refused_header, 
 from batchclient.openai._results import http_library
 from batchclient.openai._sharing import Sharing
 from batchclient.openai._timeouts import Bounds, bounds_of
-from batchclient.options import Http
+from batchclient.options import Http, Server
 from batchclient.retry import Backoff
 
 __all__ = ["Batching", "split_arguments"]
@@ -45,16 +50,20 @@ _OPENAIS = frozenset(
         "timeout_s",
     }
 )
-"""Parameters of ``BatchClient`` that openai's own arguments stand for."""
+"""Parameters of ``BatchClient`` for which openai has arguments of its own."""
 _OPENAIS_NAMES = {
     "timeout_s": "timeout",
     "headers": "default_headers",
 }
 _SETTINGS = BATCH_CLIENT_ARGUMENTS - _OPENAIS
 _POLICY = Backoff(max_attempts=1000)
-"""``max_retries`` bounds the attempts; the waits between them are ours."""
+"""``max_retries`` bounds the attempts; the waits between attempts are ours."""
 _LEAST_SILENCE_S = 600.0
-"""openai's default. A call that asks for less has a deadline; one that asks for more than its client's goes through untouched."""
+"""openai's default.
+
+A call that asks for less has a deadline. A call that asks for more than its client's timeout goes
+through untouched.
+"""
 _making_bridges = threading.Lock()
 
 
@@ -62,7 +71,7 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     """Split a constructor's arguments into openai's and ours.
 
     Raises:
-        ConfigError: one is of ``BatchClient`` alone, and openai has another name for it.
+        ConfigError: an argument is ``BatchClient``'s alone, and openai has another name for it.
     """
     theirs = dict(arguments)
     inherited: Batching | None = theirs.pop("_batching", None)
@@ -79,6 +88,10 @@ def split_arguments(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Batch
     if isinstance(urls, Sequence) and not isinstance(urls, (str, bytes)):
         if not urls:
             raise ConfigError("base_url is an empty list", field="base_url")
+        if any(isinstance(url, Server) for url in urls):
+            raise ConfigError(
+                "base_url is a list of URLs here: openai's api_key goes to each of them", field="base_url"
+            )
         servers = [str(url) for url in urls]
         theirs["base_url"] = servers[0]
     return theirs, Batching(_Clients(ours, theirs.get("http_client"), roles), servers)
@@ -89,9 +102,9 @@ class _Clients:
 
     Args:
         settings: ``BatchClient``'s.
-        http_client: the user's own, if one was given.
-        header_roles: which headers keep calls apart.
-        sharing: counts the calls, if others are counted with them.
+        http_client: the user's own, if given.
+        header_roles: the headers that keep calls apart.
+        sharing: counts the calls, also the calls of other clients with the same counter.
     """
 
     def __init__(
@@ -102,13 +115,13 @@ class _Clients:
         self.header_roles = header_roles
         self.sharing = sharing or Sharing()
         self.bounds: Bounds | None = None
-        """Of silence and of connecting; a call's own time is another thing."""
+        """Of silence and of connecting; a call's own time is another bound."""
         self._clients: KeptClients[_Key] = KeptClients(_MOST_CLIENTS)
         self._finding = threading.RLock()
         self._bridge: Bridge | None = None
 
     def find(self, key: _Key) -> BatchClient | None:
-        """Return the one for some servers and headers; ``None`` if there may be none more.
+        """Return the client for some servers and headers; ``None`` if no further may be made.
 
         Raises:
             ConfigError: a setting, a URL or a header is wrong.
@@ -124,7 +137,7 @@ class _Clients:
         """Refuse wrong settings and URLs, where no headers are known yet.
 
         Raises:
-            ConfigError: one is wrong.
+            ConfigError: a setting or a URL is wrong.
         """
         self._make((urls, ()))
 
@@ -141,10 +154,11 @@ class _Clients:
         return InnerClient(urls, headers=dict(headers), http_client=self.http_client, **settings)
 
     def bridge(self) -> Bridge:
-        """The event loop in the background that blocking calls are made in."""
+        """The event loop in the background in which blocking calls are made."""
         if self._bridge is None:
             with _making_bridges:
-                # It must not know this object, which knows it: dropped without being closed, its thread would never end.
+                # The bridge must not know this object, which knows the bridge: dropped without
+                # being closed, the bridge's thread would never end.
                 self._bridge = self._bridge or Bridge(self._clients.aclose)
         return self._bridge
 
@@ -158,11 +172,11 @@ _Key = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 
 
 class Batching:
-    """What one openai client has of them.
+    """An openai client's share in the batch clients.
 
     Args:
-        clients: shared with its copies.
-        servers: base URLs, if several were given; openai's client knows the first of them.
+        clients: shared with the openai client's copies.
+        servers: base URLs, if several were given; openai's client knows the first URL.
         is_first: whether no other openai client has had these batch clients.
     """
 
@@ -173,7 +187,7 @@ class Batching:
         self.header_roles = clients.header_roles
         self.sharing = clients.sharing
         self._known: tuple[tuple[Any, ...], Identity | None] = ((), None)
-        """Replaced as a whole: other threads read it."""
+        """Replaced as a whole: other threads read the pair."""
         self.asks_for_key = False
         """Whether the key is a function's answer, to be asked for before each call."""
 
@@ -184,23 +198,24 @@ class Batching:
 
     @property
     def silence_s(self) -> float | None:
-        """The longest that a call may ask a server to be silent for, seconds; ``None``: for ever."""
+        """The longest server's silence that a call may ask for, seconds; ``None``: for ever."""
         bounds = self._clients.bounds
         http: Http | None = self._clients.settings.get("http")
         if http is not None and http.read_timeout_s is not None:
-            # It is not the calls' to say.
+            # The client's setting, and no call's, decides.
             return None
         return None if bounds is None or bounds.read_s is None else max(bounds.read_s, _LEAST_SILENCE_S)
 
     def check(self, owner: Any) -> None:
-        """Refuse wrong settings where they are given: with the first openai client.
+        """Refuse wrong settings where the user gives them: with the first openai client.
 
         Raises:
             ConfigError: a setting is wrong.
         """
         self.asks_for_key = getattr(owner, "_api_key_provider", None) is not None
         if self._clients.bounds is None:
-            # One that the scheduler cannot keep to sends this client's calls through openai's own code, not its copies'.
+            # A timeout that the scheduler cannot keep to sends this client's calls through openai's
+            # own code, not the copies' calls.
             self._clients.bounds = bounds_of(owner.timeout) or bounds_of(DEFAULT_TIMEOUT)
             identity = None if self.asks_for_key else self.identity(owner, owner.api_key)
             if identity is None:
@@ -218,20 +233,23 @@ class Batching:
 
         Args:
             owner: the openai client.
-            key: for this call.
+            key: for the call.
         """
         state = state_of(owner, key)
-        # Making headers of these takes longer than a call.
+        # Making headers of the state takes longer than a call.
         known, identity = self._known
         if state != known:
             identity = identity_of(owner, key, self._servers, self.header_roles)
             if state_of(owner, key) == state:
-                # Nobody changed them meanwhile.
+                # Nobody has changed the state meanwhile.
                 self._known = (state, identity)
         return identity
 
     def client(self, identity: Identity | None) -> BatchClient | None:
-        """Return the batch client for an identity; ``None`` if openai alone can send its requests, or all others are at work just now."""
+        """Return the batch client for an identity.
+
+        ``None`` if openai alone can send the requests, or all other clients are at work just now.
+        """
         if identity is None or identity.is_refused:
             return None
         client = identity.client
@@ -245,7 +263,10 @@ class Batching:
         return client
 
     def for_copy(self, owner: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What openai's ``copy`` is to be given. The copy has the same batch clients, unless it has an HTTP client of its own."""
+        """The arguments for openai's ``copy``.
+
+        The copy has the same batch clients, unless the copy has an HTTP client of its own.
+        """
         given, clients = arguments.get("http_client"), self._clients
         is_first = given is not None and given is not owner._client
         if is_first:
@@ -255,7 +276,7 @@ class Batching:
         return {**arguments, "_extra_kwargs": extra}
 
     def bridge(self) -> Bridge:
-        """The event loop in the background that blocking calls are made in."""
+        """The event loop in the background in which blocking calls are made."""
         return self._clients.bridge()
 
     async def aclose(self) -> None:

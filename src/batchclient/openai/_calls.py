@@ -1,10 +1,14 @@
-"""From what reaches openai's ``post`` to calls of ours; for all that goes through untouched the reason (``Past``).
+"""From the arguments of openai's ``post`` to calls of ours; else the reason (``Past``).
+
+A call with a reason goes through untouched.
 
 Rules:
-- A call with a query, files or options of its own that the server would see goes through untouched: a shared request has one of each.
-- So does one with headers of its own that count (``integrations.header_roles``). The others are left out of shared requests.
+- A call with a query, files or options of its own that the server would see goes through untouched:
+  a shared request has one query, and so on.
+- So does a call with headers of its own that count (``integrations.header_roles``). Headers that do
+  not count are left out of shared requests.
 - ``extra_body`` is part of the body.
-- Whatever is not known here goes through: later versions may add arguments.
+- A call with anything unknown here goes through: later versions may add arguments.
 """
 
 from __future__ import annotations
@@ -36,24 +40,24 @@ _KNOWN_OPTIONS = frozenset(
 )
 _OF_THE_CALL = frozenset({"method", "url", "json_data"})
 _KNOWN_ARGUMENTS = frozenset({"stream_cls"})
-"""Arguments of ``post`` that say how a reply is read, and nothing about the request."""
+"""Arguments of ``post`` about the reading of a reply, without effect on the request."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """A request of openai's that is to share one with others.
+    """A request of openai's that is to be shared.
 
     Args:
-        calls: what it asks for.
+        calls: the calls of the request.
         path: below the base URL.
-        timeout_s: the whole time for it, seconds; ``None``: any.
-        max_attempts: requests that may be sent for it.
-        raw: how the caller wants the response itself, in openai's own word for it; ``None``: parsed.
-        parser: what openai makes of the parsed answer, if anything.
+        timeout_s: the whole time for the request, seconds; ``None``: any.
+        max_attempts: the most HTTP requests for the calls.
+        raw: the form of the response that the caller wants, in openai's own word; ``None``: parsed.
+        parser: openai's function for the parsed answer, if any.
         options: openai's, for the response itself.
         body: likewise.
-        began: when it was made, by the performance counter; seconds.
-        key: it goes with.
+        began: when the request was made, by the performance counter; seconds.
+        key: the request's key.
     """
 
     calls: WireCalls
@@ -74,12 +78,12 @@ class Planned:
 
 
 def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any]) -> Planned | Past:
-    """Return what a request asks for; or why it goes through untouched.
+    """Return the calls of a request; or the reason for sending the request untouched.
 
     Args:
         owner: the openai client.
         path: below the base URL.
-        body: the request's, as openai's resources have transformed it.
+        body: the request's, as openai's resources have transformed the body.
         options: openai's request options.
         more: further arguments of ``post``.
     """
@@ -108,7 +112,7 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
     if bounds is None:
         return Past.NO_TIMEOUT
     if silence_s is not None and (bounds.read_s is None or bounds.read_s > silence_s):
-        # The scheduler would give it up before.
+        # The scheduler would give the call up before.
         return Past.TIMEOUT
     calls = read_body(path, fields)
     if calls is None:
@@ -131,11 +135,11 @@ def plan(owner: Any, path: str, body: Any, options: Mapping[str, Any], more: Map
 def post_of(
     owner: Any, options: FinalRequestOptions, request: Any, *, stream: bool
 ) -> tuple[str, Any, dict[str, Any], dict[str, Any]]:
-    """Return what ``plan`` asks for, of a request that openai's own code has built.
+    """Return the arguments of ``plan``, for a request that openai's own code has built.
 
     Args:
         owner: the openai client.
-        options: what it was built from.
+        options: the options that the request was built from.
         request: of the HTTP library.
         stream: whether the reply is to be left unread.
     """
@@ -153,16 +157,16 @@ def post_of(
             for name, value in headers.items()
             if not (name.lower() == "authorization" and value == answered)
         }
-    # openai leaves a reply unread for a caller who reads it in pieces, too.
+    # openai leaves a reply unread for a caller who reads the reply in pieces, too.
     is_stream = stream and not owner._should_stream_response_body(request=request)
     return options.url, options.json_data, given, {"stream": is_stream}
 
 
 def _is_left_out(role: HeaderRole, value: object) -> bool:
-    """Whether a header of a call does not matter to whom it shares with."""
+    """Whether a call's header does not matter to the choice of calls to share with."""
     return role is HeaderRole.LEFT_OUT or (role is HeaderRole.LOOKED_AT and value == _JSON)
 
 
 def _given(value: object) -> bool:
-    """Whether an argument was given at all; openai has classes for those that were not."""
+    """Whether an argument was given at all; openai has classes for absent arguments."""
     return type(value) not in _NOT_GIVEN

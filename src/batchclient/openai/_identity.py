@@ -1,9 +1,13 @@
-"""Who asks: what of an openai client matters to a server, and so picks the batch client.
+"""The identity of a call: the part of an openai client that matters to a server.
+
+The identity picks the batch client.
 
 Rules:
-- It is taken in the caller's thread, at the time of the call. What another thread sets or is answered a moment later is another call's.
-- The key is the one that was answered for this call. Nothing reads it from the openai client, where the last answer to anybody is.
-- A request without any credentials goes through openai's own code, which refuses it.
+- The identity is taken in the caller's thread, at the time of the call. Another thread's setting or
+  answer a moment later is for another call.
+- The key is the function's answer for this very call. Nothing reads the key from the openai client,
+  which holds the last answer to any call.
+- A request without any credentials goes through openai's own code, which refuses the request.
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ _SIGNED = ("workload_identity", "_provider", "_provider_runtime")
 
 
 class Identity:
-    """Of the calls that may share a request.
+    """Of calls that may share a request.
 
     Args:
         urls: the servers' base URLs, with their query.
-        headers: those that count, by lower-case name, sorted.
+        headers: the headers that count, by lower-case name, sorted.
     """
 
     __slots__ = ("client", "is_refused", "key")
@@ -41,7 +45,7 @@ class Identity:
         self.key = (urls, headers)
         self.client: BatchClient | None = None
         self.is_refused = False
-        """Whether batchclient takes no such URL or header."""
+        """Whether batchclient refuses the URL or a header."""
 
 
 def state_of(owner: Any, key: str) -> tuple[Any, ...]:
@@ -51,18 +55,20 @@ def state_of(owner: Any, key: str) -> tuple[Any, ...]:
 
 
 def _copied(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """A mapping as it is now: the caller's own may be changed later, and what is nested in it."""
+    """A mapping as it is now: the caller may change the mapping later, and nested values."""
     return tuple([(name, value if type(value) is str else repr(value)) for name, value in given.items()])
 
 
 def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles) -> Identity | None:
-    """Return what an openai client is for its servers now; ``None`` if openai alone can send its requests.
+    """Return an openai client's identity for its servers now.
+
+    ``None`` if openai alone can send the requests.
 
     Args:
         owner: the openai client.
-        key: for this call.
+        key: for the call.
         servers: base URLs, if several were given.
-        roles: which headers count.
+        roles: the roles of headers.
     """
     if owner.custom_auth is not None or any(getattr(owner, name, None) is not None for name in _SIGNED):
         # A provider signs each request.
@@ -83,7 +89,7 @@ def identity_of(owner: Any, key: str, servers: Sequence[str], roles: HeaderRoles
 
 
 def refused_header(owner: Any, error: ConfigError) -> ConfigError:
-    """Return the refusal of a header, in the name of openai's argument that it comes from."""
+    """Return the refusal of a header, in the name of openai's argument for the header."""
     own = {name.lower() for name in owner._custom_headers}
     named = [argument for name, argument in _ARGUMENTS.items() if name not in own and f"'{name}'" in error.message]
     field = named[0] if named else "default_headers"

@@ -1,11 +1,11 @@
-"""The keys that a function answers: each request goes with the one that was answered for it.
+"""The keys that a function answers: each request goes with the answer for its own call.
 
 Rules:
-- Threads and tasks that call at the same time ask for a key each. openai 2 has one place for all their answers, and writes into a request whichever
-  is there by then.
-- What the answer was is known in the caller's own context alone.
-- A call asks once, as with openai. One that does not share goes openai's own way with the answer
-  that it has had.
+- Threads and tasks that call at the same time ask for a key each. openai 2 has a single place for
+  all answers, and writes the latest answer into a request.
+- A call's answer is known in the caller's own context alone.
+- A call asks once, as with openai. A call that does not share goes openai's own way with the answer
+  from before.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ __all__ = ["asked", "defaults_of", "forget", "keep", "prepared", "take_asked", "
 
 _answer: ContextVar[str | None] = ContextVar("_answer", default=None)
 _asked: ContextVar[tuple[Any, str] | None] = ContextVar("_asked", default=None)
-"""(client, key): the answer to its next question."""
+"""(client, key): the answer to the client's next question."""
 
 
 def keep(owner: Any, key: str) -> str:
-    """Keep the answer to the question for a key, where openai keeps it and for the present call."""
+    """Keep an answered key, in openai's place and for the present call."""
     owner.api_key = key
     _answer.set(key)
     return key
 
 
 def forget() -> None:
-    """Forget what earlier calls were answered."""
+    """Forget the answers to earlier calls."""
     _answer.set(None)
 
 
 @contextmanager
 def asked(owner: Any) -> Generator[None]:
-    """Let openai send a call that does not share, by the answer that it has had, if any."""
+    """Let openai send a call that does not share, with the call's earlier answer, if any."""
     key = _answer.get() if owner._batching.asks_for_key else None
     before = _asked.set((owner, key) if key else None)
     try:
@@ -58,7 +58,10 @@ def take_asked(owner: Any) -> str | None:
 
 @contextmanager
 def prepared(owner: Any) -> Generator[Any]:
-    """Let openai prepare a request meanwhile; yields what gives its options the key that was answered for it."""
+    """Let openai prepare a request meanwhile.
+
+    Yields a function that gives the request's options the key that was answered for the request.
+    """
     before = _answer.set(None)
 
     def finish(options: Any) -> Any:
@@ -76,7 +79,7 @@ def with_key(owner: Any, options: Any, key: str) -> Any:
     given = {} if isinstance(options.headers, NotGiven) else options.headers
     if not _authorizations(given):
         defaults = _authorizations(defaults_of(owner))
-        # Left out on purpose: openai wants to hear that of the request, too.
+        # Left out on purpose: openai expects the mark of absence on the request, too.
         value = f"Bearer {key}" if not defaults else defaults[0] if isinstance(defaults[0], Omit) else None
         if value is not None:
             # The caller's own mapping stays as it is.
@@ -85,10 +88,10 @@ def with_key(owner: Any, options: Any, key: str) -> Any:
 
 
 def defaults_of(owner: Any) -> Any:
-    """The headers of an openai client's every request, without those of its key."""
+    """The headers of an openai client's every request, without the key's."""
     headers = owner.default_headers
     if not hasattr(owner, "_auth_headers") and "Authorization" not in owner._custom_headers:
-        # Until 2.30 openai counts its key among them.
+        # Until 2.30 openai counts its key among the default headers.
         headers = {name: value for name, value in headers.items() if name != "Authorization"}
     return headers
 

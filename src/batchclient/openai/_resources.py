@@ -1,8 +1,9 @@
-"""The two calls that are made by the million, without the walk through their types that openai takes before it sends anything.
+"""The two calls that are made by the million, without openai's walk through the parameters' types.
 
-openai's ``create`` compares each parameter with its declared type, to rename keys, write dates and dump models. That takes most of a coalesced call's
-time, and changes nothing where all values are plain JSON. So plain calls skip it; every other one, and any parameter that is not
-named here, takes openai's own way. ``tests/drop_in`` compares both ways, parameter by parameter.
+openai's ``create`` compares each parameter with its declared type, to rename keys, write dates and
+dump models. The walk takes most of a coalesced call's time, and changes nothing where all values
+are plain JSON. So plain calls skip the walk. Every other call, and any parameter without a name
+here, takes openai's own way. ``tests/drop_in`` compares both ways, parameter by parameter.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _SAMPLING = frozenset(
     {
-        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop", "temperature", "top_p", "user",
+        "model", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed", "stop",
+        "temperature", "top_p", "user",
     }
 )  # fmt: skip
 COMPLETION_FIELDS = _SAMPLING | {"prompt", "best_of", "echo", "suffix"}
@@ -41,7 +43,7 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 def plain_call(given: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return a call's body and options if there is nothing in it for openai to transform."""
+    """Return a call's body and options if openai has nothing to transform in the call."""
     body: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for name, value in given.items():
@@ -56,7 +58,10 @@ def plain_call(given: dict[str, Any], fields: frozenset[str]) -> tuple[dict[str,
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is made of JSON's own types, exactly: no models, no iterables, none of openai's words for "not given"."""
+    """Whether a value is made of JSON's own types, exactly.
+
+    Models, iterables and openai's words for "not given" are not plain.
+    """
     kind = type(value)
     if kind in _SCALARS:
         return True
@@ -66,13 +71,13 @@ def _is_plain(value: Any) -> bool:
 
 
 def _like(original: Any) -> Callable[[_F], _F]:
-    """Give a method the name, the signature and the docstring of openai's."""
+    """Give a method the name, the signature and the docstring of openai's method."""
     named: Any = wraps(original)
     return named  # type: ignore[no-any-return]
 
 
 def _plain(resource: Any, openais: Any, given: dict[str, Any], fields: frozenset[str], needed: set[str]) -> Any:
-    """The body and the options of a call that may skip openai's own code; ``None`` if it may not."""
+    """The body and the options of a call that may skip openai's own code; else ``None``."""
     client = resource._client
     if not needed <= given.keys() or not client._may_skip or not is_ours(type(client).post):
         return None

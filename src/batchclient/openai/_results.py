@@ -1,10 +1,13 @@
 """From our replies and errors to openai's types, responses and exceptions.
 
 Rules:
-- A parsed answer is what openai's own parsing makes of the same body. pydantic's validation is tried first, which takes a tenth of the time; what
-  it finds wrong openai's lenient construction takes.
-- An error with a status is the exception that openai raises for that response; the response has the server's own status, headers and body.
-- Timeouts of any sort are ``APITimeoutError``, what the network does otherwise ``APIConnectionError``; ours is the cause.
+- A parsed answer equals the result of openai's own parsing of the same body. pydantic's validation
+  is tried first, in a tenth of the time. openai's lenient construction takes the bodies that
+  validation refuses.
+- An error with a status is the exception that openai raises for the response; the response has the
+  server's own status, headers and body.
+- Timeouts of any sort are ``APITimeoutError``, the network's other failures ``APIConnectionError``;
+  our error is the cause.
 """
 
 from __future__ import annotations
@@ -31,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["error_of", "http_library", "parse", "response_of", "to_process"]
 
 _OF_THE_WIRE = frozenset({"content-length", "content-encoding", "transfer-encoding"})
-"""Headers about how the body travelled, which is not how it is handed on."""
+"""Headers about the body's way through the network, which ends here."""
 
 
 @cache
 def http_library() -> Any:
-    """The HTTP library of the openai that is installed: from its third major on httpx's fork."""
+    """The HTTP library of the installed openai: from openai's third major on httpx's fork."""
     return import_module("httpx2" if int(openai.__version__.split(".")[0]) >= 3 else "httpx")
 
 
 def _library_of(request: Any) -> Any:
-    """The HTTP library that openai has built a request with: a user's own client may be of the other one."""
+    """The HTTP library of a built request: a user's own client may be of the other library."""
     names = [base.__module__.partition(".")[0] for base in type(request).__mro__]
     return import_module("httpx2" if "httpx2" in names else "httpx")
 
@@ -65,19 +68,19 @@ def parse(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> Any:
 
 
 def request_of(owner: Any, planned: Planned, retries_taken: int = 0) -> Any:
-    """The request that the call alone would have been, as openai builds it."""
+    """The request that the call alone would have been, as openai builds requests."""
     options = with_key(owner, planned.final_options(), planned.key)
     return owner._build_request(options, retries_taken=retries_taken)
 
 
 def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None) -> Any:
-    """The response that a call alone would have had; to a request, if openai has built it."""
+    """The response that a call alone would have had; to ``request``, if openai has built it."""
     body = reply.body if isinstance(reply.body, bytes) else to_json(reply.body)
     headers = {name: value for name, value in reply.headers.items() if name.lower() not in _OF_THE_WIRE}
     headers.setdefault("content-type", "application/json")
     request = request_of(owner, planned, reply.attempts - 1) if request is None else request
     library = _library_of(request)
-    # Who wants to read it piece by piece gets it unread.
+    # A caller who reads piece by piece gets the response unread.
     content = {"stream": library.ByteStream(body)} if planned.raw == "stream" else {"content": body}
     response = library.Response(reply.status, headers=headers, request=request, **content)
     if planned.began:
@@ -86,7 +89,10 @@ def response_of(owner: Any, planned: Planned, reply: Reply, request: Any = None)
 
 
 def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict[str, Any]:
-    """What openai's own ``_process_response`` is to be given, where the caller wants more than the answer."""
+    """The arguments of openai's own ``_process_response``.
+
+    For a caller who wants more than the answer.
+    """
     return {
         "cast_to": cast_to,
         "options": planned.final_options(),
@@ -98,7 +104,7 @@ def to_process(owner: Any, planned: Planned, reply: Reply, cast_to: Any) -> dict
 
 
 def error_of(owner: Any, planned: Planned, error: BatchClientError, request: Any = None) -> openai.OpenAIError:
-    """Return the exception that openai raises for what happened; to a request, if openai has built it."""
+    """Return openai's exception for an error; to ``request``, if openai has built it."""
     request = request_of(owner, planned, max(0, error.attempt - 1)) if request is None else request
     if isinstance(error, (DeadlineExceeded, ReadTimedOut)) or is_timeout(error.__cause__):
         return openai.APITimeoutError(request=request)
@@ -115,6 +121,6 @@ def error_of(owner: Any, planned: Planned, error: BatchClientError, request: Any
 
 
 def _error_body(error: BatchClientError) -> bytes:
-    """An error in OpenAI's form, where the server's own concerned others as well."""
+    """An error in OpenAI's form, where the server's own body concerned other calls as well."""
     message = error.message.removeprefix(f"{error.status}: ")
     return json.dumps({"error": {"message": message, "type": error.code, "param": None, "code": error.status}}).encode()

@@ -1,19 +1,23 @@
-"""Where others have a say in openai's calls, and so must be asked: subclasses that override its hooks, tracers and mocks that replace its methods.
+"""The places where other code has a say in openai's calls, and so must be asked.
+
+Such code is a subclass that overrides openai's hooks, or a tracer or mock that replaces methods.
 
 Rules:
-- A subclass that overrides what builds, sends or reads requests shares none: a shared request is
-  neither built nor sent there. Nor does one that overrides who asks (keys, headers, the query) or
-  whom: each of its calls may have another answer to that.
-- A ``create`` that is not openai's own (a tracer wraps it, a mock stands for it) is called, always.
-- So are ``post`` and ``request``. Such a call takes openai's whole way down to ``_send_request``, and shares its request only there: whoever watches
-  sees the call and its answer.
-- Who watches may also change a call, repeat it or ask something else first. So the request that
-  openai has built carries the options that it was built from, and is sent by those, once.
-- Whoever has replaced a method that prepares, builds, sends or reads a request may change the request
-  itself. So that method sees every call, as a subclass's does: each is sent by openai's own code.
-- Before 2.31 openai has no ``_send_request``. What is watched shares no requests there.
-- A method is openai's own if it is a plain function whose code was defined in openai's package. Names, ``__wrapped__`` and ``__code__`` prove nothing:
-  ``functools.wraps`` copies the first, and wrapt's proxies hand out all that the function has. It does not matter who was imported first.
+- A subclass that overrides the building, sending or reading of requests shares none: a shared
+  request is neither built nor sent there. Nor does a subclass share that overrides who asks (keys,
+  headers, the query) or whom: each call may give another answer.
+- A ``create`` other than openai's own (a tracer's wrapper, a mock) is called, always.
+- So are ``post`` and ``request``. Such a call takes openai's whole way down to ``_send_request``,
+  and shares its request only there: the watcher sees the call and its answer.
+- A watcher may also change a call, repeat the call or ask something else first. So the request that
+  openai has built carries the options of its building, and is sent by those options, once.
+- A replaced method that prepares, builds, sends or reads a request may change the request itself.
+  So the method sees every call, as a subclass's does: openai's own code sends each call.
+- Before 2.31 openai has no ``_send_request``. A watched call shares no requests there.
+- A method is openai's own if the method is a plain function whose code was defined in openai's
+  package. Names, ``__wrapped__`` and ``__code__`` prove nothing: ``functools.wraps`` copies the
+  first, and wrapt's proxies hand out all attributes of the function. The order of imports does not
+  matter.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _HOOKS = (
     *("custom_auth", "_custom_auth", "default_headers", "default_query", "_auth_query", "qs"),
     *("base_url", "_prepare_url"),
 )
-"""What builds, sends and reads a request, and what says who asks whom."""
+"""Methods that build, send and read a request, and methods that say who asks whom."""
 
 _SENDS_APART = hasattr(AsyncAPIClient, "_send_request")
 """Whether openai has a method that sends and does nothing else: from 2.31 on."""
@@ -50,10 +54,13 @@ _OF_REQUESTS = (
     *("_prepare_options", "_build_request", "_prepare_request", "_process_response"),
     *(("_send_request",) if _SENDS_APART else ("request", "post")),
 )
-"""What a shared request does not pass, of the methods that prepare, build, send and read one."""
+"""Methods past which a shared request goes: of preparing, building, sending and reading."""
 _methods = operator.attrgetter(*_OF_REQUESTS)
 _untouched: dict[Any, tuple[Any, ...]] = {}
-"""Those of the drop-in's class, of openai's and of openai's base class, by openai's, once none was seen replaced."""
+"""By openai's class: the methods of the drop-in's class, openai's and openai's base class.
+
+Kept once none was found replaced.
+"""
 _NOT_SEEN = (None,)
 
 _HOME = "openai."
@@ -61,12 +68,12 @@ _OUR_HOME = "batchclient.openai"
 _log = logging.getLogger("batchclient")
 
 _MARK = "batchclient.options"
-"""Of the options among a request's extensions, which no HTTP library looks at."""
+"""Of the options among a request's extensions; no HTTP library reads the name."""
 _BEARER = "Bearer "
 
 
 def seams(kind: type, ours: Any) -> tuple[bool, bool]:
-    """Whether a subclass's requests may be shared, and whether its resources may skip the drop-in's own ``post``.
+    """Whether a subclass's requests may be shared, and whether resources may skip ``post``.
 
     Args:
         kind: the subclass.
@@ -82,7 +89,9 @@ def seams(kind: type, ours: Any) -> tuple[bool, bool]:
 
 
 def is_watched(client: Any, openais: Any) -> bool:
-    """Whether somebody has replaced openai's ``post`` or ``request``, and sees calls share where openai sends them.
+    """Whether somebody has replaced openai's ``post`` or ``request``.
+
+    The watcher then sees calls share where openai sends requests.
 
     Args:
         client: the drop-in's.
@@ -96,7 +105,9 @@ def is_watched(client: Any, openais: Any) -> bool:
 
 
 def is_replaced(client: Any, openais: Any) -> bool:
-    """Whether somebody has replaced a method that a shared request does not pass, of a class or of this client.
+    """Whether somebody has replaced a method past which a shared request goes.
+
+    The method may be of a class or of the client alone.
 
     Args:
         client: the drop-in's.
@@ -105,7 +116,7 @@ def is_replaced(client: Any, openais: Any) -> bool:
     if not vars(client).keys().isdisjoint(_OF_REQUESTS):
         return True
     methods = (*_methods(type(client)), *_methods(openais), *_methods(openais.__base__))
-    # Telling by identity takes a fifth of the time.
+    # A comparison by identity takes a fifth of the time.
     if not all(map(operator.is_, methods, _untouched.get(openais, _NOT_SEEN))):
         if not all(_comes_from((_HOME, _OUR_HOME), method) for method in methods):
             return True
@@ -114,13 +125,13 @@ def is_replaced(client: Any, openais: Any) -> bool:
 
 
 def mark(request: Any, options: Any) -> None:
-    """Let a request that may share one carry the options that openai has built it from."""
+    """Let a request that may be shared carry the options of its building."""
     if options.method.lower() == "post" and options.url in PATHS:
         request.extensions[_MARK] = options
 
 
 def take_options(request: Any) -> Any:
-    """Return, once, the options of a request that may share one; ``None`` if it is to be sent as it is."""
+    """Return, once, the options of a request that may be shared; ``None``: send it as it is."""
     return request.extensions.pop(_MARK, None)
 
 
@@ -131,7 +142,7 @@ def key_of(request: Any) -> str:
 
 
 def is_openais(function: Any) -> bool:
-    """Whether a function is openai's own, as it came with the package."""
+    """Whether a function is openai's own, as in openai's package."""
     return _comes_from(_HOME, function)
 
 
@@ -145,5 +156,5 @@ def _comes_from(home: str | tuple[str, ...], function: Any) -> bool:
 
 
 def _member(kind: type, name: str) -> Any:
-    """What a class has under a name, as it was put there: looked up, a wrapper is another object each time."""
+    """The attribute of a class as it was defined: a look-up makes a new object of a wrapper."""
     return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)

@@ -1,8 +1,10 @@
-"""How many of an openai client's calls shared a request, and why the others did not.
+"""Counts of an openai client's calls: shared, and not shared by reason.
 
 Rules:
-- A call is counted once: when it is handed to openai's own code, or when it has been answered. One that fails in a shared request is not counted.
-- A reason is one of ``Past``, or one of the scheduler's (``Statistics.alone``). None holds what a caller sent, so there are few of them.
+- A call is counted once: when openai's own code gets the call, or with the answer. A call that
+  fails in a shared request is not counted.
+- A reason is a ``Past``, or a reason of the scheduler's (``Statistics.alone``). No reason holds a
+  value of the caller's, so there are few reasons.
 - If none of the first hundred calls shared, the log says so, once.
 """
 
@@ -24,7 +26,7 @@ _log = logging.getLogger("batchclient")
 
 
 class Past(StrEnum):
-    """Why a call goes past the scheduler, through openai's own code."""
+    """The reason for a call's way past the scheduler, through openai's own code."""
 
     STREAM = "stream=True"
     RESPONSES = "the Responses API"
@@ -45,12 +47,13 @@ class Past(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharingStatistics:
-    """The calls of an openai client and of its copies, for completions, chats, embeddings and responses.
+    """The calls of an openai client and its copies: completions, chats, embeddings, responses.
 
     Args:
-        calls: all that are counted. Each prompt or input of a body is one.
-        shared: those that were answered by a request that held another call, too.
-        alone: the others, by reason: those of ``docs/how-to/openai.md``, and those of ``Statistics.alone``.
+        calls: all counted calls. Each prompt or input of a body is a call.
+        shared: calls answered by a request that held another call, too.
+        alone: the others, by reason: the reasons of ``docs/how-to/openai.md``, and of
+            ``Statistics.alone``.
     """
 
     calls: int
@@ -59,7 +62,7 @@ class SharingStatistics:
 
 
 class Sharing:
-    """Counts the calls of one openai client and of its copies, in any thread."""
+    """Counts the calls of an openai client and its copies, in any thread."""
 
     def __init__(self) -> None:
         self._shared = 0
@@ -68,11 +71,11 @@ class Sharing:
         self._lock = threading.Lock()
 
     def passed(self, reason: Past) -> None:
-        """A call went through openai's own code."""
+        """Count a call through openai's own code."""
         self._count(reason.value, 1)
 
     def answered(self, reply: Reply, calls: int) -> None:
-        """The scheduler answered the calls of one body."""
+        """Count the calls of a body that the scheduler answered."""
         self._count(reply.alone, calls)
 
     def _count(self, alone: str, calls: int) -> None:

@@ -1,8 +1,12 @@
-"""openai's blocking client, with its calls coalesced: threads that call at the same time share requests.
+"""openai's blocking client, with its calls coalesced.
+
+Threads that call at the same time share requests.
 
 Rules:
-- The calls are made in one event loop in the background (``_threads.bridge``); a client's copies share it.
-- A blocking HTTP client of the user's own cannot be used there: with one, every call goes through it by itself, as openai sends it.
+- The calls are made in an event loop in the background (``_threads.bridge``), which a client's
+  copies share.
+- A blocking HTTP client of the user's own cannot be used in the loop. With such a client every call
+  goes through the client alone, as openai sends calls.
 """
 
 from __future__ import annotations
@@ -38,18 +42,20 @@ __all__ = ["OpenAI"]
 _log = logging.getLogger("batchclient")
 
 _OPENAIS = openai.OpenAI
-"""Taken now: programs put the drop-in in its place."""
+"""Taken at import: later, programs put the drop-in in the place of openai's class."""
 
 
 class OpenAI(openai.OpenAI):
-    """``openai.OpenAI``, whose completions, chats and embeddings share requests where threads make them at the same time.
+    """``openai.OpenAI``, whose completions, chats and embeddings share requests.
+
+    Calls that threads make at the same time share.
 
     Args:
         arguments: as for ``AsyncOpenAI``.
 
     Raises:
         ConfigError: one of our settings is wrong.
-        openai.OpenAIError: one of openai's is.
+        openai.OpenAIError: one of openai's arguments is wrong.
     """
 
     _batching: Batching
@@ -92,7 +98,7 @@ class OpenAI(openai.OpenAI):
     def post(
         self, path: str, *, cast_to: Any, body: Any = None, options: Mapping[str, Any] | None = None, **more: Any
     ) -> Any:
-        """Send a request, with others of its like where it can be. Resources call it; its signature is openai's."""
+        """Send a request, shared where possible. Resources call ``post``, with openai's signature."""
         options = options or {}
         openais: Any = super().post
         if path == RESPONSES:
@@ -107,7 +113,7 @@ class OpenAI(openai.OpenAI):
         return openais(path, cast_to=cast_to, body=body, options=options, **more)
 
     def share(self, path: str, body: Any, options: Mapping[str, Any], more: Mapping[str, Any], cast_to: Any) -> Any:
-        """Make a call that may share a request; ``Past``, and nothing was sent, if it may not."""
+        """Make a call that may share a request; ``Past``, and nothing sent, if the call may not."""
         if self._batching.asks_for_key:
             forget()
         planned = self._planned(path, body, options, more)
@@ -130,7 +136,7 @@ class OpenAI(openai.OpenAI):
 
     def _reply(self, planned: Planned, key: str, request: Any = None) -> Reply | Past:
         planned.key = key
-        # Here, and not in the loop's thread: by then other threads have set other things.
+        # Here, and not in the loop's thread: by then other threads may have set other values.
         identity = self._batching.identity(self, key)
         try:
             reply = self._batching.bridge().call(self._call, planned, identity)
@@ -158,7 +164,10 @@ class OpenAI(openai.OpenAI):
         return request
 
     def _send_request(self, request: Any, *, stream: bool, **more: Any) -> Any:
-        """Send what openai's own code has built, by a shared request if it is a watched call's. openai's ``_send_request``."""
+        """Send a request that openai's own code has built. openai's ``_send_request``.
+
+        A watched call's request is shared.
+        """
         options = take_options(request)
         if options is not None:
             response = self._share_built(request, options, stream=stream)
@@ -175,12 +184,12 @@ class OpenAI(openai.OpenAI):
         return reply if isinstance(reply, Past) else response_of(self, planned, reply, request)
 
     def _refresh_api_key(self) -> str:
-        """Ask for a key, if a function answers it. openai's ``_refresh_api_key``."""
+        """Ask for a key, if a function answers the key. openai's ``_refresh_api_key``."""
         provider = self._api_key_provider
         return self.api_key if provider is None else keep(self, take_asked(self) or provider())
 
     def _prepare_options(self, options: FinalRequestOptions) -> FinalRequestOptions:
-        """Prepare a request that goes through openai's own code. openai's ``_prepare_options``."""
+        """Prepare a request for openai's own code. openai's ``_prepare_options``."""
         with prepared(self) as finish:
             return finish(super()._prepare_options(options))  # type: ignore[no-any-return]
 

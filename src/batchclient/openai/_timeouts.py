@@ -1,9 +1,11 @@
 """openai's timeouts as the scheduler's.
 
 Rules:
-- The read part bounds a call as a whole, its waiting here included. openai's default of ten minutes bounds the server's silence alone.
+- The read part bounds a whole call, with the waiting here. openai's default of ten minutes bounds
+  the server's silence alone.
 - ``None``, infinity and more than thirty years are no bound.
-- A timeout with a part that is no positive number is not ours to judge: the call goes through openai's own code.
+- A timeout with a part that is no positive number is not judged here: the call goes through
+  openai's own code.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Bounds:
     whole_s: float | None
 
     def settings(self, least_silence_s: float) -> dict[str, float]:
-        """The same as fields of ``Http``, to which ``None`` would mean its own defaults.
+        """The bounds as fields of ``Http``, where ``None`` would mean the defaults of ``Http``.
 
         Args:
             least_silence_s: the shortest silence, seconds: calls have bounds of their own.
@@ -48,7 +50,7 @@ _DEFAULT = Bounds(DEFAULT_TIMEOUT.connect, DEFAULT_TIMEOUT.read, None)
 
 
 def bounds_of(timeout: Any) -> Bounds | None:
-    """Read a timeout in any form that openai takes; ``None``: the scheduler cannot keep to it."""
+    """Read a timeout in any form of openai's; ``None``: the scheduler cannot keep to it."""
     if timeout == DEFAULT_TIMEOUT:
         return _DEFAULT
     if isinstance(timeout, tuple):

@@ -130,7 +130,7 @@ class EmbeddedServer:
         **options: Any,
     ) -> None:
         self.model = model
-        self.port = port
+        self.port: int = port
         self._options = {"profile": profile, "model": model, "faults": list(faults)} | options
         if process:
             json.dumps(self._options)  # fails here, not in the child

@@ -92,12 +92,12 @@ class ChatCall(CompletionCall):
         wants_prompt = fields.get("add_generation_prompt") is not False
         prompts: list[Prompt] = [render_messages(each, generation_prompt=wants_prompt) for each in conversations]
         super().__init__(fields, prompts)
-        self.messages = conversations
+        self.messages: list[list[dict[str, Any]]] = conversations
         # Completions have other fields by these names.
-        self.echo = False
-        self.logprobs = None
+        self.echo: bool = False
+        self.logprobs: int | None = None
         self.top_logprobs: int | None = (fields.get("top_logprobs") or 0) if fields.get("logprobs") else None
-        self.is_last_token_only = False
+        self.is_last_token_only: bool = False
 
     @property
     def asked_tokens(self) -> int | None:
@@ -226,7 +226,7 @@ class ChatWriter:
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         assert isinstance(call, ChatCall), "a chat route parses chat calls"
         self._call = call
-        self.reply_id = reply_id
+        self.reply_id: str = reply_id
         self._is_begun = False
 
         def head(kind: str) -> str:

@@ -59,19 +59,19 @@ class Sequence:
     def __init__(
         self, sequence_id: int, prompt_tokens: int, output_tokens: int, report_every: int = 0, owner: object = None
     ) -> None:
-        self.sequence_id = sequence_id
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.report_every = report_every
-        self.owner = owner
-        self.state = _WAITING
-        self.to_prefill = prompt_tokens
+        self.sequence_id: int = sequence_id
+        self.prompt_tokens: int = prompt_tokens
+        self.output_tokens: int = output_tokens
+        self.report_every: int = report_every
+        self.owner: object = owner
+        self.state: int = _WAITING
+        self.to_prefill: int = prompt_tokens
         # For a decoding sequence the next three are as of ``joined_step``.
-        self.generated = 0
-        self.kv = 0
-        self.joined_step = 0
+        self.generated: int = 0
+        self.kv: int = 0
+        self.joined_step: int = 0
         # Counts how often the sequence was taken off its line: an older entry in the heap is void.
-        self.generation = 0
+        self.generation: int = 0
 
     @property
     def decodes(self) -> bool:
@@ -111,10 +111,10 @@ class Engine:
 
     def __init__(self, profile: Profile, rng: random.Random | None = None) -> None:
         self.profile = profile
-        self.slowdown = 1.0
-        self.preemptions = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
+        self.slowdown: float = 1.0
+        self.preemptions: int = 0
+        self.prompt_tokens: int = 0
+        self.generation_tokens: int = 0
         self._rng = rng if profile.noise_ratio else None
         self._is_free = profile.is_free
         self._all: dict[int, Sequence] = {}

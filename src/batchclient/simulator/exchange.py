@@ -110,13 +110,13 @@ class Exchange:
         fault: str | None,
         headers: Headers = (),
     ) -> None:
-        self.request_id = request_id
-        self.call = call
-        self.fault = fault
+        self.request_id: int = request_id
+        self.call: CompletionCall = call
+        self.fault: str | None = fault
         self.generations: list[Generation] = []
         self.sequence_ids: list[int] = []
-        self.is_over = False
-        self.unfinished = call.sequences
+        self.is_over: bool = False
+        self.unfinished: int = call.sequences
         self._writer = writer
         self._route = route
         self._finished: list[int] = []

@@ -158,7 +158,7 @@ class FaultInjector:
         self.faults: Sequence[Fault] = tuple(parsed)
         self._rngs = [random.Random(f"{seed}/{i}/{each.kind}") for i, each in enumerate(parsed)]  # noqa: S311
         self._seen = [0] * len(parsed)
-        self.hits = [0] * len(parsed)
+        self.hits: list[int] = [0] * len(parsed)
 
     def __repr__(self) -> str:
         return f"<FaultInjector {[each.kind for each in self.faults]} hits={self.hits}>"

@@ -143,11 +143,11 @@ def whatever_model(parse: Parse) -> Parse:
     return parse_any
 
 
-any_model = whatever_model(parse_completion)
+any_model: Parse = whatever_model(parse_completion)
 """Reads a completion for any model's name."""
-any_chat = whatever_model(parse_chat)
-any_embedding = whatever_model(parse_embedding)
-any_rerank = whatever_model(parse_rerank)
+any_chat: Parse = whatever_model(parse_chat)
+any_embedding: Parse = whatever_model(parse_embedding)
+any_rerank: Parse = whatever_model(parse_rerank)
 
 
 def read_object(body: bytes, words: Words) -> dict[str, Any]:

@@ -165,8 +165,9 @@ def _parse_generate(body: bytes, limits: Limits) -> CompletionCall:
         if tokens + wanted > longest:
             raise _refusal(
                 400,
-                f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested a total of"
-                f" {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for the completion.",
+                f"Requested token count exceeds the model's maximum context length of {longest} tokens. You requested a"
+                f" total of {tokens + wanted} tokens: {tokens} tokens from the input messages and {wanted} tokens for"
+                " the completion.",
             )
     return call
 

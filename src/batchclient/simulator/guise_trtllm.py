@@ -34,9 +34,10 @@ __all__ = ["TRTLLM"]
 
 _VERSION = "1.2.0"
 _MORE_FIELDS = (
-    "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos"
-    " min_tokens skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens use_beam_search return_perf_metrics"
-    " add_special_tokens response_format messages max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
+    "top_k top_p_min min_p repetition_penalty length_penalty early_stopping stop_token_ids"
+    " include_stop_str_in_output ignore_eos min_tokens skip_special_tokens spaces_between_special_tokens"
+    " truncate_prompt_tokens use_beam_search return_perf_metrics add_special_tokens response_format messages"
+    " max_completion_tokens top_logprobs tools tool_choice detokenize disaggregated_params lora_request"
 )
 _FIELDS = OPENAI_FIELDS | frozenset(_MORE_FIELDS.split())
 _STREAM_OPTIONS = frozenset(("include_usage", "continuous_usage_stats"))

@@ -75,12 +75,12 @@ class PoolingCall(CompletionCall):
     ) -> None:
         # No field of the body belongs to a generation: ``stream`` means nothing here.
         super().__init__({"temperature": 0}, prompts)
-        self.body = body
-        self.pairs = pairs or []
+        self.body: dict[str, Any] = body
+        self.pairs: list[tuple[str, str]] = pairs or []
         # A prompt may fill the whole context: nothing is generated after it.
         most = limits.max_model_len_tokens
-        self.prompt_tokens = [checked_tokens(prompt, limits, most) for prompt in prompts]
-        self.max_tokens = [1] * len(prompts)
+        self.prompt_tokens: list[int] = [checked_tokens(prompt, limits, most) for prompt in prompts]
+        self.max_tokens: list[int] = [1] * len(prompts)
 
 
 def _check_model(fields: dict[str, Any], limits: Limits) -> None:

@@ -87,23 +87,23 @@ class SimulatedServer:
             raise ValueError(f"max_queued: at least 0, not {max_queued}")
         if max_body_bytes is not None and max_body_bytes < 1:
             raise ValueError(f"max_body_bytes: at least 1, not {max_body_bytes}")
-        self.guise = make_guise(guise) if isinstance(guise, str) else guise
-        self.max_body_bytes = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
+        self.guise: Guise = make_guise(guise) if isinstance(guise, str) else guise
+        self.max_body_bytes: int = self.guise.max_body_bytes if max_body_bytes is None else max_body_bytes
         """A longer body is refused; its reader may stop there."""
         slots = self.guise.slots if max_num_seqs is None else max_num_seqs
         costs = _with_overrides(profile, max_queued=max_queued, max_num_seqs=slots, kv_tokens=kv_tokens)
-        self.profile = costs.at_speed(speed)
+        self.profile: Profile = costs.at_speed(speed)
         self.model = model
-        self.engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
-        self.counters = Counters()
-        self.faults = FaultInjector(faults, seed)
+        self.engine: Engine = Engine(self.profile, random.Random(f"{seed}/engine"))  # noqa: S311
+        self.counters: Counters = Counters()
+        self.faults: FaultInjector = FaultInjector(faults, seed)
         lengths = OutputLengths.parse(output_lengths) if isinstance(output_lengths, str) else output_lengths
         self._lengths = None if lengths.mean_tokens is None else lengths
-        self.limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
+        self.limits: Limits = Limits(model, min(max_model_len_tokens, self.profile.kv_tokens))
         self._authorization = f"Bearer {api_key}".encode() if api_key else None
         self.epoch_s = epoch_s
         self._seed = seed
-        self.ids = random.Random(f"{seed}/ids")  # noqa: S311
+        self.ids: random.Random = random.Random(f"{seed}/ids")  # noqa: S311
         self._exchanges: dict[int, Exchange] = {}
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._outbox: deque[tuple[float, Part]] = deque()

@@ -24,9 +24,9 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self.requests = 0
-        self.prompts = 0
-        self.streamed_requests = 0
+        self.requests: int = 0
+        self.prompts: int = 0
+        self.streamed_requests: int = 0
         self.disconnects = 0
         self.aborted_sequences = 0
         self.rejections = 0

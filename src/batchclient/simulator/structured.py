@@ -33,13 +33,16 @@ class WrittenGeneration(Generation):
         ends = len(own) < max_tokens
         super().__init__("", 0, 1, "stop" if ends else "length")
         self._pieces = [*own, END_OF_TEXT] if ends else own[:max_tokens]
-        self.tokens = len(self._pieces)
-        self._whole = self.text = "".join(self._pieces)
+        self.tokens: int = len(self._pieces)
+        self._whole = "".join(self._pieces)
+        self.text: str = self._whole
 
     def cut_short(self) -> None:
         """End the answer half-way."""
         self.tokens = max(1, self.tokens // 2)
-        self.finish_reason, self.stop_reason, self._ends = "abort", None, False
+        self.finish_reason: str = "abort"
+        self.stop_reason: str | None = None
+        self._ends = False
         self.text = "".join(self.pieces()[: self.tokens])
 
     def text_after(self, tokens: int) -> str:

@@ -145,10 +145,11 @@ class Generation:
         self._held_back = 0
         self._pieces: list[str] | None = None
         self._ends = finish_reason == "stop"
-        self.tokens = tokens
-        self.finish_reason = finish_reason
+        self.tokens: int = tokens
+        self.finish_reason: str = finish_reason
         self.stop_reason: str | None = None
-        self.text = self._whole = first + _filler(start, tokens - 1 - self._ends)
+        self._whole = first + _filler(start, tokens - 1 - self._ends)
+        self.text: str = self._whole
 
     def apply_stops(self, stops: list[str], *, keep: bool) -> None:
         """End the answer at the first complete stop string, which the text has if ``keep``."""

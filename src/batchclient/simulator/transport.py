@@ -34,8 +34,8 @@ class _Mailbox:
     __slots__ = ("nap", "parts", "read_s", "request_id")
 
     def __init__(self, request_id: int, read_s: float | None) -> None:
-        self.request_id = request_id
-        self.read_s = read_s
+        self.request_id: int = request_id
+        self.read_s: float | None = read_s
         self.parts: deque[Part] = deque()
         self.nap: anyio.CancelScope | None = None
 
@@ -165,7 +165,7 @@ class SimulatorResponse:
     """A reply whose headers have arrived."""
 
     def __init__(self, transport: SimulatorTransport, mailbox: _Mailbox, first: Part) -> None:
-        self.status = first.status
+        self.status: int = first.status
         self.headers: Mapping[str, str] = dict(first.headers)
         self._transport = transport
         self._mailbox = mailbox

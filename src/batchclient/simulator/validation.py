@@ -108,24 +108,24 @@ class CompletionCall:
     def __init__(self, fields: dict[str, Any], prompts: list[Prompt]) -> None:
         options = fields.get("stream_options") or {}
         stop = fields.get("stop") or []
-        self.fields = fields
-        self.prompts = prompts
+        self.fields: dict[str, Any] = fields
+        self.prompts: list[Prompt] = prompts
         self.prompt_tokens: list[int] = []
         self.max_tokens: list[int] = []
         self.n: int = fields.get("n") or 1
-        self.echo = bool(fields.get("echo"))
-        self.form_is_free = fields.get("structured_outputs") is None and fields.get("response_format") is None
+        self.echo: bool = bool(fields.get("echo"))
+        self.form_is_free: bool = fields.get("structured_outputs") is None and fields.get("response_format") is None
         self.logprobs: int | None = fields.get("logprobs")
         # As on the real server, echoed logprobs come with the prompt's own.
         self.prompt_logprobs: int | None = fields.get("prompt_logprobs")
         if self.prompt_logprobs is None and self.echo:
             self.prompt_logprobs = self.logprobs
-        self.return_token_ids = bool(fields.get("return_token_ids"))
+        self.return_token_ids: bool = bool(fields.get("return_token_ids"))
         self.stop: list[str] = [stop] if isinstance(stop, str) else stop
-        self.stream = bool(fields.get("stream"))
+        self.stream: bool = bool(fields.get("stream"))
         self.stream_interval: int = fields.get("stream_interval") or 1
-        self.include_usage = bool(options.get("include_usage"))
-        self.continuous_usage = self.include_usage and bool(options.get("continuous_usage_stats"))
+        self.include_usage: bool = bool(options.get("include_usage"))
+        self.continuous_usage: bool = self.include_usage and bool(options.get("continuous_usage_stats"))
 
     @property
     def sequences(self) -> int:

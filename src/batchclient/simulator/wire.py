@@ -48,7 +48,7 @@ class ReplyWriter:
 
     def __init__(self, call: CompletionCall, reply_id: str, created_s: int, model: str) -> None:
         self._call = call
-        self.reply_id = reply_id
+        self.reply_id: str = reply_id
         named = f'"id":{_json(reply_id)},"object":"text_completion","created":{created_s},"model":{_json(model)}'
         self._head = f'{{{named},"choices":['
 

@@ -1,12 +1,16 @@
-"""Tools for tests of code that uses batchclient, or any client of an LLM server; with pytest they are fixtures.
+"""Tools for tests of code that uses batchclient, or any client of an LLM server.
 
-- ``MockLLM`` (``mock_llm``): a scripted server in this process, without a socket.
-- ``EmbeddedServer`` (``llm_server``): a real HTTP server on a loopback port, modelled on vLLM and others.
+With pytest each tool is a fixture, whose name stands in brackets:
+
+- ``MockLLM`` (``mock_llm``): a scripted server in the test's own process, without a socket.
+- ``EmbeddedServer`` (``llm_server``): a real HTTP server on a loopback port, modelled on vLLM and
+  other servers.
 - ``VirtualClock`` (``virtual_clock``): time that passes without waiting.
-- ``respx_vllm``: a side effect for respx.
+- ``respx_vllm``: a side effect for respx; no fixture.
 
-General layout: ``_answers`` is what is scripted, ``_calls`` and ``_assertions`` what came, ``_speech`` vLLM's language, ``_mock`` all of it
-together, ``_transport`` and ``_httpx`` the ways to it; ``_clock`` stands alone.
+General layout: ``_answers`` holds the script, ``_calls`` the records, ``_assertions`` the questions
+about the records. ``_speech`` reads and writes vLLM's language, and ``_mock`` joins all four.
+``_transport`` and ``_httpx`` are the ways to a ``MockLLM``. ``_clock`` stands alone.
 """
 
 from batchclient.simulator.app import EmbeddedServer

@@ -1,11 +1,14 @@
-"""What a scripted server answers to which prompt: rules, each with its steps.
+"""The script of a scripted server: rules for prompts, each rule with steps.
 
 Rules:
-- ``MockLLM.when`` opens a rule for the prompts that match; each of the rule's methods adds a step and returns the rule.
-- Of several rules that match and have a step for this kind of call, one for this very prompt goes before a pattern or a function, and these
-  before one for any prompt; among equals the one that was given last.
-- Steps come one after the other. ``times`` counts prompts for an answer and requests for a fault; a step without it holds for ever.
-- A matcher, a function or an answer that cannot work is refused where it is given.
+- ``MockLLM.when`` opens a rule for matching prompts. Each of the rule's methods adds a step
+  and returns the rule.
+- Of several rules that match and have a step for the kind of call, the most specific answers: a
+  rule for one exact prompt, then a pattern or a function, then a rule for any prompt. Among equals
+  the newest rule answers.
+- Steps come one after the other. ``times`` counts prompts for an answer and requests for a fault; a
+  step without ``times`` holds for ever.
+- An unusable matcher, function or answer is refused where the test gives it.
 - Nothing here waits, and nothing here knows HTTP.
 """
 
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Fault", "Matcher", "Rule", "Said", "Step", "answer_from"]
 
 Matcher: TypeAlias = str | list[int] | re.Pattern[str] | Callable[[Call], bool] | None
-"""Which prompts: this one, those that hold a pattern, those of which a function says so, or any."""
+"""A rule's prompts: one prompt, all with a pattern, all that a function accepts, or any."""
 Said: TypeAlias = "str | Answer | BaseModel | Mapping[str, Any] | Sequence[str] | Sequence[float] | None"
-"""What an answer may be given as: a text, its pieces, an object that is written as JSON, or a vector."""
+"""The forms of an answer: a text, its pieces, an object to be written as JSON, or a vector."""
 
 ToolCalls: TypeAlias = Mapping[str, Mapping[str, Any]] | Sequence[tuple[str, Mapping[str, Any]]]
 """Arguments by the name of the tool."""
@@ -42,15 +45,17 @@ class Answer:
     """One prompt's answer.
 
     Args:
-        text: the whole of it; it is never cut, whatever ``max_tokens`` says.
-        pieces: the same as it is streamed; by default tokens of up to four characters.
-        tool_calls: the tools that a chat calls: arguments by name, or pairs of both where one is called twice.
-        vector: of an embedding.
+        text: the whole text; ``max_tokens`` never cuts the text.
+        pieces: the text as a stream carries it; by default tokens of up to four characters.
+        tool_calls: the tools that a chat calls: arguments by name, or (name, arguments) pairs where
+            a tool is called twice.
+        vector: the answer to an embedding.
         finish_reason: ``"stop"`` by default, ``"tool_calls"`` where tools are called.
-        delay_s: how long the server takes, seconds; a request takes as long as its slowest prompt.
+        delay_s: the server's time for the answer, seconds; a request takes as long as its slowest
+            prompt.
 
     Raises:
-        ConfigError: one of them is wrong.
+        ConfigError: an argument is wrong.
     """
 
     text: str = ""
@@ -71,14 +76,14 @@ class Answer:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Of the calls that this may answer."""
+        """The kinds of call that the answer fits."""
         if self.vector:
             return frozenset(("embedding",))
         return frozenset(("chat",)) if self.tool_calls else frozenset(("completion", "chat"))
 
     @property
     def written_tool_calls(self) -> list[tuple[str, str]]:
-        """(name, arguments as JSON) of each."""
+        """(name, arguments as JSON) of each tool call."""
         pairs = list(self.tool_calls.items() if isinstance(self.tool_calls, Mapping) else self.tool_calls)
         if not all(
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)
@@ -91,14 +96,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a request instead of an answer.
+    """A request's fate instead of an answer.
 
     Args:
         kind: ``"status"``, ``"time_out"``, ``"hang"``, ``"disconnect"``, ``"cut"`` or ``"refuse"``.
-        status: of the reply.
-        message: what its body says; vLLM's words by default.
-        retry_after_s: the Retry-After header.
-        delay_s: how long the server takes for it, seconds.
+        status: HTTP status of the reply.
+        message: the error message in the reply's body; vLLM's words by default.
+        retry_after_s: the Retry-After header, seconds.
+        delay_s: the server's time before the fault, seconds.
     """
 
     kind: str
@@ -114,18 +119,19 @@ class Step:
 
     outcome: Answer | Fault | Callable[[Call], Said]
     kinds: frozenset[str] | None
-    """Of the calls that it is for; ``None``: all."""
+    """The kinds of call that the step answers; ``None``: all."""
     delay_s: float
     left: float
 
 
 class Rule:
-    """What happens to the prompts that match; made by ``MockLLM.when``.
+    """The script for matching prompts; made by ``MockLLM.when``.
 
         mock_llm.when("Is it up?").fail(503, times=2).answer("yes")
 
-    Each method adds a step and returns the rule. A step with ``times`` is over after so many prompts (an answer) or requests (a fault);
-    one without holds for ever, so that none can follow it. Once all are over the rule matches nothing more.
+    Each method adds a step and returns the rule. A step with ``times`` is over after so many
+    prompts (an answer) or requests (a fault). A step without ``times`` holds for ever, so no step
+    can follow. Once all steps are over the rule matches nothing more.
     """
 
     def __init__(self, matcher: Matcher) -> None:
@@ -139,7 +145,7 @@ class Rule:
             raise ConfigError("the pattern is of bytes; prompts are text", field="prompt")
         if callable(matcher):
             _check_function(matcher, "prompt")
-        self.matcher = matcher
+        self.matcher: Matcher = matcher
         self.steps: list[Step] = []
 
     def __repr__(self) -> str:
@@ -147,21 +153,21 @@ class Rule:
 
     @property
     def rank(self) -> int:
-        """The higher, the fewer prompts it is made for."""
+        """The rule's precedence: 2 for an exact prompt, 1 for a pattern or function, 0 for any."""
         if self.matcher is None:
             return 0
         return 2 if isinstance(self.matcher, str | list) else 1
 
     @property
     def described(self) -> str:
-        """Whom it is for, in words."""
+        """The prompts of the rule, in words."""
         if self.matcher is None:
             return "any prompt"
         if isinstance(self.matcher, re.Pattern):
             return f"prompts with {self.matcher.pattern!r}"
         return repr(self.matcher)
 
-    # What may be said of it ------------------------------------------------------------------------------------------
+    # Steps -----------------------------------------------------------------------------------------------------------
 
     def answer(
         self,
@@ -173,15 +179,16 @@ class Rule:
         """Answer completions and chats.
 
         Args:
-            *answers: several are given one after the other, the last as often as ``times`` says. Each is a text, a list of the pieces
-                in which it is streamed, an object that is written as JSON, an ``Answer``, or a function of the ``Call`` that
-                returns one of these, or ``None`` to leave the call to other rules.
+            *answers: several answers are given one after the other, the last as often as ``times``
+                says. An answer is a text, a list of the pieces of a stream, an object to be written
+                as JSON, or an ``Answer``. A function of the ``Call`` may return any of the four, or
+                ``None`` to leave the call to other rules.
             finish_reason: ``"stop"`` by default.
-            delay_s: how long the server takes, seconds.
-            times: prompts that are answered so; any number by default.
+            delay_s: the server's time for an answer, seconds.
+            times: the number of prompts that get the answer; any number by default.
 
         Raises:
-            ConfigError: an argument is wrong, or a step before holds for ever.
+            ConfigError: an argument is wrong, or an earlier step holds for ever.
         """
         if not answers:
             raise ConfigError("an answer is missing", field="answers")
@@ -205,10 +212,17 @@ class Rule:
         delay_s: float = 0.0,
         times: int | None = None,
     ) -> Rule:
-        """Answer chats with calls of tools: ``{"get_weather": {"city": "Paris"}}``, or pairs where one is called twice.
+        """Answer chats with calls of tools.
+
+        Args:
+            calls: arguments by name, as in ``{"get_weather": {"city": "Paris"}}``, or (name,
+                arguments) pairs where a tool is called twice.
+            text: the answer's text beside the calls.
+            delay_s: the server's time for the answer, seconds.
+            times: the number of prompts that get the answer; any number by default.
 
         Raises:
-            ConfigError: an argument is wrong, or a step before holds for ever.
+            ConfigError: an argument is wrong, or an earlier step holds for ever.
         """
         answer = Answer(text, tool_calls=calls)
         if not calls:
@@ -219,7 +233,7 @@ class Rule:
         """Answer embeddings with a vector.
 
         Raises:
-            ConfigError: an argument is wrong, or a step before holds for ever.
+            ConfigError: an argument is wrong, or an earlier step holds for ever.
         """
         answer = answer_from(list(vector), None)
         if not answer.vector:
@@ -235,12 +249,19 @@ class Rule:
         delay_s: float = 0.0,
         times: int | None = None,
     ) -> Rule:
-        """Answer the whole request with an error status, in vLLM's words unless there is a ``message``.
+        """Answer the whole request with an error status, by default in vLLM's words.
 
-        A list with such a prompt fails as a whole, as it does on a real server.
+        A list with such a prompt fails as a whole, as on a real server.
+
+        Args:
+            status: 400 to 599.
+            message: the error message, in the place of vLLM's words.
+            retry_after_s: the Retry-After header, seconds.
+            delay_s: the server's time before the error, seconds.
+            times: the number of requests that fail; any number by default.
 
         Raises:
-            ConfigError: an argument is wrong, or a step before holds for ever.
+            ConfigError: an argument is wrong, or an earlier step holds for ever.
         """
         if type(status) is not int or not 400 <= status <= 599:
             raise ConfigError(f"an error status is 400 to 599, not {status!r:.40}", field="status")
@@ -253,11 +274,14 @@ class Rule:
         return self._add(Fault("time_out"), None, 0.0, times)
 
     def hang(self, *, times: int | None = None) -> Rule:
-        """Never answer: the caller waits for its own read timeout or deadline. With ``virtual_clock`` that takes no time."""
+        """Never answer: the caller waits for its own read timeout or deadline.
+
+        With ``virtual_clock`` the wait takes no time.
+        """
         return self._add(Fault("hang"), None, math.inf, times)
 
     def disconnect(self, *, mid_reply: bool = False, times: int | None = None) -> Rule:
-        """Break the connection, before the reply or in the middle of its body."""
+        """Break the connection, before the reply or in the middle of the reply's body."""
         return self._add(Fault("cut" if mid_reply else "disconnect"), None, 0.0, times)
 
     def refuse_connection(self, *, times: int | None = None) -> Rule:
@@ -274,10 +298,10 @@ class Rule:
         self.steps.append(Step(outcome, kinds, delay_s, math.inf if times is None else times))
         return self
 
-    # What it does ----------------------------------------------------------------------------------------------------
+    # Use by the server -----------------------------------------------------------------------------------------------
 
     def matches(self, call: Call) -> bool:
-        """Whether it is for this call."""
+        """Whether the call's prompt is one of the rule's."""
         matcher = self.matcher
         if matcher is None:
             return True
@@ -288,31 +312,31 @@ class Rule:
         return bool(matcher(call))
 
     def step_for(self, call: Call) -> Step | None:
-        """The step whose turn it is, if it is for this kind of call."""
+        """The rule's next step, if the step answers the kind of call."""
         step = self.steps[0] if self.steps else None
         if step is None or (step.kinds is not None and call.kind not in step.kinds):
             return None
         return step
 
     def use(self, step: Step) -> None:
-        """Count a step; one that is used up goes."""
+        """Count a step, and drop a used-up step."""
         step.left -= 1
         if step.left <= 0 and self.steps and self.steps[0] is step:
             del self.steps[0]
 
 
 def answer_from(said: Said, finish_reason: str | None = None) -> Answer:
-    """Read an answer in any form in which it may be given.
+    """Read an answer in any of its forms.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value is no answer.
     """
     if isinstance(said, Answer):
         return said
     if isinstance(said, str):
         return Answer(said, finish_reason=finish_reason)
     if said is not None and hasattr(said, "model_dump_json"):
-        # A pydantic model, as ``response_model`` will read it back.
+        # A pydantic model, as ``response_model`` will read the answer back.
         return Answer(said.model_dump_json(), finish_reason=finish_reason)
     if isinstance(said, Mapping):
         return Answer(pydantic_core.to_json(dict(said)).decode(), finish_reason=finish_reason)
@@ -331,7 +355,7 @@ def _check_function(function: Callable[..., object], field: str) -> None:
     except TypeError:
         raise ConfigError("a function is called with one argument, the Call; this one cannot be", field=field) from None
     except ValueError:
-        # Some of C's say nothing of their arguments.
+        # Some of C's functions tell nothing of their arguments.
         return
 
 

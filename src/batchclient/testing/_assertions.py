@@ -1,8 +1,10 @@
-"""What a test may ask of the calls that a scripted server was sent, and what it is told where the answer is no.
+"""Assertions about a scripted server's calls, and the messages of failed assertions.
 
 Rules:
-- A failed assertion says what was expected, what came, shortened, and the nearest call with what is different about it.
-- Only ``AssertionError`` is raised for what was called; a question that makes no sense is a ``ConfigError``.
+- The message of a failed assertion names the expectation, the arrived calls (shortened), and the
+  nearest call with its differences.
+- Calls that differ from the expectation raise ``AssertionError`` alone. A question that makes no
+  sense raises ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ __all__ = ["Assertions", "nearest_prompt"]
 
 _SHOWN_CALLS = 10
 _COMPARED_CHARACTERS = 2000
-"""Of a prompt, when the nearest is looked for: comparing costs the square of the length."""
+"""Of a prompt, in the search for the nearest; the cost grows with the square of the length."""
 _COMPARED_CALLS = 200
 _AROUND = 20
-"""Characters shown before and after the place from which two prompts differ."""
+"""Characters shown before and after the first difference between two prompts."""
 _MISSING = object()
 
 
@@ -31,12 +33,12 @@ class Assertions:
 
     @property
     def requests(self) -> list[MockRequest]:
-        """Every request with prompts that arrived, in order; also those that were answered with a fault."""
+        """Every arrived request with prompts, in order; requests answered with a fault, too."""
         raise NotImplementedError
 
     @property
     def calls(self) -> list[Call]:
-        """Every prompt that arrived, in order; one that was sent again is there again."""
+        """Every arrived prompt, in order; a prompt sent twice is there twice."""
         return [call for request in self.requests for call in request.calls]
 
     @property
@@ -45,10 +47,10 @@ class Assertions:
         return [call.prompt for call in self.calls]
 
     def assert_called(self, *, times: int | None = None) -> None:
-        """There was a call; with ``times``, so many.
+        """Assert that a call arrived; with ``times``, exactly so many.
 
         Raises:
-            AssertionError: there was none, or another number.
+            AssertionError: no call arrived, or another number.
         """
         calls = self.calls
         if times is None and not calls:
@@ -57,10 +59,10 @@ class Assertions:
             raise AssertionError(f"expected {_count(times, 'call')}{self._what_came()}")
 
     def assert_not_called(self, prompt: Matcher = None) -> None:
-        """There was no call; with ``prompt``, none with such a prompt.
+        """Assert that no call arrived; with ``prompt``, none with a matching prompt.
 
         Raises:
-            AssertionError: there was one.
+            AssertionError: such a call arrived.
         """
         rule = Rule(prompt)
         found = [call for call in self.calls if rule.matches(call)]
@@ -68,15 +70,20 @@ class Assertions:
             raise AssertionError(f"expected no call for {rule.described}{_listed(found)}")
 
     def assert_called_with(self, prompt: Matcher = None, *, times: int | None = None, **params: Any) -> None:
-        """There was a call with such a prompt and these parameters; others it may have, too.
+        """Assert that a call with a matching prompt and the given parameters arrived.
+
+        A call may have further parameters.
 
         Args:
-            prompt: as for ``when``: a text, token ids, a pattern, a function of the call; any by default.
-            times: how many such calls there were; any number from 1 by default.
-            **params: the request's fields, such as ``max_tokens=8``; ``model``, ``messages`` and ``kind`` as well.
+            prompt: as for ``when``: a text, token ids, a pattern, a function of the call; any by
+                default.
+            times: the exact number of such calls; 1 or more by default.
+            **params: the request's fields, such as ``max_tokens=8``; ``model``, ``messages`` and
+                ``kind`` as well.
 
         Raises:
-            AssertionError: there was none, or another number; it shows the nearest.
+            AssertionError: no such call arrived, or another number; the message shows the
+                nearest call.
         """
         rule = Rule(prompt)
         found = [call for call in self.calls if rule.matches(call) and not _differences(call, params)]
@@ -91,15 +98,16 @@ class Assertions:
         )
 
     def assert_batched(self, *prompts: str | list[int], at_most: int | None = None) -> None:
-        """Calls shared requests.
+        """Assert that calls shared requests.
 
         Args:
-            *prompts: these travelled in one request, each of them.
-            at_most: there were no more requests than this; without it, and without prompts: fewer requests than calls.
+            *prompts: two or more prompts, which travelled in one request.
+            at_most: the largest number of requests. Without ``at_most`` and without prompts, the
+                assertion is: fewer requests than calls.
 
         Raises:
-            AssertionError: it was not so.
-            ConfigError: there is one prompt only, or ``at_most`` is no number of requests.
+            AssertionError: the calls travelled otherwise.
+            ConfigError: only one prompt is given, or ``at_most`` is no number of requests.
         """
         if len(prompts) == 1:
             raise ConfigError("one prompt alone shares nothing: give two or more", field="prompts")
@@ -147,9 +155,8 @@ class Assertions:
 
 def _listed(calls: list[Call]) -> str:
     requests = len({call.request for call in calls})
-    lines = [
-        f"\n  there {'was' if len(calls) == 1 else 'were'} {_count(len(calls), 'call')} in {_count(requests, 'request')}:"
-    ]
+    were = "was" if len(calls) == 1 else "were"
+    lines = [f"\n  there {were} {_count(len(calls), 'call')} in {_count(requests, 'request')}:"]
     lines += [f"\n    {call.number}. (request {call.request}) {call.described}" for call in calls[:_SHOWN_CALLS]]
     if len(calls) > _SHOWN_CALLS:
         lines.append(f"\n    … and {len(calls) - _SHOWN_CALLS} more")
@@ -166,7 +173,7 @@ def _wanted(rule: Rule, params: dict[str, Any]) -> str:
 
 
 def shortened_description(rule: Rule) -> str:
-    """Whom a rule is for, on one line."""
+    """The prompts of a rule, on one line."""
     return shortened(rule.matcher) if isinstance(rule.matcher, str | list) else rule.described
 
 
@@ -208,7 +215,7 @@ def _prompt_difference(matcher: Matcher, prompt: str | list[int]) -> str:
 
 
 def nearest_prompt(prompt: object, others: Sequence[object]) -> str:
-    """A hint at the text that is most like a prompt; empty where none is."""
+    """A hint at the text that is most like a prompt; empty where no text is."""
     if not isinstance(prompt, str):
         return ""
     texts = {other[:_COMPARED_CHARACTERS]: other for other in others if isinstance(other, str)}

@@ -1,10 +1,12 @@
-"""What a scripted server was asked: requests as they came, and the calls in them.
+"""The records of a scripted server: requests as they came, and the calls in each request.
 
 Rules:
-- A request is what travelled: one POST. A call is one prompt of it. What asks about the server (models, metrics) is neither.
-- Both are kept in the order in which they came, also those that were answered with a fault.
+- A request is one POST with prompts. A call is one prompt of a request. A question about the server
+  (models, metrics) is neither.
+- Requests and calls are kept in order of arrival, also after an answer with a fault.
 - A chat's prompt is the text of its last message; the whole conversation is in ``messages``.
-- No repr shows a header: keys are in them. Prompts are shown, shortened: they are the test's own.
+- No repr shows a header, since headers hold keys. A repr shows prompts, shortened: prompts are
+  the test's own.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _OF_THE_REQUEST = frozenset(
         "encoding_format",
     )
 )
-"""What a body says that is no parameter of the call: its content, and how the reply travels."""
+"""A body's fields beside the call's parameters: content, and the way of the reply."""
 
 
 def shortened(value: object, longest: int = _SHOWN_CHARACTERS) -> str:
@@ -43,13 +45,15 @@ class Call:
     """One prompt that arrived.
 
     Attributes:
-        kind: ``"completion"``, ``"chat"``, ``"embedding"``, ``"score"``, ``"rerank"`` or ``"classify"``.
-        prompt: the text or the token ids; of a chat the text of its last message; of a score or rerank query and document in a row.
+        kind: ``"completion"``, ``"chat"``, ``"embedding"``, ``"score"``, ``"rerank"`` or
+            ``"classify"``.
+        prompt: the text or the token ids; of a chat the text of its last message; of a score or
+            rerank query and document in a row.
         params: the request's other fields, such as ``max_tokens``.
         messages: a chat's conversation; else empty.
-        model: the name it asked for.
-        number: its place among all calls, from 1.
-        request: the number of its request, from 1; calls with the same travelled together.
+        model: the model's name in the request.
+        number: the call's place among all calls, from 1.
+        request: the number of the call's request, from 1; calls of one request travelled together.
     """
 
     kind: str
@@ -75,12 +79,12 @@ class MockRequest:
     """One request that arrived.
 
     Attributes:
-        number: its place among all, from 1.
+        number: the request's place among all requests, from 1.
         path: such as ``/v1/completions``.
-        body: its JSON.
+        body: the JSON of the body.
         headers: by lower-case name.
         calls: one per prompt.
-        status: what it was answered; ``None``: nothing, by a fault.
+        status: HTTP status of the reply; ``None``: a fault left the request without a reply.
     """
 
     number: int
@@ -92,12 +96,12 @@ class MockRequest:
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Of its calls."""
+        """The prompts of the request's calls."""
         return [call.prompt for call in self.calls]
 
     @property
     def streamed(self) -> bool:
-        """Whether it asked for a stream."""
+        """Whether the request asked for a stream."""
         return bool(self.body.get("stream"))
 
     def __repr__(self) -> str:

@@ -1,16 +1,19 @@
 """Virtual time: an event loop's clock that jumps to the next timer when nothing else is left to do.
 
 Rules:
-- ``VirtualLoop`` is such a loop. ``VirtualClock`` gives virtual time to whatever asyncio loop runs in its thread, so that it does not matter
-  who makes the loop (``asyncio.run``, pytest-asyncio, anyio's plugin); for trio it brings trio's own ``MockClock``.
-- Time moves only in the selector, when no callback is ready: what is due first happens first, and nothing runs late.
-- With ``jumps=False`` it moves no further than ``advance`` says.
-- Sockets and threads live in real time. A loop with an open socket is not let jump over its replies: ``Stuck``. For threads there is no telling;
-  where no timer is set the loop waits a second of real time for one before it is ``Stuck``.
+- ``VirtualLoop`` is such a loop. ``VirtualClock`` gives virtual time to any asyncio loop of its
+  thread, whoever makes the loop: ``asyncio.run``, pytest-asyncio, anyio's plugin. For trio
+  ``VirtualClock`` brings trio's own ``MockClock``.
+- Time moves only in the selector, when no callback is ready. Timers fire in order, and none late.
+- With ``jumps=False`` time moves no further than ``advance`` says.
+- Sockets and threads live in real time. A loop with an open socket is ``Stuck``, since a jump could
+  pass the socket's replies. Nothing tells whether a thread is about to wake the loop. Where no
+  timer is set the loop waits a second of real time before ``Stuck``.
 - Loops in other threads are left alone.
 
-How a loop is taken over: ``BaseEventLoop.time`` is the one method that every loop of the standard library is asked for the time by, also while
-it decides how long to sleep. Asked the first time, a loop's selector is wrapped; at the end both are as before.
+The way of taking a loop over: every loop of the standard library asks ``BaseEventLoop.time`` for
+the time, also to decide how long to sleep. The first question wraps the loop's selector. At the end
+both the method and the selector are as before.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ from batchclient.errors import ConfigError
 __all__ = ["Stuck", "VirtualClock", "VirtualLoop"]
 
 _STARTS_AT_S = 1000.0
-"""Not 0, so that a time that was never set does not look like one."""
+"""Not 0, so that a time never set does not look like the start."""
 _FOR_THREADS_S = 1.0
 
 
 class Stuck(RuntimeError):
-    """Virtual time cannot go on: every task waits and nothing will wake one, or a real socket is open."""
+    """Virtual time cannot go on: nothing will wake any task, or a real socket is open."""
 
 
 class _Hands:
-    """What shows the time of one clock, and who may move it.
+    """The time of a clock, and the bound of its movement.
 
     Attributes:
         now: seconds.
-        until: how far it may be moved; infinity where it jumps.
-        idlers: futures of those who wait until nothing is left to do.
+        until: the latest time for the clock to show; infinity where the clock jumps.
+        idlers: futures of tasks that wait until nothing is left to do.
     """
 
     def __init__(self, now: float) -> None:
@@ -53,7 +56,7 @@ class _Hands:
 
 
 class _JumpingSelector:
-    """A selector that does not wait: where nothing is ready, time passes instead."""
+    """A selector that never waits: where nothing is ready, virtual time passes instead."""
 
     def __init__(self, selector: selectors.BaseSelector, hands: _Hands) -> None:
         self.real = selector
@@ -68,7 +71,7 @@ class _JumpingSelector:
         if ready or (timeout is not None and timeout <= 0):
             return ready
         if self._has_given_up:
-            # The loop is being ended: its sockets may need real time for that.
+            # The loop is ending: its sockets may need real time to close.
             began_s = time.monotonic()
             ready = self.real.select(timeout)
             self._hands.now += time.monotonic() - began_s
@@ -80,7 +83,7 @@ class _JumpingSelector:
                 if not each.done():
                     each.set_result(None)
             return ready
-        # One is the loop's own, by which other threads wake it.
+        # The loop itself owns one, by which other threads wake the loop.
         if len(self.real.get_map()) > 1:
             self._give_up(
                 "a real socket is open, and virtual time would run past what it brings; use mock_llm, which has none"
@@ -101,9 +104,11 @@ class _JumpingSelector:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes only when it has nothing to do: ``asyncio.Runner(loop_factory=VirtualLoop)``.
+    """An event loop whose time passes only when the loop has nothing to do.
 
-    What waits for ever fails at once, with ``Stuck``.
+        asyncio.Runner(loop_factory=VirtualLoop)
+
+    A wait without an end fails at once, with ``Stuck``.
     """
 
     def __init__(self) -> None:
@@ -117,7 +122,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def clock(self) -> float:
-        """The same; moved forward within a callback, the loop has stood still for so long."""
+        """The loop's time, which may be set: within a callback, as if the loop had stood still."""
         return self._hands.now
 
     @clock.setter
@@ -126,7 +131,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """Virtual time for the event loops of this thread, as a context manager; the fixture ``virtual_clock``.
+    """Virtual time for the event loops of this thread, as a context manager.
+
+    The fixture is ``virtual_clock``.
 
         with VirtualClock() as clock:
             asyncio.run(main())         # an hour of backoff takes no time
@@ -135,7 +142,8 @@ class VirtualClock:
     On trio: ``trio.run(main, clock=clock.trio_clock)``.
 
     Args:
-        jumps: whether time jumps to the next timer when every task waits; else it moves by ``advance`` only.
+        jumps: whether time jumps to the next timer when every task waits; else time moves by
+            ``advance`` only.
     """
 
     def __init__(self, *, jumps: bool = True) -> None:
@@ -167,12 +175,16 @@ class VirtualClock:
     def elapsed_s(self) -> float:
         """Virtual seconds since the clock was started."""
         on_trio: float = 0.0 if self._trio_clock is None else self._trio_clock.current_time()
-        # It counts on from the real clock, whose seconds since the machine's start leave a float few places after the point.
+        # The clock counts on from the real clock. A float of seconds since the machine's start has
+        # few places left after the point.
         return round(self._hands.now - self._started_at + on_trio, 9)
 
     @property
     def trio_clock(self) -> Any:
-        """The same for trio: ``trio.run(main, clock=…)``, or ``("trio", {"clock": …})`` as ``anyio_backend``.
+        """The clock for trio.
+
+        Pass the clock to ``trio.run(main, clock=…)``, or return ``("trio", {"clock": …})`` from
+        the fixture ``anyio_backend``.
 
         Raises:
             ImportError: trio is missing.
@@ -184,7 +196,10 @@ class VirtualClock:
         return self._trio_clock
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass, and everything that is due on the way happen.
+        """Let time pass, and let everything due on the way happen.
+
+        Args:
+            seconds: of virtual time, 0 or more.
 
         Raises:
             ConfigError: no number of seconds, or the running event loop has another clock.
@@ -196,7 +211,7 @@ class VirtualClock:
 
             self._check_trio()
             target = self._trio_clock.current_time() + seconds
-            # Timer by timer: what is due first must see its own time.
+            # Timer by timer: each timer's callback must see the timer's own time.
             while self._trio_clock.current_time() < target:
                 await trio.testing.wait_all_tasks_blocked()
                 next_s = trio.lowlevel.current_statistics().seconds_to_next_deadline
@@ -275,9 +290,9 @@ _governing: VirtualClock | None = None
 
 
 def _time(loop: asyncio.BaseEventLoop) -> float:
-    """What ``BaseEventLoop.time`` is while a clock governs."""
+    """The method ``BaseEventLoop.time`` while a clock governs."""
     clock = _governing
-    # A client keeps the method: after the clock's end it shows real time again.
+    # A client keeps the method: after the clock's end the method shows real time again.
     if clock is None or threading.get_ident() != clock._thread or not hasattr(loop, "_selector"):
         return _real_time(loop)
     return clock._time(loop)

@@ -1,10 +1,12 @@
-"""A scripted server behind httpx and behind httpx2, its fork: the same code for both, given which.
+"""A scripted server behind httpx and behind its fork httpx2, by the same code.
 
 Rules:
-- Classes are made per library, because each insists on its own base classes.
-- While a ``MockLLM`` is open, the libraries' own transports ask here first whether a request is for it. So every client that is built upon
-  them reaches it by its URL, through its real code, and what is sent elsewhere goes where it went before.
-- Errors are the library's own, as its users see them.
+- Classes are made per library, because each library insists on its own base classes.
+- While a ``MockLLM`` is open, the libraries' own transports ask here first about each request. A
+  request to the ``MockLLM``'s host is answered by the ``MockLLM``, and all others go their old way.
+  So every client built upon either library reaches the ``MockLLM`` by URL, through the
+  client's real code.
+- Errors are the library's own, as the library's users see them.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ def library(name: str) -> Library:
     """Return the shell around a library.
 
     Raises:
-        ConfigError: it is neither of the two.
-        ImportError: it is missing.
+        ConfigError: the name is neither ``httpx`` nor ``httpx2``.
+        ImportError: the library is missing.
     """
     if name not in _NAMES:
         raise ConfigError(f"requests of httpx and httpx2 are answered, not of {name}", field="request")
@@ -42,7 +44,7 @@ def library(name: str) -> Library:
 
 
 class Library:
-    """Requests and responses of one library.
+    """Requests and responses of a library.
 
     Args:
         http: the module.
@@ -58,11 +60,11 @@ class Library:
         return f"<Library {self._http.__name__}>"
 
     def transport(self, mock: Scripted) -> Any:
-        """A transport that is both sync and async."""
+        """A transport, both sync and async."""
         return self._transport_class(mock)
 
     def respond(self, mock: Scripted, request: Any) -> Any:
-        """A response, or an awaitable of one where it takes time in an event loop."""
+        """A response; in an event loop an awaitable, where the response takes time."""
         reply = self.receive(mock, request)
         if reply.delay_s and _in_event_loop():
             return self.respond_later(request, reply)
@@ -117,7 +119,8 @@ class Library:
                 return await async_send(transport, request)
             trace = request.extensions.get("trace")
             if trace is not None:
-                # Else a client might take it for a connection that was used before, and broken while it was idle.
+                # Without the event a client might take the connection for a used connection, broken
+                # while idle.
                 await trace("connection.connect_tcp.started", {})
             return await self.transport(mock).handle_async_request(request)
 
@@ -125,7 +128,7 @@ class Library:
         async_class.handle_async_request = handle_async_request
 
     def unpatch(self) -> None:
-        """Leave the library as it was."""
+        """Leave the library as before."""
         if self._originals is not None:
             self._http.HTTPTransport.handle_request, self._http.AsyncHTTPTransport.handle_async_request = (
                 self._originals
@@ -134,12 +137,12 @@ class Library:
 
 
 _open: dict[str, Scripted] = {}
-"""By host; each has one of its own."""
+"""By host; each server has a host of its own."""
 _lock = threading.Lock()
 
 
 def intercept(mock: Scripted) -> None:
-    """Hand a server what is sent to its host."""
+    """Hand a server all requests to its host."""
     with _lock:
         if not _open:
             for name in _NAMES:
@@ -157,7 +160,7 @@ def let_go(mock: Scripted) -> None:
                     library(name).unpatch()
 
 
-# What both libraries have ----------------------------------------------------------------------------------------
+# Parts of both libraries -----------------------------------------------------------------------------------------
 
 
 def _make_body_class(http: Any) -> Callable[[Reply, Any], Any]:

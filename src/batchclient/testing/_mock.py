@@ -1,12 +1,14 @@
-"""``MockLLM``: a scripted server in this process, without a socket.
+"""``MockLLM``: a scripted server in the test's own process, without a socket.
 
 Rules:
-- One request in, its whole reply out: ``receive``. Every way to reach it (batchclient's own transport, httpx, httpx2, respx) is a thin shell
-  around that, and the shells do the waiting.
-- It may be asked from any number of threads and event loops; one lock guards rules and records.
-- Its URL leads nowhere. While it is open, httpx and httpx2 hand it what is sent there, and only that.
-- What went wrong inside (a function that raised, a prompt without an answer where ``strict``) is said when it is closed: the code under test
-  may have swallowed what it was answered.
+- ``receive`` takes a request and returns its whole reply. Every way to a ``MockLLM``
+  (batchclient's own transport, httpx, httpx2, respx) is a thin shell around ``receive``, and the
+  shells do the waiting.
+- Any number of threads and event loops may ask; one lock guards rules and records.
+- The URL leads nowhere. While a ``MockLLM`` is open, httpx and httpx2 hand over the requests to the
+  URL, and no others.
+- Closing reports the faults inside: a function that raised, or a prompt without an answer where
+  ``strict``. The code under test may have swallowed the reply about the fault.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ _Outcome = TypeVar("_Outcome", Answer, Fault)
 
 
 class MockLLM(Assertions):
-    """A scripted server that speaks vLLM's language, lists and streams included; the fixture ``mock_llm``.
+    """A scripted server that speaks vLLM's language, lists and streams included.
+
+    The fixture is ``mock_llm``.
 
         with MockLLM() as mock_llm:
             mock_llm.when("How are you?").answer(" fine")
@@ -49,14 +53,17 @@ class MockLLM(Assertions):
                 answer = await client.complete("How are you?", max_tokens=4)
             mock_llm.assert_called_with("How are you?", max_tokens=4)
 
-    A prompt that no rule is for is answered ``"mock answer to: "`` and the prompt (an embedding, score or class: the embedded server's).
+    A prompt without a rule is answered ``"mock answer to: "`` and the prompt. An embedding, score
+    or class without a rule has the embedded server's answer.
 
     Args:
-        model: what ``/v1/models`` says; calls may name any.
-        strict: a prompt that no rule is for is refused with a 400, and closing raises ``AssertionError``.
+        model: the name in ``/v1/models``; calls may name any.
+        strict: a prompt without a rule is refused with a 400, and closing raises
+            ``AssertionError``.
 
     Attributes:
-        base_url: reaches it through httpx and httpx2 while it is open, from any client built upon them.
+        base_url: the URL that any client built upon httpx or httpx2 reaches while the server is
+            open.
         model: as given.
         strict: as given; may be changed at any time.
     """
@@ -66,8 +73,8 @@ class MockLLM(Assertions):
             raise ConfigError("model is a name", field="model")
         self.model = model
         self.strict = strict
-        self.host = f"mock-llm-{next(_numbers)}.test"
-        self.base_url = f"http://{self.host}/v1"
+        self.host: str = f"mock-llm-{next(_numbers)}.test"
+        self.base_url: str = f"http://{self.host}/v1"
         self._lock = threading.RLock()
         self._opened = 0
         self._pages = SimulatedServer("instant", model=model, epoch_s=time.time())
@@ -87,24 +94,25 @@ class MockLLM(Assertions):
     # The script ------------------------------------------------------------------------------------------------------
 
     def when(self, prompt: Matcher = None) -> Rule:
-        """Open a rule for prompts: what happens to them is said with its methods, as in ``when("Hi").answer("Hello")``.
+        """Open a rule for prompts, whose methods make the script: ``when("Hi").answer("Hello")``.
 
         Args:
-            prompt: this text or these token ids; a compiled pattern that is searched for; a function of the ``Call`` that says
-                whether; any by default. A chat's prompt is the text of its last message.
+            prompt: a text or a list of token ids, for an equal prompt; a compiled pattern to be
+                searched for; a function of the ``Call`` that returns whether the call matches; any
+                prompt by default. A chat's prompt is the text of its last message.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: ``prompt`` has none of these forms.
         """
         rule = Rule(prompt)
         with self._lock:
-            # The best fit first, and among equals the last given.
+            # The most specific rule first, and among equals the newest.
             self._rules.insert(0, rule)
             self._rules.sort(key=lambda each: -each.rank)
         return rule
 
     def reset(self) -> None:
-        """Forget rules, records and what went wrong."""
+        """Forget rules, records and faults."""
         with self._lock:
             self._forget()
 
@@ -112,20 +120,23 @@ class MockLLM(Assertions):
 
     @property
     def requests(self) -> list[MockRequest]:
-        """Every request with prompts that arrived, in order; also those that were answered with a fault."""
+        """Every arrived request with prompts, in order; requests answered with a fault, too."""
         with self._lock:
             return list(self._requests)
 
     @property
     def unscripted(self) -> list[Call]:
-        """The first call of each prompt that no rule was for."""
+        """The first call of each prompt without a rule."""
         with self._lock:
             return list(self._unscripted)
 
     # Ways to it ------------------------------------------------------------------------------------------------------
 
     def client(self, **settings: Any) -> BatchClient:
-        """Return a ``BatchClient`` wired to this server; with any settings of its own.
+        """Return a ``BatchClient`` wired to the scripted server.
+
+        Args:
+            **settings: of ``BatchClient``.
 
         Raises:
             ConfigError: a setting is wrong.
@@ -136,7 +147,7 @@ class MockLLM(Assertions):
         return InnerClient(settings.pop("base_url", self.base_url), **(wired | settings))
 
     def transport(self, base_url: str = "", headers: Mapping[str, str] | None = None) -> MockTransport:
-        """Return a transport for batchclient: ``BatchClient(…, transport=mock_llm.transport)``."""
+        """Return a transport: ``BatchClient(…, transport=mock_llm.transport)``."""
         from batchclient.testing._transport import MockTransport
 
         del base_url
@@ -149,7 +160,9 @@ class MockLLM(Assertions):
         return library("httpx").transport(self)
 
     def httpx2_transport(self) -> Any:
-        """Return a transport for ``httpx2.Client`` and ``httpx2.AsyncClient``, such as openai's from its version 3 on.
+        """Return a transport for ``httpx2.Client`` and ``httpx2.AsyncClient``.
+
+        openai's clients take an httpx2 client from openai's version 3 on.
 
         Raises:
             ImportError: httpx2 is missing.
@@ -161,11 +174,12 @@ class MockLLM(Assertions):
     def respond(self, request: Any) -> Any:
         """Answer a request of httpx or httpx2 with a response of the same library.
 
-        It is a side effect for respx, a callback for pytest-httpx and a handler for ``httpx.MockTransport``. In an event loop, an answer that
-        takes time is an awaitable, which they await.
+        The method is a side effect for respx, a callback for pytest-httpx and a handler for
+        ``httpx.MockTransport``. In an event loop, an answer that takes time is an awaitable, which
+        all three await.
 
         Raises:
-            httpx.TransportError: what a fault says; of httpx2 where the request is.
+            httpx.TransportError: a fault's error; of httpx2 for a request of httpx2.
         """
         from batchclient.testing._httpx import library
 
@@ -183,7 +197,7 @@ class MockLLM(Assertions):
             self.check()
 
     def open(self) -> None:
-        """Have httpx and httpx2 hand over what is sent to ``base_url``."""
+        """Have httpx and httpx2 hand over the requests to ``base_url``."""
         from batchclient.testing._httpx import intercept
 
         self._opened += 1
@@ -191,7 +205,7 @@ class MockLLM(Assertions):
             intercept(self)
 
     def close(self) -> None:
-        """Let go of them."""
+        """Let httpx and httpx2 send as before."""
         from batchclient.testing._httpx import let_go
 
         self._opened = max(0, self._opened - 1)
@@ -199,11 +213,11 @@ class MockLLM(Assertions):
             let_go(self)
 
     def check(self) -> None:
-        """Say what went wrong inside; closing does it, too.
+        """Raise the faults inside; closing does so, too.
 
         Raises:
             AssertionError: a prompt had no rule, where ``strict``.
-            Exception: what a function of a rule raised.
+            Exception: an error of a rule's function.
         """
         with self._lock:
             errors, lacking = self._errors, self._unscripted if self.strict else []
@@ -215,14 +229,14 @@ class MockLLM(Assertions):
             more = f"\n  … and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
             raise AssertionError(f"no rule was for {len(lacking)} of the prompts:{''.join(lines)}{more}")
 
-    # What the shells ask ---------------------------------------------------------------------------------------------
+    # The shells' entry -----------------------------------------------------------------------------------------------
 
     def receive(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Take one request, record it, and decide its reply.
+        """Take a request, record the request, and decide its reply.
 
         Args:
             method: upper case.
-            path: without the query; what stands before ``/v1`` does not matter.
+            path: without the query; the part before ``/v1`` does not matter.
             headers: of the request.
             body: of the request.
         """
@@ -253,7 +267,7 @@ class MockLLM(Assertions):
         return request
 
     def _decide(self, request: MockRequest, spoken: Spoken) -> Reply:
-        """The reply; a fault takes back what answers had used up for the same request."""
+        """The reply; a fault takes back the steps that answers of the same request had used up."""
         used: list[tuple[Rule, Step]] = []
         answers: list[Answer] = []
         for call in request.calls:
@@ -284,7 +298,10 @@ class MockLLM(Assertions):
         return self._write(request, spoken, answers)
 
     def _outcome(self, call: Call, used: list[tuple[Rule, Step]]) -> Answer | Fault | None:
-        """What is scripted for a call; its step is appended to ``used``, and counted if it is an answer."""
+        """The scripted outcome of a call.
+
+        Its step is appended to ``used``, and counted if the outcome is an answer.
+        """
         for rule in self._rules:
             step = rule.step_for(call)
             if step is None or not rule.matches(call):
@@ -317,7 +334,7 @@ class MockLLM(Assertions):
         return write(spoken, answers, request.number, int(time.time()), self.model)
 
     def _page(self, method: str, path: str, body: bytes) -> Reply:
-        """What the embedded server says of itself."""
+        """The embedded server's reply to a question about the server."""
         self._pages.receive(0, method, path, body, 0.0)
         parts = self._pages.poll(0.0)
         return Reply(parts[0].status, parts[0].headers, [part.body for part in parts])

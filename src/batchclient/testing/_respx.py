@@ -1,4 +1,7 @@
-"""A side effect for respx that speaks vLLM, so that ``respx.mock`` tests go on where calls share requests."""
+"""A side effect for respx that speaks vLLM's language.
+
+With the side effect, tests with ``respx.mock`` go on where calls share requests.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ def respx_vllm(
 
         respx.post("http://llm.test/v1/completions").mock(side_effect=respx_vllm(" fine"))
 
-    For faults and assertions, or to share the script with other tests, give a ``MockLLM``'s ``respond`` instead.
+    For faults and assertions, or to share the script with other tests, give the ``respond`` of a
+    ``MockLLM`` instead.
 
     Args:
-        answers: one text for every prompt, or answers by prompt, or a function of the ``Call``; by default each prompt is answered
-            ``"mock answer to: "`` and itself.
-        model: what ``/v1/models`` says.
+        answers: one text for every prompt, answers by prompt, or a function of the ``Call``. By
+            default each prompt is answered with ``"mock answer to: "`` and the prompt.
+        model: the name in ``/v1/models``.
         strict: a prompt without an answer is refused with a 400.
 
     Raises:

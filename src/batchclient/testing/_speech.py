@@ -1,9 +1,11 @@
-"""How a scripted server speaks: vLLM's language, read and written by the embedded server's own parsers and writers.
+"""The language of a scripted server: vLLM's, by the embedded server's own parsers and writers.
 
 Rules:
-- Completions, chats, lists of chats and embeddings are read leniently: any model, tools, images and ``dimensions`` are taken. What is no request
-  at all is refused in vLLM's words, like everything that the embedded server refuses.
-- The other routes of its pooling runner (score, rerank, classify) are the embedded server's, with its own figures.
+- Completions, chats, lists of chats and embeddings are read leniently: any model, tools, images and
+  ``dimensions`` are taken. A malformed body is refused in vLLM's words, as by the embedded
+  server.
+- The other routes of vLLM's pooling runner (score, rerank, classify) are the embedded server's,
+  with the embedded server's own figures.
 - A stream sends a choice's pieces as ``stream_interval`` says, as the real server: the first alone.
 - A reply is decided whole, before its first byte: nothing here knows time.
 """
@@ -50,14 +52,15 @@ _KINDS = {"embeddings": "embedding", "score": "score", "rerank": "rerank", "clas
 
 @dataclass(slots=True)
 class Reply:
-    """What goes back.
+    """The reply to one request.
 
     Args:
-        status: of the reply; 0: nothing goes back at all.
+        status: HTTP status; 0: no reply at all.
         headers: of the reply.
         pieces: of the body.
         delay_s: before the first byte, seconds; infinity: for ever.
-        fault: ``""``, ``"time_out"``, ``"disconnect"``, ``"refuse"``, or ``"cut"``: broken off after the pieces.
+        fault: ``""``, ``"time_out"``, ``"disconnect"``, ``"refuse"``, or ``"cut"``: broken off
+            after the pieces.
     """
 
     status: int = 0
@@ -72,12 +75,12 @@ class Spoken:
     """One request as it was understood.
 
     Args:
-        kind: of its calls.
-        body: its fields.
+        kind: of the request's calls.
+        body: the request's fields.
         prompts: as rules see them, one per call.
         conversations: of chats, one per call.
-        call: as the writers see it.
-        route: whose writer answers; ``None``: one of this module's.
+        call: as the writers see the request.
+        route: the route whose writer answers; ``None``: a writer of this module answers.
     """
 
     kind: str
@@ -88,19 +91,19 @@ class Spoken:
     route: Route | None = None
 
 
-# What is asked -------------------------------------------------------------------------------------------------------
+# Requests ------------------------------------------------------------------------------------------------------------
 
 
 def read(path: str, raw: bytes, model: str) -> Spoken | None:
-    """Read a request; ``None``: its path is none that has prompts.
+    """Read a request; ``None``: the path takes no prompts.
 
     Args:
         path: from ``/v1`` on, or from the root.
         raw: the body.
-        model: served where a request names none.
+        model: the served name where a request names none.
 
     Raises:
-        HttpError: it is no request; with what vLLM answers.
+        HttpError: the body is no request; the error carries vLLM's answer.
     """
     reader = _READERS.get(path)
     if reader is not None:
@@ -174,11 +177,14 @@ _READERS: dict[str, Callable[[dict[str, Any], str], Spoken]] = {
 }
 
 
-# What is answered ----------------------------------------------------------------------------------------------------
+# Replies -------------------------------------------------------------------------------------------------------------
 
 
 def unscripted(prompt: Prompt, fields: dict[str, Any]) -> Answer:
-    """What a prompt without a rule is answered: the prompt, recognisably, or the smallest JSON that fits what is demanded."""
+    """The answer to a prompt without a rule.
+
+    The answer repeats the prompt, or is the smallest JSON that fits the demanded form.
+    """
     demanded = demanded_text(fields, prompt_digest(prompt))
     if demanded is not None:
         return Answer(demanded)
@@ -186,7 +192,7 @@ def unscripted(prompt: Prompt, fields: dict[str, Any]) -> Answer:
 
 
 def write(spoken: Spoken, answers: Sequence[Answer], reply_id: int, created_s: int, model: str) -> Reply:
-    """Write the reply that holds these answers, one per call."""
+    """Write the reply with the answers, one per call."""
     model = spoken.body.get("model") or model
     call = spoken.call
     generations = [
@@ -217,7 +223,7 @@ def write(spoken: Spoken, answers: Sequence[Answer], reply_id: int, created_s: i
 
 
 def _events(writer: Writer, generations: Sequence[Generation], interval: int) -> list[bytes]:
-    """The choices' events in turns, as a server that generates them together sends them."""
+    """The choices' events in turns, as from a server that generates the choices together."""
     events = []
     sent = [0] * len(generations)
     while any(before < each.tokens for before, each in zip(sent, generations, strict=True)):
@@ -230,7 +236,7 @@ def _events(writer: Writer, generations: Sequence[Generation], interval: int) ->
 
 
 def fault_reply(fault: Fault, reply: Reply | None) -> Reply:
-    """What a fault sends; ``reply`` is what would have been sent, for one that breaks it off."""
+    """A fault's reply; the fault ``cut`` breaks ``reply`` off."""
     if fault.kind == "status":
         words, kind = _STATUS_TEXTS.get(fault.status, _other_words(fault.status))
         headers = JSON_HEADERS
@@ -275,7 +281,7 @@ def _json(value: object) -> str:
 
 
 class _ChatWriter(ChatWriter):
-    """The embedded server's, and calls of tools."""
+    """The embedded server's writer, extended by calls of tools."""
 
     __slots__ = ()
 
@@ -320,7 +326,7 @@ class _ChatWriter(ChatWriter):
 
 
 class _VectorWriter(EmbeddingWriter):
-    """The embedded server's, with the vectors that were scripted."""
+    """The embedded server's writer, with the scripted vectors."""
 
     vectors: Sequence[tuple[float, ...]] = ()
 

@@ -1,8 +1,11 @@
-"""A scripted server behind batchclient's own ``Transport``: for ``BatchClient(…, transport=mock_llm.transport)``.
+"""A scripted server behind batchclient's own ``Transport``.
+
+The use is ``BatchClient(…, transport=mock_llm.transport)``.
 
 Rules:
-- It waits in the caller's event loop, by that loop's clock: with ``virtual_clock`` a slow answer takes no time.
-- Faults show as they would over a socket, as ``batchclient.errors``.
+- Waiting happens in the caller's event loop, by that loop's clock: with ``virtual_clock`` a slow
+  answer takes no time.
+- Faults show as over a socket, as ``batchclient.errors``.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ __all__ = ["MockTransport", "Scripted", "is_silent_after"]
 
 
 class Scripted(Protocol):
-    """A scripted server, as the ways to it see it: a ``MockLLM``."""
+    """A ``MockLLM``, as the ways to a scripted server see the server."""
 
     host: str
 
@@ -50,8 +53,9 @@ class MockTransport:
 
         Raises:
             ConnectFailed: the rule says ``refuse_connection``.
-            ConnectionLost: it says ``disconnect``.
-            ReadTimedOut: it says ``time_out``, or takes longer than ``timeouts.read_s``.
+            ConnectionLost: the rule says ``disconnect``.
+            ReadTimedOut: the rule says ``time_out``, or the reply takes longer than
+                ``timeouts.read_s``.
         """
         path = request.path if request.from_root else f"/v1{request.path}"
         headers = {**self._headers, **dict(request.headers)}
@@ -66,7 +70,7 @@ class MockTransport:
         return MockResponse(reply)
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: no connection is open."""
 
 
 class MockResponse:
@@ -93,11 +97,11 @@ class MockResponse:
             raise ConnectionLost("the server closed the connection before the end of its reply")
 
     async def aclose(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: no connection is held."""
 
 
 async def is_silent_after(reply: Reply, read_s: float | None) -> bool:
-    """Wait for a reply as long as its reader does; whether the reader's time was over first."""
+    """Wait for a reply as long as its reader does; return whether the reader's time ended first."""
     if reply.fault == "time_out" and not reply.delay_s:
         return True
     if read_s is not None and reply.delay_s > read_s:

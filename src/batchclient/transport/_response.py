@@ -170,7 +170,8 @@ async def _bounded(source: Any, silence_s: float) -> AsyncGenerator[bytes]:
 
 def _misdelivered() -> ConnectionLost:
     error = ConnectionLost(
-        "the reply is another request's, as its id says; if that is a cache's, give an X-Request-Id of your own: headers={…}"
+        "the reply is another request's, as its id says; if that is a cache's, give an X-Request-Id of your own:"
+        " headers={…}"
     )
     error.misdelivered = True
     return error

@@ -165,7 +165,7 @@ SHELL = (
         "a server of another host that joins gets no key of the client's",
         "batchclient._client.connections",
         "Connections.know",
-        "host_of(server.url) not in self._hosts",
+        "(_scheme(server.url), host_of(server.url)) not in self._own",
         "False",
         "tests/shell/test_environment.py::test_a_server_of_another_host_that_joins_gets_no_key_of_the_clients",
     ),

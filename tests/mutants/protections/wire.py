@@ -83,7 +83,7 @@ WIRE = (
         "a name that no server knows is refused",
         "batchclient.dialects._shapes",
         "Shapes.shape",
-        "refuse_unknown(kind, params)",
+        "refuse_unknown(kind, params, to_caller=to_caller)",
         "pass",
         "tests/shell/test_pooling.py::test_a_name_that_no_server_knows_is_refused_with_the_nearest",
     ),

@@ -18,7 +18,8 @@ class Tally:
     """
 
     __slots__ = (
-        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens", "with_deadline",
+        "abandoned", "count", "first_tokens_s", "made_tokens", "prompt_tokens", "resolved", "used_tokens",
+        "with_deadline",
     )  # fmt: skip
 
     def __init__(self, batch: Batch, answers: list[tuple[int, Completion]]) -> None:

@@ -46,8 +46,9 @@ class Bounds:
     """The bound on a limit by refusals, and by late answers if ``lateness`` is true."""
 
     __slots__ = (
-        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness", "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence",
-        "_tightest", "_tokens", "_useful", "_wait_until", "load", "reason",
+        "_cause", "_cooling_until", "_counted", "_counts_from", "_cuts", "_ended", "_futile_below", "_heeds_lateness",
+        "_late", "_late_load", "_latency_s", "_refusals", "_rises_at", "_set_at", "_silence", "_tightest", "_tokens",
+        "_useful", "_wait_until", "load", "reason",
     )  # fmt: skip
 
     def __init__(self, *, lateness: bool = True) -> None:
@@ -56,7 +57,6 @@ class Bounds:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew."""
         self.load = math.inf
         """Sequences in flight; infinite: no bound."""
         self.reason = self._cause = ""

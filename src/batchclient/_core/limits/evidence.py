@@ -61,10 +61,9 @@ class Settling:
 
 
 class _Sums:
-    """Sums over answers."""
-
     __slots__ = (
-        "_answers", "_area", "_first_s", "_outputs", "_prompts", "_shared", "_spent_s", "_timed", "_timed_s", "_timed_tokens", "_tokens", "began", "useful",
+        "_answers", "_area", "_first_s", "_outputs", "_prompts", "_shared", "_spent_s", "_timed", "_timed_s",
+        "_timed_tokens", "_tokens", "began", "useful",
     )  # fmt: skip
 
     def __init__(self, began: float) -> None:

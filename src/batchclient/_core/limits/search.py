@@ -38,8 +38,7 @@ _QUIET_S = 10.0
 _PAUSE_S = 3.0
 """So long without an answer, beyond the time of answers, ends a job."""
 _ERROR = 0.03
-"""The error of a window's rate; ``LOSS`` is enough if calls share prefixes (a fitting cache brings
-far more), or after the longest window."""
+"""A window's error; ``LOSS`` is enough if calls share prefixes, or after the longest window."""
 _MINUTE_S = 60.0
 """The longest window of a short job. Classes and cut off calls are remembered as long."""
 _JOB_SHARE = 0.1
@@ -63,8 +62,9 @@ class Search(Limit):
     """
 
     __slots__ = (
-        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s", "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue",
-        "_settling", "_silences", "_trial", "_turn", "_usual", "_voids", "_window", "_work_since",
+        "_answered", "_ceiling", "_class", "_cut_off_at", "_ended_at", "_flat", "_latency_s", "_least_first_s",
+        "_left", "_most", "_open", "_opens_to", "_other_class_at", "_queue", "_settling", "_silences", "_trial",
+        "_turn", "_usual", "_voids", "_window", "_work_since",
     )  # fmt: skip
 
     def __init__(

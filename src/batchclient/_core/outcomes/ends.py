@@ -24,7 +24,9 @@ from batchclient.errors import BatchClientError, DeadlineExceeded
 __all__ = ["Ends", "copy_of", "too_late"]
 
 
-_WAY_OUT = "; the queue counts: give more time, or none, and bound the server's silence with read_timeout_s"
+_WAY_OUT = (
+    "; the queue counts: give more time, or none, and bound the server's silence with http=Http(read_timeout_s=…)"
+)
 
 
 def too_late(

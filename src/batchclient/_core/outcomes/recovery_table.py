@@ -109,7 +109,7 @@ def row_for(case: Case) -> Row:
     return next(row for row in TABLE if row.is_for(case))
 
 
-# When ------------------------------------------------------------------------------------------------------------------
+# When -----------------------------------------------------------------------------------------------------------------
 
 
 def _of_one_reply(case: Case) -> bool:
@@ -133,7 +133,7 @@ def _worth_another_try(case: Case) -> bool:
     return not (case.failure.once and all(request.met_before for request in case.alive))
 
 
-# What is learnt --------------------------------------------------------------------------------------------------------
+# What is learnt -------------------------------------------------------------------------------------------------------
 
 
 def _doubt_streams(case: Case, _now: float) -> None:

@@ -46,7 +46,8 @@ class Outage:
     """
 
     __slots__ = (
-        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed", "began_at", "due",
+        "_batches", "_endpoints", "_expiry", "_failure", "_looked_at", "_outlasted", "_patience_s", "_probed",
+        "began_at", "due",
     )  # fmt: skip
 
     def __init__(self, endpoints: Endpoints, batches: dict[int, Batch], patience_s: float) -> None:

@@ -1,0 +1,298 @@
+"""FastAPI: the example and the page serve many users from one client a worker, under uvicorn and in the tests' own process."""
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from batchclient import errors
+from batchclient.simulator import EmbeddedServer
+
+pytest.importorskip("fastapi", reason="fastapi is not installed here: make test-integrations")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/integrations/fastapi_service.py"
+PAGE = ROOT / "docs/how-to/fastapi.md"
+BLOCKS = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+COUNTED = """
+import os
+import sys
+
+sys.path.insert(0, {folder!r})
+import fastapi_service as service
+
+made = []
+
+
+class Counted(service.BatchClient):
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        made.append(self)
+
+
+service.BatchClient = Counted
+app = service.app
+
+
+@app.get("/worker")
+async def worker():
+    now = made[0].statistics()
+    limit = now.endpoints[0].limit
+    return {{"pid": os.getpid(), "clients": len(made), "cancelled": now.cancelled, "in_flight": now.in_flight, "limit": limit}}
+"""
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def service(mock_llm, monkeypatch):
+    monkeypatch.setenv("BATCHCLIENT_BASE_URL", mock_llm.base_url)
+    monkeypatch.setenv("BATCHCLIENT_MODEL", "m")
+    return load(EXAMPLE, "fastapi_service")
+
+
+def use(service, act):
+    async def main():
+        async with service.app.router.lifespan_context(service.app):
+            transport = httpx.ASGITransport(service.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://service") as users:
+                return await act(users)
+
+    return asyncio.run(main())
+
+
+# The example ------------------------------------------------------------------------------------------------------
+
+
+def test_200_users_at_once_share_requests(service, mock_llm):
+    async def act(users):
+        replies = await asyncio.gather(*[users.post("/answer", json={"text": f"Question {i}?"}) for i in range(200)])
+        assert [reply.json()["text"] for reply in replies] == [f"mock answer to: Question {i}?" for i in range(200)]
+
+    use(service, act)
+    assert len(mock_llm.requests) < 50
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [(400, 400), (422, 400), (401, 500), (403, 500), (404, 500), (429, 503), (500, 502), (503, 502)],
+)
+def test_a_refusal_has_its_status(service, mock_llm, virtual_clock, caplog, fault, status):
+    mock_llm.when("x").fail(fault, message="the words of the server")
+    reply = use(service, lambda users: users.post("/answer", json={"text": "x"}))
+    assert reply.status_code == status
+    assert ("the words of the server" in reply.text) == (status == 400)
+    assert ("the words of the server" in caplog.text) == (status >= 500)
+    assert ("retry-after" in reply.headers) == (status == 503)
+
+
+def test_silence_is_a_504(service, mock_llm, virtual_clock):
+    mock_llm.when("x").hang()
+    reply = use(service, lambda users: users.post("/answer", json={"text": "x"}))
+    assert (reply.status_code, virtual_clock.elapsed_s) == (504, 30)
+
+
+def test_a_server_that_is_away_is_a_503(service, mock_llm, virtual_clock):
+    mock_llm.when("x").refuse_connection()
+    reply = use(service, lambda users: users.post("/answer", json={"text": "x"}))
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+
+
+def test_a_full_queue_is_a_503_at_once(service, mock_llm, virtual_clock):
+    mock_llm.when().answer("late", delay_s=1)
+
+    async def ask(users, number):
+        reply = await users.post("/answer", json={"text": f"{number}"})
+        return reply.status_code, reply.headers.get("retry-after"), virtual_clock.elapsed_s
+
+    async def act(users):
+        return await asyncio.gather(*[ask(users, number) for number in range(1500)])
+
+    replies = use(service, act)
+    refused = [reply for reply in replies if reply[0] == 503]
+    assert set(refused) == {(503, "1", 0)}
+    # What is in flight has left the queue.
+    assert 1000 <= len(replies) - len(refused) <= 1000 + 256
+    assert {reply[0] for reply in replies} == {200, 503}
+
+
+def test_every_error_has_a_status(service):
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        assert any(each in service.STATUSES for each in kind.__mro__), name
+
+
+@pytest.mark.parametrize("path", ["/answer", "/stream"])
+def test_a_user_who_leaves_ends_the_call(service, mock_llm, virtual_clock, path):
+    mock_llm.when("x").hang()
+    coming = [{"type": "http.request", "body": b'{"text": "x"}', "more_body": False}]
+
+    async def receive():
+        if coming:
+            return coming.pop()
+        await asyncio.sleep(5)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        pass
+
+    async def main():
+        async with service.app.router.lifespan_context(service.app):
+            scope = {
+                "type": "http",
+                "asgi": {"version": "3.0"},
+                "http_version": "1.1",
+                "method": "POST",
+                "path": path,
+                "query_string": b"",
+                "headers": [(b"content-type", b"application/json")],
+            }
+            await service.app(scope, receive, send)
+            await virtual_clock.settle()
+            return service.app.state.client.statistics()
+
+    statistics = asyncio.run(main())
+    assert (statistics.cancelled, virtual_clock.elapsed_s) == (1, 5)
+
+
+def test_a_stream_that_cannot_begin_has_a_status_and_one_that_can_is_whole(service, mock_llm):
+    mock_llm.when("bad").fail(400)
+    mock_llm.when("good").answer(["one, ", "two"])
+
+    async def act(users):
+        return [await users.post("/stream", json={"text": text}) for text in ("bad", "good")]
+
+    bad, good = use(service, act)
+    assert (bad.status_code, good.status_code, good.text) == (400, 200, "one, two")
+
+
+# Under uvicorn ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(folder, server, workers):
+    """The example under uvicorn; its URL."""
+    (folder / "counted.py").write_text(COUNTED.format(folder=str(EXAMPLE.parent)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "BATCHCLIENT_BASE_URL": server.base_url,
+        "BATCHCLIENT_MODEL": "m",
+        "WEB_CONCURRENCY": str(workers),
+    }
+    command = [sys.executable, "-m", "uvicorn", "counted:app", "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        assert "Traceback" not in said, said
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def workers_of(url, wanted):
+    """What each worker says of itself."""
+    found, until = {}, time.monotonic() + 60
+    while len(found) < wanted and time.monotonic() < until:
+        try:
+            said = httpx.get(f"{url}/worker", timeout=5).json()
+        except httpx.TransportError:
+            time.sleep(0.1)
+            continue
+        found[said["pid"]] = said
+    return list(found.values())
+
+
+def test_two_workers_have_a_client_each_and_half_the_limit(tmp_path):
+    async def ask(url):
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as users:
+            return await asyncio.gather(*[users.post("/answer", json={"text": f"Question {i}?"}) for i in range(200)])
+
+    with EmbeddedServer("instant", model="m") as server, served(tmp_path, server, 2) as url:
+        assert len(workers_of(url, 2)) == 2
+        replies = asyncio.run(ask(url))
+        assert {reply.status_code for reply in replies} == {200}
+        assert server.prompts == 200
+        assert server.requests < 100
+        for said in workers_of(url, 2):
+            assert (said["clients"], said["limit"]) == (1, 128)
+
+
+@pytest.mark.parametrize(("path", "fault"), [("/answer", "stall"), ("/stream", "stall"), ("/stream", "stall_body")])
+def test_a_connection_that_closes_ends_its_call(tmp_path, path, fault):
+    with EmbeddedServer("instant", model="m", faults=[fault]) as server, served(tmp_path, server, 1) as url:
+        workers_of(url, 1)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}{path}", json={"text": "x"}, timeout=0.5)
+        until = time.monotonic() + 20
+        while (said := httpx.get(f"{url}/worker").json())["cancelled"] == 0 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert said["cancelled"] == 1
+
+
+def test_a_service_that_is_ended_answers_first(tmp_path):
+    with EmbeddedServer("instant", model="m", faults=["slow=1"]) as server, served(tmp_path, server, 1) as url:
+        (worker,) = workers_of(url, 1)
+        with ThreadPoolExecutor(1) as pool:
+            reply = pool.submit(httpx.post, f"{url}/answer", json={"text": "x"}, timeout=20)
+            until = time.monotonic() + 20
+            while httpx.get(f"{url}/worker").json()["in_flight"] == 0 and time.monotonic() < until:
+                time.sleep(0.02)
+            os.kill(worker["pid"], signal.SIGTERM)
+            assert reply.result().status_code == 200
+
+
+# The page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_tests_of_the_page_pass_on_the_service_of_the_page(tmp_path):
+    *service, tests = BLOCKS
+    (tmp_path / "service.py").write_text("\n\n".join(service))
+    (tmp_path / "test_service.py").write_text(tests)
+    plugin = (
+        []
+        if importlib.metadata.entry_points(group="pytest11").select(name="batchclient")
+        else ["-p", "pytest_batchclient"]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        ".",
+    ]
+    done = subprocess.run([*command, *plugin], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tests.count('def test_')} passed" in done.stdout

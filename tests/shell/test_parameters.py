@@ -1,0 +1,202 @@
+"""Parameters of calls: names that no call has are refused with the nearest one; ``extra_body`` carries any field."""
+
+import json
+
+import pytest
+
+from batchclient import BatchClient, ConfigError, SyncBatchClient, params
+from batchclient._core.kinds import Kind
+from batchclient.dialects import _arguments
+from batchclient.dialects._fields import FIELDS, FIELDS_OF_KIND, Role
+from batchclient.simulator import SimulatedServer, SimulatorTransport
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+class Recorder(SimulatorTransport):
+    """The embedded server; remembers the bodies sent to it."""
+
+    def __init__(self):
+        super().__init__(SimulatedServer("instant", model="m"))
+        self.bodies = []
+
+    async def send(self, request, timeouts):
+        self.bodies.append(json.loads(request.body))
+        return await super().send(request, timeouts)
+
+
+def make_client(server, **settings):
+    return BatchClient(
+        "http://s/v1", model="m", transport=lambda url, headers: server, detect=False, server_metrics=False, **settings
+    )
+
+
+async def ask_stream(client, **fields):
+    return [delta async for delta in client.stream("a", **fields)]
+
+
+async def ask_stream_chat(client, **fields):
+    return [delta async for delta in client.stream_chat(MESSAGES, **fields)]
+
+
+async def ask_stream_map(client, **fields):
+    return [row async for row in client.stream_map(["a"], "{}", **fields)]
+
+
+CALLS = {
+    "complete()": lambda client, **fields: client.complete("a", **fields),
+    "chat()": lambda client, **fields: client.chat(MESSAGES, **fields),
+    "stream()": ask_stream,
+    "stream_chat()": ask_stream_chat,
+}
+MAPS = {
+    "complete()": lambda client, **fields: client.batch_map(["a"], "{}", **fields),
+    "chat()": lambda client, **fields: client.batch_map(["a"], "{}", call="chat", **fields),
+    "embed()": lambda client, **fields: client.batch_map(["a"], "{}", call="embed", **fields),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("max_token", "max_tokens"), ("temprature", "temperature"), ("topk", "top_k"), ("max_new_tokens", "max_tokens"),
+        ("max_output_tokens", "max_tokens"), ("stop_sequences", "stop"), ("random_seed", "seed"), ("timeouts", "timeout_s"),
+        ("response_modell", "response_model"), ("structured_output", "structured_outputs"), ("n_predict", "max_tokens"),
+        ("tennant", "tenant"), ("extra_boddy", "extra_body"),
+    ],
+)  # fmt: skip
+async def test_a_name_that_no_call_has_is_refused_with_the_nearest(call, name, nearest):
+    server = Recorder()
+    async with make_client(server) as client:
+        with pytest.raises(ConfigError) as caught:
+            await CALLS[call](client, **{name: 1})
+        assert client.statistics().submitted == 0
+    assert caught.value.field == name
+    assert f"{name} is no argument of {call}" in caught.value.message
+    assert f"Did you mean {nearest}? If yours does, give extra_body={{'{name}': …}}" in caught.value.message
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize("call", MAPS)
+async def test_a_map_refuses_such_a_name_once_and_at_once(call):
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError) as caught:
+            await MAPS[call](client, user_name="x")
+        assert caught.value.message.startswith(f"user_name is no argument of {call}")
+        with pytest.raises(ConfigError):
+            client.stream_map(["a"], "{}", user_name="x")
+
+
+async def test_a_field_of_chats_alone_says_so_where_a_text_is_completed():
+    async with make_client(Recorder()) as client:
+        with pytest.raises(ConfigError, match='It is a field of chats: chat\\(\\), or call="chat" of a map, takes it'):
+            await client.batch_map(["a"], "{}", tools=[{}])
+        with pytest.raises(ConfigError, match="It is a field of chats"):
+            await client.complete("a", top_logprobs=1)
+
+
+async def test_a_name_of_another_alphabet_or_of_any_length_is_refused_briefly():
+    async with make_client(Recorder()) as client:
+        for name in ("x" * 10_000, "температура"):
+            with pytest.raises(ConfigError) as caught:
+                await client.complete("a", **{name: 1})
+            assert len(caught.value.message) < 300
+
+
+async def test_a_refusal_that_the_table_has_stays():
+    async with make_client(Recorder()) as client:
+        for name, hint in (
+            ("timeout", "timeout_s"),
+            ("extra_headers", "headers"),
+            ("stream_interval", "streamed inside"),
+        ):
+            with pytest.raises(ConfigError, match=hint):
+                await client.complete("a", **{name: 1})
+        with pytest.raises(ConfigError, match="messages"):
+            await client.chat(MESSAGES, prompt="a")
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_extra_body_goes_to_the_server_as_it_is(call):
+    field = {"deep": [{"b": 1, "a": None}], "text": "ü"}
+    server = Recorder()
+    async with make_client(server) as client:
+        await CALLS[call](client, max_tokens=2, extra_body={"max_token": field, "temperature": 0.0})
+    (body,) = server.bodies
+    assert body["max_token"] == field
+    assert body["temperature"] == 0.0
+    assert "extra_body" not in body
+
+
+async def test_the_fields_of_an_extra_body_are_part_of_the_coalescing_key():
+    server = Recorder()
+    async with make_client(server) as client:
+        import anyio
+
+        async with anyio.create_task_group() as group:
+            for number in range(8):
+                fields = {"max_tokens": 2, "extra_body": {"unknown": number % 2}}
+                group.start_soon(lambda fields=fields: client.complete("a", **fields))
+    assert sorted(body["unknown"] for body in server.bodies) == [0, 1]
+    assert {len(body["prompt"]) for body in server.bodies} == {4}
+
+
+def test_threads_are_told_the_same():
+    with SyncBatchClient("http://s/v1", model="m", transport=lambda url, headers: Recorder()) as client:
+        with pytest.raises(ConfigError, match="Did you mean max_tokens"):
+            client.complete("a", max_token=5)
+        with pytest.raises(ConfigError, match="Did you mean dimensions"):
+            client.batch_map(["a"], "{}", call="embed", dimension=5)
+        assert client.complete("a", max_tokens=2, extra_body={"max_token": 5}).text
+
+
+# The tables ----------------------------------------------------------------------------------------------------------
+
+
+def keys_of(name):
+    return set(getattr(params, name).__annotations__)
+
+
+def test_every_field_that_has_a_role_of_its_own_has_a_name():
+    """A field that the batching treats otherwise than the rest is a field that a call takes."""
+    for kind in Kind:
+        of_kind = FIELDS | FIELDS_OF_KIND.get(kind, {})
+        fields = {name for name, (role, _) in of_kind.items() if role is not Role.OURS}
+        of_one_kind = {"kv_transfer_params", "ec_transfer_params", "prompt_embeds"}
+        assert fields - of_one_kind <= _arguments.known_fields(kind), kind
+    ours = {name for name, (role, _) in FIELDS.items() if role is Role.OURS}
+    for kind in Kind:
+        assert not ours & _arguments.known_fields(kind), kind
+
+
+def test_the_classes_build_on_one_another():
+    assert keys_of("LikelihoodParams") < keys_of("CompletionParams")
+    assert keys_of("CompletionStreamParams") == keys_of("CompletionParams") | {"stream_interval"}
+    assert keys_of("ChatStreamParams") == keys_of("ChatParams") | {"stream_interval"}
+    arguments = {"model", "timeout_s", "priority", "tenant", "look_ahead"}
+    assert keys_of("CompletionMapParams") == keys_of("CompletionParams") | arguments | {"response_model"}
+    assert keys_of("ChatMapParams") == keys_of("ChatParams") | arguments | {"response_model"}
+    assert keys_of("EmbeddingMapParams") == keys_of("EmbeddingParams") | arguments
+    assert keys_of("ClassificationMapParams") == keys_of("ClassificationParams") | arguments
+
+
+@pytest.mark.parametrize("name", [name for name in params.__all__ if name != "StructuredOutputs"])
+def test_a_class_names_each_of_its_own_fields_in_its_docstring(name):
+    """The docstrings say which server has a field."""
+    described = " ".join(base.__doc__ or "" for base in vars(params).values() if isinstance(base, type))
+    assert not {field for field in keys_of(name) if f"``{field}``" not in described} - {
+        "model", "timeout_s", "priority", "tenant", "look_ahead", "response_model",
+    }  # fmt: skip
+
+
+def test_no_class_has_an_argument_of_the_methods():
+    for name in (
+        "CompletionParams",
+        "ChatParams",
+        "EmbeddingParams",
+        "ScoreParams",
+        "TokenizeParams",
+        "LikelihoodParams",
+    ):
+        assert not keys_of(name) & {"model", "timeout_s", "priority", "tenant", "response_model", "prompt", "messages"}
