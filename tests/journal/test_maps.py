@@ -496,3 +496,35 @@ def test_a_loop_that_ended_leaves_the_journal_to_the_next(path):
     gc.collect()
     rows, _ = asyncio.run(run_job(texts(100), path, resume=True))
     assert answers(rows).keys() == set(range(100))
+
+
+async def test_a_forked_child_leaves_the_parents_journal_alone(path):
+    async with make_client(ScriptedTransport(), limit=4) as client:
+        rows = client.stream_map(texts(60), "Say: {}", journal=Journal(path, commit_rows=8), look_ahead=24)
+        taken = [await anext(rows)]
+        child = os.fork()
+        if child == 0:
+            del rows, client
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        taken += [row async for row in rows]
+    assert answers(taken).keys() == set(range(60)) and look(path) == [(60,)]
+
+
+async def test_a_client_that_ends_first_leaves_a_whole_journal(path):
+    """Answers taken from another job may come when the client has ended: on trio nothing can be started then."""
+    other = path.with_name("other")
+    await run_job(texts(40), other)
+    async with make_client(ScriptedTransport(held=True), limit=4) as client:
+        rows = client.stream_map(texts(60), "Say: {}", journal=Journal(path, reuse=[other], commit_s=5), look_ahead=60)
+        await rows.begin()
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.aclose)
+            taken = []
+            with pytest.raises(ClientClosed):
+                async for row in rows:
+                    taken.append(row)
+    assert all(row.error is None or isinstance(row.error, ClientClosed) for row in taken)
+    rows, _ = await run_job(texts(60), path, resume=True)
+    assert answers(rows).keys() == set(range(60))

@@ -263,7 +263,8 @@ class Journaled:
             return
         self._rows.append(row)
         self._records.append(record)
-        if len(self._rows) >= self._group_rows:
+        if len(self._rows) >= self._group_rows or self._runner.ended:
+            # On trio nothing can be started once the client has ended.
             self._flush()
         elif self._timer is None:
             backend = self._runner.backend

@@ -12,9 +12,11 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +34,9 @@ from batchclient.journal.records import ANSWERED, Damaged, Record, answer_in, er
 __all__ = ["Job", "Kept", "Writer"]
 
 RETRY_S = 2.0
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_of_the_parent: list[object] = []
+"""After a fork: SQLite's connections, which the child must not even close."""
 CONFIG_VERSION = 1
 """Of the hash of a job's template and parameters."""
 
@@ -105,6 +110,7 @@ class Writer:
         self._lock: Lock | None = None
         self._has_failed = False
         self._on_closed: Callable[[], None] | None = None
+        _writers.add(self)
         threading.Thread(target=self._run, name="batchclient-journal", daemon=True).start()
 
     # Called in the event loop ----------------------------------------------------------------------------------------
@@ -271,3 +277,11 @@ def _kept(found: tuple[int, int, str | None, bytes | None] | None) -> Kept:
         return Kept(state, attempts, error=error_in(error or "", attempts))
     except Damaged:
         return Kept(damaged=True)
+
+
+def _after_fork() -> None:
+    _of_the_parent.extend((writer, writer.__dict__.get("_file"), *writer._others) for writer in list(_writers))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
