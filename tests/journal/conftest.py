@@ -1,9 +1,11 @@
 """Tests of journals run on asyncio and on trio, in real time: the journal has a thread of its own."""
 
 import inspect
+import os
 
 import anyio
 import pytest
+from tests import bounds
 
 LONGEST_S = 60.0
 
@@ -26,6 +28,14 @@ def pytest_pyfunc_call(pyfuncitem):
 
     anyio.run(in_time, backend=pyfuncitem.callspec.params["library"])
     return True
+
+
+@pytest.fixture(autouse=True)
+def bounded():
+    """Fail a test that never comes back."""
+    # The long forms take minutes.
+    with bounds.bounded(60.0, 1200.0 if os.environ.get("SLOW") else 90.0):
+        yield
 
 
 @pytest.fixture

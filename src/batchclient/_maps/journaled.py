@@ -115,6 +115,8 @@ class Journaled:
         self._record_of: Callable[..., Record]
         self._is_kept: Callable[[Exception | None], bool]
         self._has_rows = False
+        self._wanted: tuple[int, ...] = ()
+        """States of rows that are taken as they are in the journal."""
         self._under_way = 0
         """Open rows that have not ended."""
         self._asked: list[_Row] = []
@@ -146,10 +148,15 @@ class Journaled:
         """
         if self._opened is None:
             # Here, not above: a script without a journal is spared SQLite.
-            from batchclient.journal.records import is_kept, record_of
+            from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED, is_kept, record_of
             from batchclient.journal.writer import Job, Writer
 
             self._record_of, self._is_kept = record_of, is_kept
+            self._wanted = {
+                "all": (ANSWERED,),
+                "transient": (ANSWERED, FAILED),
+                "none": (ANSWERED, FAILED, MAY_BE_TRIED),
+            }[self._retry_failed]
             self._opened, self._runner = anyio.Event(), runner
             self._group_rows = max(1, min(self._journal.commit_rows, look_ahead // _GROUPS_OPEN))
             call, template, shape = self._describe()
@@ -206,7 +213,7 @@ class Journaled:
             kept = found.get((row.key, row.n))
             if kept is not None and kept.damaged:
                 self.damaged += 1
-            elif kept is not None and self._is_wanted(kept) and self._revive(row, kept):
+            elif kept is not None and kept.state in self._wanted and self._revive(row, kept):
                 self._under_way -= 1
                 self._runner.reused += 1
                 if kept.elsewhere:
@@ -215,16 +222,6 @@ class Journaled:
                     owner._hand_out(row)
                 continue
             self._runner.submit(request, may_wait=True)
-
-    def _is_wanted(self, kept: Kept) -> bool:
-        """Whether a row is taken as it is in the journal."""
-        from batchclient.journal.records import ANSWERED, FAILED, MAY_BE_TRIED
-
-        return (
-            kept.state == ANSWERED
-            or (kept.state == FAILED and self._retry_failed != "all")
-            or (kept.state == MAY_BE_TRIED and self._retry_failed == "none")
-        )
 
     def _revive(self, row: _Row, kept: Kept) -> bool:
         answer = kept.answer

@@ -118,13 +118,16 @@ class Lock:
         self._path = path.with_name(path.name + ".lock")
         self._descriptor: int | None = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + _OWN_WAIT_S
+        is_leaving_now = True
         try:
             while True:
                 try:
                     fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if not self._is_about_to_be_free() or time.monotonic() >= until:
+                    was_leaving, is_leaving_now = is_leaving_now, self._is_about_to_be_free()
+                    # The holder may have gone between the two looks: the second refusal counts.
+                    if not (was_leaving or is_leaving_now) or time.monotonic() >= until:
                         holder = self._holder()
                         raise _refusal(f"{_shown(path)} is in use by {holder or 'another process'}") from None
                     time.sleep(_AGAIN_S)
@@ -165,10 +168,10 @@ class Lock:
 
     def release(self) -> None:
         """Give the lock back. Safe to call twice."""
-        _held.discard(self)
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+        _held.discard(self)
 
 
 def _refusal(message: str) -> ConfigError:
