@@ -8,7 +8,7 @@ import pytest
 
 import batchclient
 
-PUBLIC = ["batchclient", "batchclient.config", "batchclient.errors", "batchclient.retry", "batchclient.templates",
+PUBLIC = ["batchclient", "batchclient.config", "batchclient.errors", "batchclient.jobs", "batchclient.retry", "batchclient.templates",
           "batchclient.transport", "batchclient.types"]  # fmt: skip
 EVERY = sorted(
     module.name

@@ -1,6 +1,7 @@
 """``batchclient map`` as a process: pipes, signals, terminals. Nothing here sleeps: each step waits for the one before."""
 
 import contextlib
+import gzip
 import os
 import pty
 import signal
@@ -84,6 +85,29 @@ def test_answers_do_not_wait_for_the_end_of_the_input(spawn):
         assert row["id"] == number
     process.stdin.close()
     assert process.wait() == 0
+
+
+def test_answers_to_csv_do_not_wait_for_the_end_of_the_input(spawn):
+    process = spawn("-", "--format", "csv", stdin=subprocess.PIPE)
+    for piece in (b'id,text\n0,"a\nb"\n', b'1,"x\n', b'y"\n2,z\n'):
+        process.stdin.write(piece)
+        process.stdin.flush()
+        if piece.startswith(b"1"):
+            continue
+        [row] = read_rows(process.stdout.readline())
+        assert (row["id"], row["text"]) in [("0", "a\nb"), ("1", "x\ny")]
+    assert read_rows(process.stdout.readline())[0]["text"] == "z"
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+def test_a_packed_pipe_is_unpacked(spawn):
+    process = spawn("-", stdin=subprocess.PIPE)
+    stdout, stderr = process.communicate(
+        gzip.compress(b'{"id": 1, "text": "x"}\n') + gzip.compress(b'{"id": 2, "text": "y"}')
+    )
+    assert process.returncode == 0, stderr
+    assert [row["id"] for row in read_rows(stdout)] == [1, 2]
 
 
 def test_the_first_rows_of_a_pipe_that_goes_on_end_it(spawn):

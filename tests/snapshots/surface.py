@@ -31,6 +31,7 @@ _MODULES = (
     "batchclient.errors",
     "batchclient.integrations.httpx",
     "batchclient.integrations.httpx2",
+    "batchclient.jobs",
     "batchclient.openai",
     "batchclient.params",
     "batchclient.retry",

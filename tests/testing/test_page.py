@@ -59,3 +59,16 @@ def test_the_failure_that_it_shows_is_one(pytester):
         """
     )
     pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").assert_outcomes(passed=1)
+
+
+def test_a_failing_assertion_shows_the_test_and_the_message_and_not_its_own_source(pytester):
+    pytester.makepyfile(
+        """
+        def test_it(mock_llm):
+            mock_llm.assert_called_with("missing")
+        """
+    )
+    printed = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:asyncio").stdout.str()
+    assert "mock_llm.assert_called_with" in printed
+    assert "expected a call" in printed
+    assert "_differences" not in printed

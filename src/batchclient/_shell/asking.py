@@ -109,6 +109,18 @@ class Questions:
         if not fingerprint.open:
             self._tell(Asked(endpoint, Page.SERVER, AskOutcome.ANSWERED))
 
+    async def find_out(self, endpoint: int) -> ServerFacts | None:
+        """Ask a server now which server it is, without a call under way, and return its facts.
+
+        The client knows the facts afterwards, too. ``None``: this server is not to be asked.
+        """
+        if (endpoint, Page.SERVER) not in self._transports:
+            return None
+        await self._ask_for_server(Ask(endpoint, Page.SERVER))
+        fingerprint = self._fingerprints[endpoint]
+        self._conclude(endpoint, fingerprint)
+        return fingerprint.facts()
+
     def add(self, endpoint: int, transports: Mapping[Page, Transport]) -> None:
         """Serve another endpoint."""
         self._transports |= {(endpoint, page): transport for page, transport in transports.items()}

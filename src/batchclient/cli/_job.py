@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, BinaryIO
@@ -54,6 +54,8 @@ class Job:
         on_asking: called where the server takes long to name its model.
         keep_going: never give up.
         packed: write vectors as base64.
+        columns: the fields of the input to write beside ``id``; ``None``: all.
+        resolve: gives a row the answer of an equal row; ``None`` where that is not there.
         refusals: the job gives up after so many rows refused alike, without a success.
 
     Attributes:
@@ -79,10 +81,14 @@ class Job:
         on_asking: Callable[[], None] | None = None,
         keep_going: bool = False,
         packed: bool = False,
+        columns: Collection[str] | None = None,
+        resolve: Callable[[MapResult], MapResult | None] | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
     ) -> None:
         self.refusals = refusals
         self._packed = packed
+        self._columns = columns
+        self._resolve = resolve
         self.written = 0
         self.failures: Counter[str] = Counter()
         self.first_failure = ""
@@ -185,6 +191,11 @@ class Job:
 
     def _write(self, result: MapResult[Any]) -> bool:
         """Write one row; return whether the output took the row."""
+        if self._resolve is not None:
+            resolved = self._resolve(result)
+            if resolved is None:
+                return True
+            result = resolved
         if result.error is not None:
             self.failures[type(result.error).__name__] += 1
             self.first_failure = self.first_failure or message_of(result)
@@ -192,7 +203,7 @@ class Job:
                 self._on_unreachable()
                 self._on_unreachable = None
         try:
-            self._output.write(to_line(result, packed=self._packed))
+            self._output.write(to_line(result, packed=self._packed, columns=self._columns))
         except OSError as error:
             self._on_broken_output(error)
             return False

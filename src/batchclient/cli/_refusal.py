@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from batchclient.cli._rows import Format
 from batchclient.errors import ConfigError
+from batchclient.jobs.shards import Shard
+from batchclient.jobs.source import FORMATS_SAID
 
 __all__ = [
     "BACKENDS",
@@ -19,13 +21,15 @@ __all__ = [
     "Refusal",
     "call_from",
     "concurrency_from",
-    "format_from",
     "headers_from",
     "in_options",
     "one_of",
+    "output_from",
     "packed_from",
     "params_from",
+    "reason_of",
     "refusal_of",
+    "refusal_of_file",
     "variable_of",
 ]
 
@@ -55,6 +59,8 @@ _OPTIONS = {
     "temperature": "--temperature",
 }
 """The arguments of the library, and their names on the command line."""
+_OF_FILES = frozenset({"columns", "format", "sample", "shard"})
+"""Names with which an error's message about the input begins; the options have the same names."""
 _LIBRARY_NAMES = re.compile(r"(?<![\w-])(?:base_url|api_key|timeout_s|http\.backend|batching\.max_size)\b")
 """Arguments named in the library's own messages; no server's message has such names."""
 _EXTRA_BODY = re.compile(r"extra_body=\{'([^']*)': …\}")
@@ -78,6 +84,7 @@ _NOT_FIELDS = {
 """Names of arguments of ``stream_map``, and names without a place in a row."""
 
 _GENERATING = ("complete", "chat")
+_SHARD = "{shard}"
 _LONGEST_NUMBER = 10
 """Digits. Python refuses to read some thousand of them, with an error of its own."""
 
@@ -109,6 +116,12 @@ def refusal_of(error: ConfigError, params: Collection[str] = (), variables: Coll
     return Refusal(f"{option}: {message}" if option else message)
 
 
+def refusal_of_file(error: ConfigError) -> Refusal:
+    """Put an error about the input, or about its rows, into the command line's words."""
+    message = error.message.replace(FORMATS_SAID, "--format jsonl, text or csv")
+    return Refusal(f"--{message}" if error.field in _OF_FILES else message)
+
+
 def variable_of(argument: str) -> str:
     """The environment variable of an argument of the library."""
     return f"BATCHCLIENT_{argument.upper()}"
@@ -131,14 +144,26 @@ def one_of(option: str, text: str, choices: Collection[_T]) -> _T:
     raise Refusal(f"{option}: one of {', '.join(choices)}, not {text!r:.40}")
 
 
-def format_from(text: str | None) -> Format | None:
-    """Read the name of a format.
+def output_from(path: str, shard: Shard | None) -> str:
+    """Read the path of an output: the number of the shard goes in place of ``{shard}``.
 
     Raises:
-        Refusal: there is no such format.
+        Refusal: several shards would write one file; or there is ``{shard}``, and no shard.
     """
-    formats: tuple[Format, ...] = ("jsonl", "text")
-    return None if text is None else one_of("--format", text, formats)
+    if shard is None:
+        if _SHARD in path:
+            raise Refusal(f"{path}: {_SHARD} stands for the number of --shard, which is not given")
+        return path
+    if _SHARD not in path and shard[1] > 1 and path != "-" and (not Path(path).exists() or Path(path).is_file()):
+        raise Refusal(
+            f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
+        )
+    return path.replace(_SHARD, str(shard[0]))
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be used, in the system's words."""
+    return error.strerror or type(error).__name__
 
 
 def call_from(text: str) -> Call:

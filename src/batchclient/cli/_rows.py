@@ -1,10 +1,7 @@
-r"""Rows: lines of bytes to documents, results to lines of bytes. No files here, and no client.
+"""Results to lines of bytes, and the faults of rows. No files here, and no client.
 
 Rules:
-- A line ends at ``\n`` and nowhere else: U+2028 and the like may stand inside a JSON string. A
-  ``\r`` before the ``\n`` and a byte-order mark before the first line are dropped. Blank lines are
-  skipped. Lines are numbered from 1, blank ones too.
-- An unusable line is a row with a fault. The job goes on; the row of the output is
+- An unusable row fails with its own message. The job goes on; the row of the output is
   ``{"line": N, "error": {…}}``.
 - A row of the output has the fields of the input and the fields added by the call (``ADDED_BY``).
   An input with an added field is at fault: two values have one name.
@@ -15,31 +12,17 @@ Rules:
 from __future__ import annotations
 
 import json
-import math
 import sys
 from array import array
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+from batchclient.jobs import BadRow, Row
 from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
-__all__ = [
-    "ADDED",
-    "ADDED_BY",
-    "BadRow",
-    "Format",
-    "LineSplitter",
-    "Row",
-    "blame",
-    "describe",
-    "make_row",
-    "message_of",
-    "to_line",
-]
-
-Format = Literal["jsonl", "text"]
+__all__ = ["ADDED", "ADDED_BY", "blame", "describe", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -52,127 +35,22 @@ ADDED_BY: Mapping[str, tuple[str, ...]] = {
 """The added fields by call."""
 _PLAIN_MESSAGE = frozenset({"role", "content"})
 """A chat's message with these fields alone says no more than ``completion``."""
-_BOM = b"\xef\xbb\xbf"
-_LONGEST_LINE_BYTES = 16 * 1024 * 1024
-"""A line is held in memory whole; a file without line ends is not.
-
-The longest prompts have a hundredth of this length.
-"""
 
 
-class BadRow(ValueError):
-    """An unusable line of the input."""
-
-
-class Row(dict[str, Any]):
-    """One document: its fields, and the line they came from.
-
-    Attributes:
-        line: the number of the line, from 1.
-        fault: why the line cannot be used, or ``None``.
-    """
-
-    __slots__ = ("fault", "line")
-
-    def __init__(self, fields: Mapping[str, Any], line: int, fault: str | None = None) -> None:
-        super().__init__(fields)
-        self.line = line
-        self.fault = fault
-
-
-class LineSplitter:
-    """Cuts chunks of bytes into numbered lines.
+def blame(render: Callable[[Any], Any], columns: Collection[str] = ()) -> Callable[[Row], Any]:
+    """Wrap a prompt function: faulty rows fail with their own message.
 
     Args:
-        longest_bytes: bytes of a line, at most; a longer one becomes ``None``.
+        render: from a row to its prompt.
+        columns: the fields that a row must have.
     """
-
-    def __init__(self, longest_bytes: int = _LONGEST_LINE_BYTES) -> None:
-        self._longest_bytes = longest_bytes
-        self._rest = b""
-        self._number = 0
-        self._skipping = False
-
-    def __repr__(self) -> str:
-        return f"<LineSplitter: {self._number} lines>"
-
-    def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the lines completed by a chunk; ``None`` stands for a line over the length."""
-        *complete, rest = chunk.split(b"\n")
-        for line in complete:
-            yield self._line(self._rest + line)
-            self._rest = b""
-        self._rest += rest
-        if len(self._rest) > self._longest_bytes:
-            self._rest, self._skipping = b"", True
-
-    def end(self) -> Iterator[tuple[int, bytes | None]]:
-        """Yield the last line of an input without a final line end."""
-        if self._rest or self._skipping:
-            yield self._line(self._rest)
-
-    def _line(self, line: bytes) -> tuple[int, bytes | None]:
-        self._number += 1
-        if self._skipping:
-            self._skipping = False
-            return self._number, None
-        if self._number == 1:
-            line = line.removeprefix(_BOM)
-        return self._number, line.removesuffix(b"\r")
-
-
-def make_row(number: int, line: bytes | None, form: Format, added: Sequence[str] = ADDED) -> Row | None:
-    """Make a row of a line; ``None`` for a blank line.
-
-    Args:
-        number: of the line, from 1.
-        line: its bytes; ``None`` for a line over the length.
-        form: the form of the line.
-        added: the fields added by the output, which no input may have.
-    """
-    if line is None:
-        return Row({}, number, f"line {number} is longer than {_LONGEST_LINE_BYTES >> 20} MiB")
-    if not line or line.isspace():
-        return None
-    try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        return Row({}, number, f"line {number} is not UTF-8 (byte {error.start + 1} of it)")
-    if form == "text":
-        return Row({"text": text}, number)
-    try:
-        fields = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        return Row({}, number, f"line {number} is not JSON: {error.msg} (column {error.colno})")
-    except (ValueError, RecursionError) as error:
-        return Row({}, number, f"line {number} is not JSON: {error}")
-    if not isinstance(fields, dict):
-        return Row({}, number, f"line {number} is no JSON object")
-    taken = [name for name in added if name in fields]
-    if taken:
-        return Row(
-            fields, number, f"line {number} has a field {taken[0]!r}, which the output would overwrite; rename it"
-        )
-    return Row(fields, number)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError("a number is too large for a 64-bit float")
-    return number
-
-
-def blame(render: Callable[[Any], Any]) -> Callable[[Row], Any]:
-    """Wrap a prompt function: faulty rows fail with their own message."""
 
     def prompt_of(row: Row) -> Any:
         if row.fault is not None:
             raise BadRow(row.fault)
+        for name in columns:
+            if name not in row:
+                raise BadRow(f"line {row.line} has no field {name!r}")
         return render(row)
 
     return prompt_of
@@ -182,14 +60,15 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _encode_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 
 
-def to_line(result: MapResult, *, packed: bool = False) -> bytes:
+def to_line(result: MapResult, *, packed: bool = False, columns: Collection[str] | None = None) -> bytes:
     """Write a result as one line of JSON.
 
     Args:
         result: of a row.
         packed: write a vector as base64 of 32-bit floats, the lowest byte first.
+        columns: the fields to keep beside ``id``; ``None``: all.
     """
-    fields = _fields(result, packed=packed)
+    fields = _fields(result, packed, columns)
     try:
         return _encode(fields).encode() + b"\n"
     except UnicodeEncodeError:
@@ -197,11 +76,11 @@ def to_line(result: MapResult, *, packed: bool = False) -> bytes:
         return _encode_ascii(fields).encode() + b"\n"
 
 
-def _fields(result: MapResult, *, packed: bool) -> dict[str, Any]:
+def _fields(result: MapResult, packed: bool, columns: Collection[str] | None) -> dict[str, Any]:  # noqa: FBT001
     row: Row = result.document
     if row.fault is not None:
         return {"line": row.line, "error": {"type": BadRow.__name__, "message": row.fault}}
-    fields = dict(row)
+    fields = dict(row) if columns is None else {name: row[name] for name in row if name in columns or name == "id"}
     if fields.get("id") in (None, ""):
         fields["id"] = result.id
     if result.error is not None:

@@ -14,16 +14,18 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from string import Formatter
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from batchclient._client.connections import shown
-from batchclient.cli._files import Source, check_output, count_lines, open_output, open_source
+from batchclient.cli._dry_run import DryRun
+from batchclient.cli._files import check_output, open_output
 from batchclient.cli._job import Job
 from batchclient.cli._progress import ProgressBar
+from batchclient.cli._prompts import Prompts, check_columns, template_from
 from batchclient.cli._refusal import (
     BACKENDS,
     PRESETS,
@@ -32,20 +34,27 @@ from batchclient.cli._refusal import (
     Refusal,
     call_from,
     concurrency_from,
-    format_from,
     headers_from,
     in_options,
     one_of,
+    output_from,
     packed_from,
     params_from,
+    reason_of,
     refusal_of,
+    refusal_of_file,
 )
-from batchclient.cli._rows import ADDED_BY, Format, Row, blame, describe
+from batchclient.cli._repeats import Repeats
+from batchclient.cli._rows import ADDED_BY, blame, describe
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.jobs import Row
+from batchclient.jobs.readers import columns_from, form_from
+from batchclient.jobs.rows import Format
+from batchclient.jobs.shards import Shard, sample_from, shard_from
+from batchclient.jobs.source import Source, open_source
 from batchclient.options import Batching, Http
-from batchclient.templates import Prompt, make_prompt
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
 
@@ -61,9 +70,20 @@ def _refuse(parameter: typer.CallbackParam, value: str | None) -> None:
 def map_rows(
     *,
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="JSONL, or plain text with a document per line; - is stdin.")
+        str,
+        typer.Argument(
+            metavar="IN", help="JSONL, CSV with a header, or text with a document per line; also gzipped. - is stdin."
+        ),
     ],
-    prompt: Annotated[str, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")],
+    prompt: Annotated[
+        str | None, typer.Option(help="Template; {name} is a row's field, {text} or {} a text line.")
+    ] = None,
+    prompt_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file with the template, instead of --prompt.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="With --call chat: a system message before each conversation.")
+    ] = None,
     base_url: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,17 +101,43 @@ def map_rows(
         str | None,
         typer.Option(metavar="numbers|base64", help="How --call embed writes a vector (default: numbers)."),
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT", help="Where rows go; - is stdout.")] = "-",
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Where rows go; - is stdout. {shard} in it is the number of --shard."
+        ),
+    ] = "-",
     format: Annotated[  # noqa: A002  # the option's name
         str | None,
         typer.Option(
-            metavar="jsonl|text",
-            help="The form of a line of IN (default: its ending .jsonl or .txt, else its first line, decides).",
+            metavar="jsonl|text|csv",
+            help="The form of IN (default: its ending .jsonl, .txt or .csv, else its first line, decides).",
         ),
     ] = None,
     first: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Map the first N rows of IN and read no further.")
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(metavar="P%", help="Map a share of the rows, such as 1%; a larger share contains a smaller one."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Map one of N parts of IN, 0/N to N-1/N; OUT has {shard} in its name."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="The fields of IN that OUT has beside id; a row without one of them fails."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Read all rows, make their prompts, report rows, faults and tokens; generate nothing."
+        ),
+    ] = False,
+    dedupe: Annotated[
+        bool, typer.Option("--dedupe", help="Ask rows with equal prompts once; each gets the answer. Reads IN twice.")
+    ] = False,
     max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate per row, at most.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None,
     param: Annotated[
@@ -156,22 +202,34 @@ def map_rows(
             "batching": Batching(max_size=max_batch_size),
             "http": Http(backend=backend),
         }
+        try:
+            rows = RowOptions(
+                form=None if format is None else form_from(format, source),
+                columns=None if columns is None else columns_from([name.strip() for name in columns.split(",")]),
+                shard=None if shard is None else shard_from(shard),
+                sample=None if sample is None else sample_from(sample),
+                first=first,
+            )
+        except ConfigError as error:
+            raise refusal_of_file(error) from None
         options = MapOptions(
             source=source,
-            output=output,
-            prompt=prompt,
-            form=format_from(format),
+            output=output_from(output, rows.shard),
+            prompt=template_from(prompt, prompt_file),
+            rows=rows,
             server=server_options(base_url, model, api_key, headers_from(header or [])),
             client=client_options,
             params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
             timeout_s=timeout,
             ordered=not unordered,
             quiet=quiet,
-            first=first,
             overwrite=overwrite,
             keep_going=keep_going,
             call=asked,
             packed=packed_from(vectors, asked),
+            system=system,
+            dry_run=dry_run,
+            dedupe=dedupe,
         )
         status = run_map(options)
     except ConfigError as error:
@@ -187,41 +245,64 @@ def _complain(refusal: Refusal) -> NoReturn:
 
 
 @dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Which rows of the input are mapped, and what is kept of them.
+
+    Args:
+        form: the form of the input, if given.
+        columns: the fields to write beside ``id``; ``None``: all.
+        shard: the part of the input.
+        sample: the share of the rows.
+        first: rows to map from the beginning, of the part and the share; ``None`` for all.
+    """
+
+    form: Format | None = None
+    columns: Sequence[str] | None = None
+    shard: Shard | None = None
+    sample: Fraction | None = None
+    first: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MapOptions:
     """The settings of a map job.
 
     Args:
         source, output: paths, or ``-``.
         prompt: the template.
-        form: the form of a line, if given.
+        rows: which rows are mapped.
         server: where the servers are, with the model and the key.
         client: further arguments of ``BatchClient``.
         params: of the server.
         timeout_s: of a row.
         ordered: whether rows keep their order.
         quiet: neither progress nor summary.
-        first: rows to map from the beginning of the input; ``None`` for all.
         overwrite: whether an existing output may be replaced.
         keep_going: whether the job goes on when all rows fail alike.
         call: the call made for each row, in ``stream_map``'s words.
         packed: whether vectors are written as base64.
+        system: the text of a chat's system message, if there is one.
+        dry_run: generate nothing, and report.
+        dedupe: whether rows with equal prompts are asked once.
     """
 
     source: str
     output: str
     prompt: str
-    form: Format | None
+    rows: RowOptions
     server: ServerOptions
     client: dict[str, Any]
     params: dict[str, Any]
     timeout_s: float | None
     ordered: bool
     quiet: bool
-    first: int | None = None
     overwrite: bool = False
     keep_going: bool = False
     call: Call = "complete"
     packed: bool = False
+    system: str | None = None
+    dry_run: bool = False
+    dedupe: bool = False
 
 
 def run_map(options: MapOptions) -> int:
@@ -232,7 +313,9 @@ def run_map(options: MapOptions) -> int:
     """
     server = options.server
     try:
-        with open_source(options.source, options.form, ADDED_BY[options.call], options.first) as source:
+        with _open(options) as source:
+            if options.dry_run:
+                return _dry_run(options, source)
             job = _make_job(options, source)
             asyncio.run(job.run())
             left = source.count() - job.written if job.stopped_by else 0
@@ -249,18 +332,76 @@ def run_map(options: MapOptions) -> int:
     return _report(job, options, left)
 
 
-def _make_job(options: MapOptions, source: Source) -> Job:
-    """Check the options as far as possible without sending, and make a job of them."""
-    check_output(options.output, source, overwrite=options.overwrite)
+def _open(options: MapOptions) -> Source:
+    """Open the input.
+
+    Raises:
+        Refusal: the input cannot be read, or the output would have two fields of one name.
+    """
+    rows = options.rows
+    added = ADDED_BY[options.call]
+    taken = [name for name in rows.columns or () if name in added]
+    if taken:
+        raise Refusal(f"--columns: the output adds {taken[0]!r} itself")
+    if not options.source:
+        raise Refusal("IN is empty; give a path, or - for stdin")
+    try:
+        return open_source(
+            options.source,
+            rows.form,
+            shard=rows.shard,
+            sample=rows.sample,
+            # Fields that are not written may have any name.
+            reserved=added if rows.columns is None else (),
+            most=rows.first,
+        )
+    except OSError as error:
+        # A directory cannot be opened either; its message says so.
+        raise Refusal(f"{options.source}: {reason_of(error)}") from None
+    except ConfigError as error:
+        raise refusal_of_file(error) from None
+
+
+def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[Row], Any]]:
+    """Check the options as far as possible without sending; return the client and the prompts."""
+    if not (options.dry_run and options.output == "-"):
+        # A dry run's report may go anywhere.
+        check_output(options.output, source, overwrite=options.overwrite)
+    if options.dedupe:
+        _check_dedupe(options, source)
     client = InnerClient(**options.server.arguments, **options.client)
-    render = make_prompt(options.prompt)
-    first = source.first()
+    prompts = Prompts(options.prompt, options.call, options.system)
+    columns = options.rows.columns or ()
+    try:
+        first = source.first()
+    except OSError as error:
+        raise Refusal(f"{source.name}: {reason_of(error)}") from None
+    except ConfigError as error:
+        raise refusal_of_file(error) from None
     if first is not None:
-        takes_list = _takes_list(options.prompt, options.call)
-        _check_first(first, _names(options.prompt), source, takes_list=takes_list)
+        prompts.check_first(first, source)
+        check_columns(columns, first, source)
+    return client, blame(prompts.function(), columns)
+
+
+def _check_dedupe(options: MapOptions, source: Source) -> None:
+    """Refuse what equal rows cannot share.
+
+    Raises:
+        Refusal: the input cannot be read twice, or rows are written as they finish.
+    """
+    if not options.ordered:
+        raise Refusal("--dedupe: a row may wait for the answer of an equal row; leave --unordered out")
+    if options.source == "-" or not source.is_regular:
+        raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
+
+
+def _make_job(options: MapOptions, source: Source) -> Job:
+    client, prompt_of = _begin(options, source)
+    repeats = _repeats(options, source, prompt_of) if options.dedupe else None
     results = client.stream_map(
         source.rows(),
-        blame(_prompt_function(options.prompt, render, options.call)),
+        prompt_of if repeats is None else repeats.prompt_of,
         call=options.call,
         ordered=options.ordered,
         timeout_s=options.timeout_s,
@@ -269,9 +410,7 @@ def _make_job(options: MapOptions, source: Source) -> Job:
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
     shown_bar = not options.quiet and sys.stderr.isatty() and not writes_to_terminal
-    total = options.first
-    if shown_bar and source.is_regular and options.source != "-":
-        total = count_lines(options.source, options.first)
+    total = source.expected() if shown_bar else None
     return Job(
         client,
         results,
@@ -281,7 +420,37 @@ def _make_job(options: MapOptions, source: Source) -> Job:
         on_asking=None if options.quiet else _say_asking,
         keep_going=options.keep_going,
         packed=options.packed,
+        columns=options.rows.columns,
+        resolve=None if repeats is None else repeats.resolve,
     )
+
+
+def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any]) -> Repeats:
+    """Read the input for the first time.
+
+    Raises:
+        Refusal: the input cannot be read.
+    """
+    try:
+        with _open(options) as again:
+            return Repeats(again.read(), prompt_of, chat=options.call == "chat")
+    except OSError as error:
+        raise Refusal(f"{source.name}: {reason_of(error)}") from None
+
+
+def _dry_run(options: MapOptions, source: Source) -> int:
+    options.client.update(detect=True, server_metrics=False)
+    client, prompt_of = _begin(options, source)
+    # Wrong parameters are refused as by the job itself.
+    client.stream_map((), prompt_of, call=options.call, timeout_s=options.timeout_s, **options.params)
+    dry_run = DryRun(client, source, prompt_of, call=options.call, max_tokens=options.params.get("max_tokens"))
+    try:
+        asyncio.run(dry_run.run())
+    except OSError as error:
+        typer.echo(f"Error: the input cannot be read any further: {reason_of(error)}", err=True)
+        return 1
+    typer.echo(dry_run.report())
+    return 1 if dry_run.unusable or dry_run.failed else 0
 
 
 def _say_unreachable(base_urls: Sequence[str]) -> None:
@@ -290,54 +459,6 @@ def _say_unreachable(base_urls: Sequence[str]) -> None:
 
 def _say_asking() -> None:
     typer.echo("waiting for the server to say which model it has (--model names one)", err=True)
-
-
-def _names(template: str) -> list[str]:
-    """Return the fields of a template checked by ``make_prompt``."""
-    return [name for _, name, _, _ in Formatter().parse(template) if name is not None]
-
-
-def _takes_list(template: str, call: str) -> bool:
-    """Whether the template is a single field of a chat, which may be a whole conversation."""
-    return call == "chat" and template == f"{{{_names(template)[0]}}}"
-
-
-def _prompt_function(template: str, render: Callable[[Any], Prompt], call: str) -> Callable[[Row], Any]:
-    names = _names(template)
-    if "" in names:
-        # Text lines are rows with a field ``text``; ``{}`` is the line itself.
-        return lambda row: render(row["text"])
-    if _takes_list(template, call):
-        # A list is a whole conversation; a text is a message of the user's.
-        return lambda row: row[names[0]] if isinstance(row.get(names[0]), list) else render(row)
-    return render
-
-
-def _check_first(first: Row, names: list[str], source: Source, *, takes_list: bool) -> None:
-    """Refuse a template that does not fit the first row: it would fail a million times over."""
-    if first.fault is not None:
-        raise Refusal(f"{source.name}: {first.fault}")
-    if "" in names:
-        if source.form == "jsonl":
-            columns = _columns(first)
-            raise Refusal(f"--prompt: {{}} stands for a text line, and {source.name} is JSONL; it has {columns}")
-        return
-    where = f"{source.name}, line {first.line}"
-    for name in names:
-        if name not in first:
-            raise Refusal(
-                f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_columns(first)}"
-            )
-        value = first[name]
-        is_list = isinstance(value, list)
-        if isinstance(value, dict) or (is_list and not takes_list):
-            hint = "; a conversation goes with --call chat and a template of that field alone" if is_list else ""
-            kind = "a list" if is_list else "an object"
-            raise Refusal(f"--prompt names {{{name}}}, and in the first row ({where}) it is {kind}, not a text{hint}")
-
-
-def _columns(row: Row) -> str:
-    return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"
 
 
 def _report(job: Job, options: MapOptions, left: int) -> int:

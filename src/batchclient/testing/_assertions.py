@@ -52,6 +52,7 @@ class Assertions:
         Raises:
             AssertionError: no call arrived, or another number.
         """
+        __tracebackhide__ = True
         calls = self.calls
         if times is None and not calls:
             raise AssertionError("expected a call; there was none")
@@ -64,6 +65,7 @@ class Assertions:
         Raises:
             AssertionError: such a call arrived.
         """
+        __tracebackhide__ = True
         rule = Rule(prompt)
         found = [call for call in self.calls if rule.matches(call)]
         if found:
@@ -85,6 +87,7 @@ class Assertions:
             AssertionError: no such call arrived, or another number; the message shows the
                 nearest call.
         """
+        __tracebackhide__ = True
         rule = Rule(prompt)
         found = [call for call in self.calls if rule.matches(call) and not _differences(call, params)]
         if len(found) == times or (found and times is None):
@@ -109,6 +112,7 @@ class Assertions:
             AssertionError: the calls travelled otherwise.
             ConfigError: only one prompt is given, or ``at_most`` is no number of requests.
         """
+        __tracebackhide__ = True
         if len(prompts) == 1:
             raise ConfigError("one prompt alone shares nothing: give two or more", field="prompts")
         if at_most is not None and (type(at_most) is not int or at_most < 1):
@@ -124,6 +128,7 @@ class Assertions:
             raise AssertionError(f"expected calls that share requests; each went alone{self._what_came()}")
 
     def _assert_together(self, prompts: Sequence[str | list[int]], requests: list[MockRequest]) -> None:
+        __tracebackhide__ = True
         if any(all(prompt in request.prompts for prompt in prompts) for request in requests):
             return
         lines = [f"expected one request with {_count(len(prompts), 'prompt')}:"]

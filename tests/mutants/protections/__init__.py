@@ -5,6 +5,7 @@ There is a table for each layer. In a table those of one module stand together.
 
 from tests.mutants.protections.adapters import ADAPTERS
 from tests.mutants.protections.core import CORE
+from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
@@ -12,4 +13,4 @@ from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS)

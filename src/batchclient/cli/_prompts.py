@@ -1,0 +1,155 @@
+"""The prompt of a row: a template, for a chat with a system message, and the row that it must fit.
+
+Rules:
+- A template that does not fit the first row is refused: it would fail a million times over.
+- The text of ``--system`` is sent as it stands. The template alone has fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from batchclient.cli._refusal import Refusal, reason_of
+from batchclient.jobs import BadRow, Row
+from batchclient.jobs.other_files import advice_for_openai_batch, is_openai_batch
+from batchclient.jobs.source import Source
+from batchclient.templates import make_prompt
+
+__all__ = ["Prompts", "check_columns", "template_from"]
+
+_LONGEST_TEMPLATE_BYTES = 1024 * 1024
+
+
+def template_from(prompt: str | None, prompt_file: str | None) -> str:
+    """Return the template, from the option or from a file.
+
+    Of a file the last line end is left out: editors put one there.
+
+    Raises:
+        Refusal: there is none, there are two, or the file cannot be read.
+    """
+    if prompt_file is None:
+        if prompt is None:
+            raise Refusal("--prompt is missing; give a template such as 'Summarise: {text}', or --prompt-file")
+        return prompt
+    if prompt is not None:
+        raise Refusal("--prompt-file: give it or --prompt, not both")
+    try:
+        with Path(prompt_file).open("rb") as file:
+            read = file.read(_LONGEST_TEMPLATE_BYTES + 1)
+    except OSError as error:
+        raise Refusal(f"--prompt-file: {prompt_file}: {reason_of(error)}") from None
+    if len(read) > _LONGEST_TEMPLATE_BYTES:
+        raise Refusal(f"--prompt-file: {prompt_file} is longer than {_LONGEST_TEMPLATE_BYTES >> 20} MiB")
+    try:
+        text = read.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"--prompt-file: {prompt_file} is not UTF-8 (byte {error.start + 1} of it)") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+class Prompts:
+    """Makes the prompts of rows.
+
+    Args:
+        template: with the names of fields.
+        call: the call made for each row.
+        system: the text of a system message, if there is one.
+
+    Raises:
+        Refusal: there is a system message, and the call is no chat.
+        ConfigError: the template is wrong.
+    """
+
+    def __init__(self, template: str, call: str, system: str | None = None) -> None:
+        if system is not None and call != "chat":
+            raise Refusal("--system is for --call chat")
+        self._render = make_prompt(template)
+        self.names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        # A single field of a chat may be a whole conversation.
+        self._takes_list = call == "chat" and template == f"{{{self.names[0]}}}"
+        self._system = system
+
+    def __repr__(self) -> str:
+        return f"<Prompts of {', '.join(self.names)}>"
+
+    def function(self) -> Callable[[Row], Any]:
+        """Return the function from a row to its prompt, or to its conversation."""
+        render, name, system = self._render, self.names[0], self._system
+        of_row: Callable[[Row], Any]
+        if "" in self.names:
+            # Text lines are rows with a field ``text``; ``{}`` is the line itself.
+            of_row = lambda row: render(row["text"])  # noqa: E731
+        elif self._takes_list:
+            # A list is a whole conversation; a text is a message of the user's.
+            of_row = lambda row: row[name] if isinstance(row.get(name), list) else render(row)  # noqa: E731
+        else:
+            of_row = render
+        return of_row if system is None else lambda row: _with_system(system, of_row(row), row)
+
+    def check_first(self, first: Row, source: Source) -> None:
+        """Refuse a template that does not fit the first row.
+
+        Raises:
+            Refusal: the row cannot be used; or a field is missing there, or is no text.
+        """
+        if first.fault is not None:
+            raise Refusal(f"{source.name}: {first.fault}")
+        if "" in self.names:
+            if source.form != "text":
+                kind = "CSV" if source.form == "csv" else "JSONL"
+                raise Refusal(
+                    f"--prompt: {{}} stands for a text line, and {source.name} is {kind}; it has {_fields(first)}"
+                )
+            return
+        where = f"{source.name}, line {first.line}"
+        for name in self.names:
+            value = first.get(name)
+            is_list = isinstance(value, list)
+            if name in first and not isinstance(value, dict) and (not is_list or self._takes_list):
+                continue
+            if is_openai_batch(first):
+                raise Refusal(f"{source.name}: {advice_for_openai_batch(source.name)}")
+            if name not in first:
+                raise Refusal(
+                    f"--prompt names {{{name}}}, and the first row ({where}) has no such field; it has {_fields(first)}"
+                )
+            hint = "; a conversation goes with --call chat and a template of that field alone" if is_list else ""
+            kind = "a list" if is_list else "an object"
+            raise Refusal(f"--prompt names {{{name}}}, and in the first row ({where}) it is {kind}, not a text{hint}")
+        if self._system is not None and self._takes_list and _has_system(first[self.names[0]]):
+            raise Refusal(f"--system: the conversation of the first row ({where}) has a system message of its own")
+
+
+def check_columns(columns: Sequence[str], first: Row, source: Source) -> None:
+    """Refuse columns that the first row lacks.
+
+    Raises:
+        Refusal: there is no such field.
+    """
+    missing = [name for name in columns if name not in first]
+    if missing:
+        where = f"{source.name}, line {first.line}"
+        raise Refusal(f"--columns: the first row ({where}) has no field {missing[0]!r:.60}; it has {_fields(first)}")
+
+
+def _with_system(system: str, prompt: Any, row: Row) -> list[Any]:
+    message = {"role": "system", "content": system}
+    if not isinstance(prompt, list):
+        return [message, {"role": "user", "content": prompt}]
+    if _has_system(prompt):
+        raise BadRow(f"line {row.line} has a system message of its own, and --system is given")
+    return [message, *prompt]
+
+
+def _has_system(conversation: Any) -> bool:
+    if not isinstance(conversation, list):
+        return False
+    return any(isinstance(message, dict) and message.get("role") in ("system", "developer") for message in conversation)
+
+
+def _fields(row: Row) -> str:
+    return ", ".join(f"{{{name}}}" for name in row)[:200] or "no field at all"

@@ -1,0 +1,198 @@
+"""``batchclient map --dry-run``: everything is read and rendered, and nothing is generated."""
+
+import json
+import re
+
+import pytest
+
+from batchclient.simulator import EmbeddedServer
+
+from .conftest import write_rows
+
+
+@pytest.fixture
+def dry_run(cli, tmp_path):
+    """Run on a server of a guise; the result and the paths that were asked for."""
+
+    def run(rows, *options, guise="vllm", length=300, prompt="Say {text}"):
+        source = rows if not isinstance(rows, list) else write_rows(tmp_path / "in.jsonl", rows)
+        with EmbeddedServer("instant", guise=guise, max_model_len_tokens=length) as server:
+            result = cli("map", source, "--dry-run", "--base-url", server.base_url, "--prompt", prompt, *options)
+            assert server.requests == 0, "a dry run generates nothing"
+            # The question ``server.requests`` is one of the answers.
+            return result, server.statistics()["statuses"]["200"] - 1
+
+    return run
+
+
+def lines_of(result):
+    return dict(line.partition(": ")[::2] for line in result.stdout.splitlines())
+
+
+def test_it_tells_what_a_job_would_send(dry_run, tmp_path):
+    rows = [{"text": "word " * (number % 400)} for number in range(1000)]
+    result, asked = dry_run(rows, "--max-tokens", 5)
+    assert result.exit_code == 0, result.output
+    told = lines_of(result)
+    assert (told["rows"], told["unusable"]) == ("1,000", "0")
+    assert told["duplicates"].startswith("600 (")
+    # ``Say `` and 5 bytes a word; the simulated server has a token for each word and each space.
+    assert re.match(
+        r"median 3\d\d, p99 7\d\d, max 800 \(the server counted 256 prompts, the longest among them;",
+        told["tokens of a prompt"],
+    )
+    assert re.match(
+        r"about 5\d\d \(300 tokens with 5 for the answer; the longest is in line [48]00\)",
+        told["longer than the model takes"],
+    )
+    assert result.stdout.endswith("first prompt:\nSay \n")
+    # The list of models, for its kind and for its name, one page more by which the server is known, and 256 texts.
+    assert asked <= 259
+
+
+def test_a_small_file_is_counted_whole(dry_run):
+    result, asked = dry_run([{"text": "a b c"}, {"text": "a"}, {"text": "word " * 400}])
+    told = lines_of(result)
+    assert (
+        told["tokens of a prompt"] == "median 7, p99 802, max 802 (counted by the server)"
+        or "counted by the server" in told["tokens of a prompt"]
+    )
+    assert told["longer than the model takes"] == "1 (300 tokens with 1 for the answer; the longest is in line 3)"
+    assert asked == 6
+
+
+def test_unusable_rows_are_counted_and_the_first_five_shown(dry_run, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("id,text\n0,a\n1\n2,\n" + "3,b,c\n" * 9)
+    result, _ = dry_run(source)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[:8] == [
+        "rows: 12",
+        "unusable: 11",
+        "  line 3 has 1 field, and the header has 2",
+        "  line 4: the document's field 'text' is null",
+        "  line 5 has 3 fields, and the header has 2",
+        "  line 6 has 3 fields, and the header has 2",
+        "  line 7 has 3 fields, and the header has 2",
+        "  … and 6 more",
+    ]
+
+
+@pytest.mark.parametrize("guise", ["sglang", "llamacpp", "tgi"])
+def test_other_servers_count_too(dry_run, guise):
+    result, _ = dry_run([{"text": "a b"}] * 3, guise=guise)
+    told = lines_of(result)
+    assert "counted by the server" in told["tokens of a prompt"]
+    assert told["longer than the model takes"].startswith("0 (300 tokens")
+
+
+def test_a_server_that_counts_nothing_makes_it_an_estimate(dry_run):
+    result, asked = dry_run([{"text": "x" * 4000}] * 300, guise="trtllm")
+    assert result.exit_code == 0
+    told = lines_of(result)
+    # 4,004 bytes; lengths are kept to a part in fifty.
+    assert 980 <= int(re.match(r"median ([\d,]+), ", told["tokens of a prompt"])[1].replace(",", "")) <= 1021
+    assert "(estimated, 4 bytes a token; the server counted none: " in told["tokens of a prompt"]
+    assert "unknown, the server does not say" in told["longer than the model takes"]
+    assert asked <= 3
+
+
+def test_a_chat_is_shown_and_counted_without_its_template(dry_run):
+    result, _ = dry_run([{"text": "hello"}], "--call", "chat", "--system", "Be brief.")
+    assert "; without the chat template's own)" in result.stdout
+    assert json.loads(result.stdout.partition("first prompt:\n")[2]) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Say hello"},
+    ]
+
+
+def test_a_long_first_prompt_is_cut(dry_run):
+    result, _ = dry_run([{"text": "x" * 10_000}])
+    assert result.stdout.endswith("x… (10,004 characters in all)\n")
+    assert len(result.stdout) < 5000
+
+
+def test_the_rows_that_a_job_would_read_are_read(dry_run):
+    rows = [{"text": f"{number}"} for number in range(100)]
+    assert lines_of(dry_run(rows, "--first", 7)[0])["rows"] == "7"
+    assert 5 <= int(lines_of(dry_run(rows, "--shard", "1/10", "-o", "{shard}")[0])["rows"]) <= 15
+
+
+def test_without_rows_nobody_is_asked(dry_run):
+    result, asked = dry_run([])
+    assert (result.exit_code, asked) == (0, 0)
+    assert result.stdout == "rows: 0\nunusable: 0\nduplicates: 0 (rows with the prompt of an earlier row)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--prompt", "{txt}"], "--prompt names {txt}"),
+        (["--param", "n=2"], "--param n"),
+        (["--param", "stream=true"], "--param stream: "),
+        (["--timeout", "0"], "--timeout"),
+        (["-o", "{dir}/out.jsonl"], "the file exists; give --overwrite"),
+        (["--dedupe", "--unordered"], "--dedupe"),
+    ],
+)
+def test_what_a_job_refuses_a_dry_run_refuses(dry_run, tmp_path, options, named):
+    (tmp_path / "out.jsonl").write_text("precious")
+    result, asked = dry_run([{"text": "a"}], *(option.replace("{dir}", str(tmp_path)) for option in options))
+    assert (result.exit_code, asked, result.stdout) == (2, 0, "")
+    assert named in result.stderr
+    assert (tmp_path / "out.jsonl").read_text() == "precious"
+
+
+def test_an_output_is_neither_opened_nor_made(dry_run, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("precious")
+    assert dry_run([{"text": "a"}], "-o", out, "--overwrite")[0].exit_code == 0
+    assert dry_run([{"text": "a"}], "-o", tmp_path / "new.jsonl")[0].exit_code == 0
+    assert out.read_text() == "precious"
+    assert not (tmp_path / "new.jsonl").exists()
+
+
+def test_a_server_that_is_away_leaves_an_estimate(cli, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    command = [
+        "--dry-run",
+        "--base-url",
+        "http://127.0.0.1:1/v1",
+        "--model",
+        "m",
+        "--prompt",
+        "{text}",
+        "--timeout",
+        0.2,
+    ]
+    result = cli("map", source, *command)
+    assert result.exit_code == 1
+    assert "estimated, 4 bytes a token; the server counted none: " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [(["--model", "other"], "other"), (["--api-key", "hush-hush"], "AuthenticationFailed")]
+)
+def test_a_server_that_refuses_the_model_or_the_key_is_a_failure(cli, tmp_path, options, named):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    with EmbeddedServer("instant", api_key="right" if "--api-key" in options else None) as server:
+        command = ["map", source, "--dry-run", "--base-url", server.base_url, "--prompt", "{text}"]
+        result = cli(*command, *options)
+    assert result.exit_code == 1
+    assert named in result.stdout
+    assert "hush" not in result.output
+
+
+def test_an_address_without_its_v1_is_a_failure(cli, tmp_path, server):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "a"}])
+    url = server.base_url.removesuffix("/v1") + "/elsewhere"
+    result = cli("map", source, "--dry-run", "--base-url", url, "--model", server.model, "--prompt", "{text}")
+    assert result.exit_code == 1
+    assert "or --base-url does not end in /v1" in result.stdout
+
+
+def test_of_several_models_none_is_guessed(cli, models, tmp_path):
+    source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
+    result = cli("map", source, "--dry-run", "--base-url", models.base_url, "--prompt", "{text}")
+    told = "Error: --model: no model, and the server has several: 'one', 'two'; name one\n"
+    assert (result.exit_code, result.stderr, result.stdout) == (2, told, "")

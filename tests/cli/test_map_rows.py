@@ -1,0 +1,349 @@
+"""Which rows ``batchclient map`` reads, and what becomes of them: CSV, gzip, shards, samples, columns, equal rows."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from batchclient import MapResult
+from batchclient.cli._repeats import Repeats
+from batchclient.jobs.rows import make_row
+from batchclient.simulator import expected_text
+
+from .conftest import read_rows, write_rows
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out.jsonl"
+
+
+def rows_of(count):
+    return [{"id": f"r{number}", "text": f"text {number}"} for number in range(count)]
+
+
+def answer(text, prompt="Say {text}"):
+    return expected_text(prompt.replace("{text}", text), max_tokens=3, temperature=0)
+
+
+# CSV and gzip --------------------------------------------------------------------------------------------------------
+
+TABLE = '\ufeffid,text,note\r\n1,"a ""b""\nc",\r\n2,ä,7\r\n3,,x\r\n4\r\n5,"e",\0\r\n6,"never ended'
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_csv_with_odd_quoting_and_its_faulty_rows(cli_map, tmp_path, out, pack):
+    source = tmp_path / "in.csv"
+    source.write_bytes(pack(TABLE.encode()))
+    result = cli_map(source, "-o", out)
+    assert result.exit_code == 1
+    first, second, missing, short, nul, unclosed = read_rows(out)
+    assert first == {
+        "id": "1",
+        "text": 'a "b"\nc',
+        "note": None,
+        "completion": answer('a "b"\nc'),
+        "finish_reason": "length",
+        "usage": first["usage"],
+    }
+    assert (second["text"], second["note"], second["completion"]) == ("ä", "7", answer("ä"))
+    # A missing value is missing, as null in JSONL is.
+    assert (missing["id"], missing["text"], missing["note"]) == ("3", None, "x")
+    assert missing["error"] == {"type": "ConfigError", "message": "line 5: the document's field 'text' is null"}
+    assert short == {"line": 6, "error": {"type": "BadRow", "message": "line 6 has 1 field, and the header has 3"}}
+    assert (nul["line"], nul["error"]["message"]) == (7, "line 7 has a NUL")
+    assert (unclosed["line"], unclosed["error"]["message"]) == (8, "line 8 has a quote without an end")
+
+
+@pytest.mark.parametrize(
+    ("content", "prompt", "named"),
+    [
+        ("id,id\n1,2\n", "{id}", "in.csv: the header has the name 'id' twice"),
+        ("id,\n1,2\n", "{id}", "in.csv: the header has an empty name (column 2)"),
+        ("", "{id}", "in.csv: it is CSV, and has no header"),
+        ("id;text\n1;2\n", "{id}", "in.csv: the header has semicolons and no comma; make JSONL of it: "),
+        ("id,text\n1,2\n", "{txt}", "the first row ({dir}/in.csv, line 2) has no such field; it has {id}, {text}"),
+        ("id,text\n1,2\n", "{}", "--prompt: {} stands for a text line, and {dir}/in.csv is CSV; it has {id}, {text}"),
+    ],
+)
+def test_csv_that_cannot_be_is_refused_before_anything_is_sent(cli_map, tmp_path, out, server, content, prompt, named):
+    (tmp_path / "in.csv").write_text(content)
+    result = cli_map(tmp_path / "in.csv", "-o", out, prompt=prompt)
+    assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
+    assert named.replace("{dir}", str(tmp_path)) in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "named"),
+    [
+        ("in.arrow", "ARROW1", [], "it is Arrow; make JSONL of it (pip install pyarrow): python3 -c "),
+        ("in", "PAR1", [], "it is Parquet; make JSONL of it (pip install pyarrow): python3 -c "),
+        ("in.jsonl", "{}\n", ["--format", "parquet"], "--format: parquet is not read: it is Parquet; make JSONL"),
+        (
+            "in.jsonl",
+            "{}\n",
+            ["--format", "openai-batch"],
+            "--format: openai-batch is not read: it is an OpenAI batch file",
+        ),
+        (
+            "in.jsonl",
+            '{"custom_id": "a", "body": {}}\n',
+            [],
+            "it is an OpenAI batch file; make JSONL of it: python3 -c ",
+        ),
+    ],
+)
+def test_a_file_that_is_not_read_is_named_with_a_command(cli_map, tmp_path, out, server, name, content, options, named):
+    (tmp_path / name).write_text(content)
+    result = cli_map(tmp_path / name, "-o", out, *options)
+    assert (result.exit_code, server.requests, out.exists()) == (2, 0, False)
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+BATCH = (
+    '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user"}]}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "row"),
+    [
+        ("my batch.jsonl", BATCH.encode(), {"id": "a", "messages": [{"role": "user"}]}),
+        ("in.jsonl.gz", gzip.compress(b'[{"text": "x"}]'), {"text": "x"}),
+        ("in.csv", b'id;text\n1;"a;b"\n', {"id": "1", "text": "a;b"}),
+        ("in.csv", b'id\ttext\n1\t"a"\n', {"id": "1", "text": "a"}),
+    ],
+)
+def test_the_commands_that_are_named_work(cli_map, tmp_path, out, name, content, row):
+    (tmp_path / name).write_bytes(content)
+    refused = cli_map(tmp_path / name, "-o", out)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    command = re.search(r"make JSONL of it: (.*) \| batchclient map - ", refused.stderr)[1]
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    made = subprocess.run(command, shell=True, env={**os.environ, "PATH": path}, capture_output=True, check=True)
+    assert read_rows(made.stdout) == [row]
+
+
+def test_an_object_store_is_named_with_the_command_that_fetches(cli_map):
+    result = cli_map("s3://bucket/in.jsonl")
+    assert result.exit_code == 2
+    assert (
+        "s3://bucket/in.jsonl: object stores and URLs are not read; fetch it: aws s3 cp s3://bucket/in.jsonl - | "
+        in result.stderr
+    )
+
+
+def test_damaged_gzip_is_named(cli_map, tmp_path, out):
+    lines = "".join(json.dumps({"text": f"{number:x}" * 50}) + "\n" for number in range(500))
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-9])
+    result = cli_map(tmp_path / "in.jsonl.gz", "-o", out)
+    assert result.exit_code == 1
+    assert "Error: the input cannot be read any further: the gzip data ends early\n" in result.stderr
+
+
+# Shards and samples --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.csv"])
+def test_shards_write_a_file_each_and_together_every_row(cli_map, tmp_path, name):
+    rows = rows_of(60)
+    lines = [f"{row['id']},{row['text']}" for row in rows] if name.endswith("csv") else list(map(json.dumps, rows))
+    data = "\n".join((["id,text"] if name.endswith("csv") else []) + lines).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    for part in range(3):
+        result = cli_map(tmp_path / name, "-o", tmp_path / "out-{shard}.jsonl", "--shard", f"{part}/3")
+        assert result.exit_code == 0, result.output
+        assert f"to {tmp_path}/out-{part}.jsonl in " in result.stderr
+    parts = [[row["id"] for row in read_rows(tmp_path / f"out-{part}.jsonl")] for part in range(3)]
+    assert sorted(sum(parts, [])) == sorted(row["id"] for row in rows)
+    assert all(10 <= len(part) <= 30 for part in parts)
+
+
+def test_an_unusable_row_of_a_shard_has_its_line_in_the_file(cli_map, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n' * 9 + "[]\n")
+    cli_map(tmp_path / "in.jsonl", "-o", tmp_path / "{shard}", "--shard", "1/2")
+    assert read_rows(tmp_path / "1")[-1]["line"] == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--shard", "8/8", "-o", "{dir}/{shard}"], "--shard: parts count from 0: 0/8 to 7/8, not 8/8"),
+        (["--shard", "1/0", "-o", "{dir}/{shard}"], "--shard: there is at least one part, not 1/0"),
+        (["--shard", "half", "-o", "{dir}/{shard}"], "--shard: i/n, such as 0/8 for the first of eight, not 'half'"),
+        (["--shard", "0/8", "-o", "{dir}/o"], "8 shards would write one file; put {shard} into its name"),
+        (["-o", "{dir}/{shard}"], "{shard} stands for the number of --shard, which is not given"),
+        (["--sample", "2"], "--sample: a share above 0% and up to 100%, such as 1%, not '2'"),
+        (["--sample", "0%"], "--sample: a share above 0%"),
+        (["--columns", "id,id"], "--columns: 'id' comes twice"),
+        (["--columns", ""], "--columns: an empty name"),
+        (["--columns", "id,txt"], "--columns: the first row ({dir}/in.jsonl, line 1) has no field 'txt'; it has {id}"),
+        (["--columns", "completion"], "--columns: the output adds 'completion' itself"),
+        (["--system", "Be brief."], "--system is for --call chat"),
+        (["--prompt-file", "{dir}/in.jsonl"], "--prompt-file: give it or --prompt, not both"),
+        (["--dedupe", "--unordered"], "--dedupe: a row may wait for the answer of an equal row; leave --unordered out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_is_refused_before_anything_happens(cli_map, tmp_path, out, server, options, named):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    options = [option.replace("{dir}", str(tmp_path)) for option in options]
+    result = cli_map(source, *([] if "-o" in options else ["-o", out]), *options)
+    assert result.exit_code == 2
+    assert named.replace("{dir}", str(tmp_path)) in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert server.requests == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_one_part_of_one_is_the_file(cli_map, tmp_path, out):
+    assert cli_map(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", out, "--shard", "0/1").exit_code == 0
+    assert len(read_rows(out)) == 3
+
+
+def test_a_sample_is_part_of_a_larger_one(cli_map, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(400))
+    seen = []
+    for share in ("5%", "20%"):
+        assert cli_map(source, "-o", out, "--overwrite", "--sample", share).exit_code == 0
+        seen.append({row["id"] for row in read_rows(out)})
+    assert seen[0] < seen[1]
+    assert 60 <= len(seen[1]) <= 100
+    assert cli_map(source, "-o", out, "--overwrite", "--sample", "20%", "--first", 3).exit_code == 0
+    assert len(read_rows(out)) == 3
+
+
+# Columns, prompts ----------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_what_the_output_keeps(cli_map, tmp_path, out):
+    rows = [{"id": 1, "text": "a", "n": 1, "usage": "old"}, {"id": 2, "text": "b"}, {"text": "c", "n": None}]
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--columns", "n, text")
+    assert result.exit_code == 1
+    first, without, null = read_rows(out)
+    assert first == {
+        "id": 1,
+        "text": "a",
+        "n": 1,
+        "completion": answer("a"),
+        "finish_reason": "length",
+        "usage": first["usage"],
+    }
+    assert first["usage"] != "old"
+    assert without == {"id": 2, "text": "b", "error": {"type": "BadRow", "message": "line 2 has no field 'n'"}}
+    assert null["n"] is None
+    assert "completion" in null
+
+
+def test_a_template_may_name_fields_that_the_output_leaves_out(cli_map, tmp_path, out):
+    rows = [{"id": 1, "completion": "an earlier answer", "n": 1}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli_map(source, "-o", out, "--columns", "n", prompt="Mend {completion}").exit_code == 0
+    [row] = read_rows(out)
+    assert (row["n"], row["completion"]) == (1, answer("an earlier answer", "Mend {text}"))
+
+
+def test_a_template_from_a_file(cli, server, tmp_path, out):
+    source = write_rows(tmp_path / "in.jsonl", rows_of(1))
+    command = ["map", source, "-o", out, "--base-url", server.base_url, "--max-tokens", 3, "--temperature", 0]
+    (tmp_path / "prompt.txt").write_bytes("\ufeffÄ line,\nand {text}\r\n".encode())
+    assert cli(*command, "--prompt-file", tmp_path / "prompt.txt").exit_code == 0
+    assert read_rows(out)[0]["completion"] == answer("text 0", "Ä line,\nand {text}")
+    for name, content, named in [
+        ("none.txt", None, "none.txt: No such file or directory"),
+        ("bad.txt", b"a\xff", "bad.txt is not UTF-8 (byte 2 of it)"),
+        ("long.txt", b"a" * (1 << 20) + b"a", "long.txt is longer than 1 MiB"),
+        ("empty.txt", b"\n", "--prompt: the template has no field"),
+    ]:
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        refused = cli(*command, "--overwrite", "--prompt-file", tmp_path / name)
+        assert refused.exit_code == 2
+        assert named in refused.stderr
+
+
+def test_a_system_message_goes_before_each_conversation(cli, server, tmp_path, out):
+    talk = [{"role": "user", "content": "hello"}]
+    rows = [{"talk": "hello"}, {"talk": talk}, {"talk": [{"role": "system", "content": "Mine."}, *talk]}]
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    command = ["map", source, "-o", out, "--base-url", server.base_url, "--max-tokens", 3, "--temperature", 0]
+    command += ["--overwrite", "--call", "chat", "--prompt", "{talk}"]
+    assert cli(*command).exit_code == 0
+    without = [row["completion"] for row in read_rows(out)]
+    assert without[0] == without[1]
+    result = cli(*command, "--system", "Be {brief}.")
+    assert result.exit_code == 1
+    text, whole, own = read_rows(out)
+    assert text["completion"] == whole["completion"] != without[0]
+    assert own["error"]["message"] == "line 3 has a system message of its own, and --system is given"
+    write_rows(source, rows[2:])
+    refused = cli(*command, "--system", "Be brief.")
+    assert refused.exit_code == 2
+    assert "--system: the conversation of the first row" in refused.stderr
+
+
+# Equal rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_equal_prompts_are_asked_once_and_each_row_gets_the_answer(cli_map, tmp_path, out, server):
+    texts = ["a", "b", "a", "a", "c", "b"] * 50
+    rows = [{"n": number, "text": text} for number, text in enumerate(texts)]
+    rows[7] = {"n": 7, "text": None}
+    source = write_rows(tmp_path / "in.jsonl", rows)
+    assert cli_map(source, "-o", out).exit_code == 1
+    plain, asked = read_rows(out), server.prompts
+    assert cli_map(source, "-o", out, "--overwrite", "--dedupe").exit_code == 1
+    assert server.prompts - asked == 3
+    assert read_rows(out) == plain
+    assert len({row["id"] for row in plain}) == 300
+
+
+def test_equal_rows_share_their_error_and_keep_their_lines_and_ids(cli_map, tmp_path, out, server):
+    server.set_faults("bad_prompt=poison")
+    rows = [{"id": number, "text": "poison" if number % 2 else "fine"} for number in range(6)]
+    result = cli_map(write_rows(tmp_path / "in.jsonl", rows), "-o", out, "--dedupe")
+    assert result.exit_code == 1
+    written = read_rows(out)
+    assert [row["id"] for row in written] == list(range(6))
+    assert [row.get("error", {}).get("type") for row in written] == [None, "BadRequest"] * 3
+    assert "3 failed (3 BadRequest" in result.stderr
+
+
+def test_rows_that_came_after_the_first_reading_are_asked_anew():
+    rows = [make_row({"text": text}, number) for number, text in enumerate("aababa", 1)]
+    repeats = Repeats(rows[:2], lambda row: row["text"], chat=False)
+    asked = []
+    for index, row in enumerate(rows):
+        try:
+            answer_of = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
+            asked.append(row.line)
+        except Exception as error:
+            answer_of = MapResult(f"row-{index}", index, row, None, error)
+        assert repeats.resolve(answer_of).answer == row["text"]
+    assert asked == [1, 3, 4, 5, 6]
+    assert repeats.count == 1
+
+
+def test_an_answer_is_kept_only_while_a_later_row_needs_it():
+    rows = [make_row({"text": text}, number) for number, text in enumerate("abacca", 1)]
+    repeats, kept = Repeats(rows, lambda row: row["text"], chat=False), []
+    for index, row in enumerate(rows):
+        try:
+            result = MapResult(f"{index}-0", index, row, repeats.prompt_of(row))
+        except Exception as error:
+            result = MapResult(f"row-{index}", index, row, None, error)
+        repeats.resolve(result)
+        kept.append(len(repeats._answers))
+    assert kept == [1, 1, 1, 2, 1, 0]
+
+
+def test_a_stream_cannot_be_read_twice(cli_map, out, server):
+    result = cli_map("/dev/null", "-o", out, "--dedupe")
+    assert result.exit_code == 2
+    assert "--dedupe: IN is read twice, and /dev/null can be read once; give a file" in result.stderr

@@ -1,0 +1,141 @@
+"""Parts of files: disjoint, and together the file; samples within samples."""
+
+import gzip
+import io
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchclient import ConfigError
+from batchclient.jobs import read_rows
+from batchclient.jobs.shards import sample_from, shard_from
+from batchclient.jobs.source import open_source
+
+lines = st.lists(st.sampled_from(["", "a", " ", "bb", "é", "x" * 30, '"', '{"text": "q"}']), max_size=12)
+
+
+def read(path, **options):
+    return [(row.line, row.fault or dict(row)) for row in read_rows(path, **options)]
+
+
+def whole_and_parts(data, name, parts, form):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(data)
+        whole = read(path, format=form)
+        return whole, [read(path, format=form, shard=(part, parts)) for part in range(parts)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(lines, st.integers(1, 9), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans(), st.booleans())
+def test_ranges_are_the_file_in_order(texts, parts, end, last, mark, jsonl):
+    data = ("\ufeff" if mark else "") + end.join(texts) + (end if last else "")
+    whole, shards = whole_and_parts(data.encode(), "in", parts, "jsonl" if jsonl else "text")
+    assert [row for shard in shards for row in shard] == whole
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.binary(max_size=60), st.integers(1, 5))
+def test_ranges_of_any_bytes_are_the_file(data, parts):
+    whole, shards = whole_and_parts(data, "in", parts, "text")
+    assert [row for shard in shards for row in shard] == whole
+
+
+csv_values = st.text(st.sampled_from('ab",\n\r '), max_size=5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(csv_values, max_size=10), st.integers(1, 5))
+def test_parts_of_csv_are_the_file_whatever_its_quotes(values, parts):
+    data = "id,text\n" + "".join(f"{number},{value}\n" for number, value in enumerate(values))
+    whole, shards = whole_and_parts(data.encode(), "in.csv", parts, None)
+    assert sorted((row for shard in shards for row in shard), key=lambda row: row[0]) == whole
+
+
+@pytest.mark.parametrize("form", ["jsonl", "text"])
+def test_parts_of_gzip_and_of_streams_are_the_file(tmp_path, form):
+    data = b"\n".join(b'{"text": "%d"}' % number if number % 5 else b" " for number in range(200))
+    path = tmp_path / "in.gz"
+    path.write_bytes(gzip.compress(data))
+    whole = read(path, format=form)
+    for source in (lambda: path, lambda: io.BytesIO(data)):
+        shards = [read(source(), format=form, shard=f"{part}/3") for part in range(3)]
+        assert sorted((row for shard in shards for row in shard), key=lambda row: row[0]) == whole
+        assert min(map(len, shards)) > 30
+
+
+def test_a_part_reads_its_own_bytes(tmp_path):
+    path = tmp_path / "in.txt"
+    path.write_bytes(b"".join(b"%07d\n" % number for number in range(400_000)))
+    with open_source(path, shard=(1, 8)) as source:
+        assert [row["text"] for row in source.read()] == [f"{number:07d}" for number in range(50_000, 100_000)]
+        assert source.file.tell() == 800_000
+
+
+def test_lines_of_a_part_are_numbered_as_the_files(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"a": 1}\n\n{"a": \n' * 20)
+    assert read(path, shard=(3, 4)) == read(path)[30:]
+    assert read(path)[39][1].startswith("line 60 is not JSON")
+
+
+def test_a_file_without_an_ending_has_one_form_in_all_parts(tmp_path):
+    path = tmp_path / "in"
+    path.write_text("\ntext first\n" + '{"text": "x"}\n' * 9)
+    assert all("text" in fields for part in range(3) for _, fields in read(path, shard=(part, 3)))
+    assert read(path, shard=(2, 3))[0][1] == {"text": '{"text": "x"}'}
+
+
+@pytest.mark.parametrize(
+    "shard", ["8/8", "9/8", "-1/8", "1", "1/0", "a/b", "1/2/3", "", "0x1/2", "١/8", (8, 8), (0, 0), (1,), (True, 2), 3]
+)
+def test_what_is_no_part_is_refused(shard, tmp_path):
+    (tmp_path / "in.txt").write_text("a\n")
+    with pytest.raises(ConfigError) as refused:
+        read_rows(tmp_path / "in.txt", shard=shard)
+    assert refused.value.field == "shard"
+
+
+def test_parts_count_from_zero():
+    assert (shard_from("0/8"), shard_from("7/8"), shard_from([0, 1])) == ((0, 8), (7, 8), (0, 1))
+    with pytest.raises(ConfigError, match="0/8 to 7/8, not 8/8"):
+        shard_from("8/8")
+
+
+def sample(data, share, **options):
+    with open_source(io.BytesIO(data), "text", sample=sample_from(share), **options) as source:
+        return {row["text"] for row in source.read()}
+
+
+def test_a_sample_is_part_of_a_larger_one_and_about_its_share():
+    data = b"\n".join(b"row %d" % number for number in range(20_000))
+    one, ten, all_of_it = (sample(data, share) for share in ("1%", "10%", "100%"))
+    assert one < ten < all_of_it
+    assert len(all_of_it) == 20_000
+    assert 150 <= len(one) <= 250
+    assert 1900 <= len(ten) <= 2100
+    # Neither the other rows nor the line ends count.
+    assert sample(data.replace(b"\n", b"\r\n")[100_000:], "10%") < ten | {"ow"}
+
+
+def test_a_sample_of_a_part_is_the_samples_part():
+    data = b"\n".join(b"row %d" % number for number in range(5000))
+    parts = [sample(data, "10%", shard=(part, 3)) for part in range(3)]
+    assert set.union(*parts) == sample(data, "10%")
+    assert sum(map(len, parts)) == len(sample(data, "10%"))
+
+
+@pytest.mark.parametrize("text", ["", "1", "0%", "101%", "-1%", "1e1%", "%", "nan%", "0.0%", "1 percent"])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(ConfigError, match="sample: a share above 0% and up to 100%"):
+        sample_from(text)
+
+
+def test_a_share_is_exact():
+    assert sample_from("0.1%") == Fraction(1, 1000)
+    assert sample_from("100%") == 1
+    assert sample_from("5 %") == Fraction(1, 20)
