@@ -257,7 +257,10 @@ def plain_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> by
 def chat_reply(prompts: list[str], max_tokens: int, *, with_ids: bool) -> bytes:
     total = sum(map(token_count, prompts))
     answer_ids = id_list(max_tokens) if with_ids else "null"
-    choices = [CHAT_CHOICE % (index, quote("echo:" + tag(prompt) + padding), answer_ids) for index, prompt in enumerate(prompts)]
+    choices = [
+        CHAT_CHOICE % (index, quote("echo:" + tag(prompt) + padding), answer_ids)
+        for index, prompt in enumerate(prompts)
+    ]
     made = max_tokens * len(prompts)
     return "".join((CHAT_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
 
