@@ -3,6 +3,7 @@
 Rules:
 - Ctrl-C ends the program at once and in silence, with status 130. A command with something to
   finish, such as ``map``, handles the signal while it runs.
+- A standard stream that is closed is opened on ``/dev/null``; ``CLOSED`` has its number.
 - ``--version``, ``--help`` and the first steps are answered here, from the standard library alone:
   the packages ``batchclient`` and typer take 0.25 s and 0.06 s of CPU to import.
 - This package stands beside ``batchclient``. Importing a module of ``batchclient`` imports the
@@ -16,7 +17,10 @@ import os
 import signal
 import sys
 
-__all__ = ["COMMANDS", "is_program", "main", "quit_on_interrupt"]
+__all__ = ["CLOSED", "COMMANDS", "is_program", "main", "quit_on_interrupt"]
+
+CLOSED: set[int] = set()
+"""The descriptors of the standard streams that were closed when the program began."""
 
 COMMANDS = {
     "map": "Complete one prompt per row of a file and write each row with its completion.",
@@ -56,6 +60,7 @@ batchclient COMMAND --help lists the options of a command.
 def main() -> None:
     """Run the command line."""
     quit_on_interrupt()
+    _open_standard_streams()
     match sys.argv[1:]:
         case []:
             # As git, click and uv do: the arguments of a job may have got lost on the way.
@@ -70,6 +75,20 @@ def main() -> None:
             from batchclient.cli import main
 
             main()
+
+
+def _open_standard_streams() -> None:
+    """Open streams that are closed (``>&-``) on nothing: else the next file takes their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            CLOSED.add(number)
+            # The lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            CLOSED.add(number)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _version() -> str:

@@ -184,7 +184,14 @@ def test_a_malformed_line_names_its_number_and_loses_no_other(cli_map, tmp_path,
     assert "line 6: " in without["error"]["message"]
     assert "'text'" in without["error"]["message"]
     assert "'text'" in null["error"]["message"]
-    assert "4 failed (2 BadRow, 2 ConfigError; the first: line 3" in result.stderr
+    first, *errors = result.stderr.splitlines()
+    assert first.endswith("; failed: 4")
+    assert [error.partition(":")[0] for error in errors] == [
+        "  1 BadRow, such as line 3",
+        "  1 BadRow, such as line 4",
+        "  1 ConfigError, such as line 6",
+        "  1 ConfigError, such as line 7",
+    ]
 
 
 def test_a_malformed_first_line_does_not_hide_a_wrong_column(cli_map, tmp_path, out):
@@ -221,7 +228,7 @@ def test_a_server_that_is_not_there_fails_rows(cli, tmp_path, out):
         url = server.base_url
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}", "--timeout", 0.3)
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert read_rows(out)[0]["error"]["type"] in ("ConnectFailed", "DeadlineExceeded")
 
 
@@ -376,7 +383,7 @@ def test_a_server_that_is_away_is_named_once(cli, tmp_path, out):
         url = server.base_url
     source = write_rows(tmp_path / "in.jsonl", rows_of(3))
     result = cli("map", source, "-o", out, "--base-url", url, "--model", "m", "--prompt", "{text}")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.stderr.count(f"no connection to {url}; rows fail until it is back\n") == 1
 
 
@@ -459,7 +466,7 @@ def test_without_a_model_none_of_several_is_guessed(cli, models, tmp_path, out):
     [
         (404, 2, "does --base-url end in /v1"),
         (500, 2, "the server does not say which it serves (500)"),
-        (401, 1, "Error: the server was asked for its model: 401"),
+        (401, 2, "Error: the server was asked for its model: 401"),
     ],
 )
 def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out, status, exit_code, told):
@@ -476,7 +483,7 @@ def test_why_a_server_does_not_say_which_model_it_has(cli, models, tmp_path, out
 def test_a_server_that_cannot_be_asked_for_its_model_is_said_in_a_line(cli, tmp_path, out):
     source = write_rows(tmp_path / "in.jsonl", [{"text": "x"}])
     result = cli("map", source, "-o", out, "--base-url", "http://127.0.0.1:1/v1", "--prompt", "{text}")
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert result.stderr.count("\n") == 1
     assert "--model" in result.stderr
     assert "http://127.0.0.1:1/v1" in result.stderr

@@ -141,8 +141,8 @@ def test_a_full_disk_is_named(spawn, tmp_path):
         pytest.skip("there is no /dev/full here")
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(3)), "-o", "/dev/full")
     _, stderr = process.communicate()
-    assert process.returncode == 1
-    assert b"Error: the output cannot be written: No space left on device" in stderr
+    assert process.returncode == 4
+    assert b"Error: /dev/full: the output cannot be written: No space left on device" in stderr
 
 
 # Ctrl-C --------------------------------------------------------------------------------------------------------------

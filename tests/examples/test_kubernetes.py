@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from batchclient.cli.app import make_app
+from batchclient.jobs.statuses import Status
 
 FOLDER = Path(__file__).parents[2] / "examples" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -98,6 +99,19 @@ def test_tgi_has_the_guides_settings() -> None:
     assert variables["MAX_BATCH_PREFILL_TOKENS"] == "4096"
     assert variables["MAX_TOTAL_TOKENS"] == "8192"
     assert variables["WAITING_SERVED_RATIO"] == "1.2"
+
+
+def test_the_job_knows_the_exit_statuses() -> None:
+    spec = one(FOLDER / "job.yaml", "Job")["spec"]
+    actions = {
+        status: rule["action"]
+        for rule in spec["podFailurePolicy"]["rules"]
+        for status in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert actions == {Status.FAILED: "FailJob", Status.USAGE: "FailJob", Status.NO_SERVER: "Ignore"}
+    # A pod that is started again without being counted needs another end.
+    assert spec["activeDeadlineSeconds"]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_the_job_calls_the_service_with_options_that_the_client_has() -> None:

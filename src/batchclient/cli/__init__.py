@@ -3,7 +3,7 @@
 Rules:
 - A command parses, calls the façade and prints. The work is done by modules without typer.
 - Results go to stdout; progress, summaries and complaints go to stderr.
-- Exit status: 0 all went well, 1 something failed, 2 wrong usage (nothing was sent), 130 Ctrl-C
+- Exit statuses are those of ``batchclient.jobs.statuses``, and 130 for Ctrl-C
   (``batchclient_script``).
 - A command is imported when it is called. ``batchclient_script`` answers ``--version``, ``--help``
   and an empty command line.

@@ -1,65 +1,217 @@
-"""The progress bar of a map: on stderr, and only on a terminal.
+"""How a map is getting on, on stderr: a bar on a terminal, elsewhere a line a minute.
 
-The job's own tick draws the bar: a thread of rich's would compete with the event loop.
+Rules:
+- The job's own tick draws the bar: a thread of rich's would compete with the event loop.
+- Bar and line have the same words. Rates are those of the last half minute, or of the last minute.
+- Nothing here ends a job: a stderr that is closed or full is not written to again.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn
 
-__all__ = ["ProgressBar"]
+__all__ = ["Meter", "ProgressBar", "ProgressLines", "Snapshot", "log_to", "say"]
+
+_EVERY_S = 60.0
+_BAR_WINDOW_S = 30.0
+_BAR_WIDTH = 12
+_WIDE = 120
+"""Columns of a terminal with room for the bar beside the words."""
 
 
-class _Rate(ProgressColumn):
-    """Rows per second, over the last 30 seconds."""
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job, now.
 
-    def render(self, task: Any) -> Text:
-        """Show the rate."""
-        speed = task.finished_speed or task.speed
-        return Text("– rows/s" if speed is None else f"{speed:,.0f} rows/s")
+    Args:
+        done: rows written, failed rows included.
+        failed: rows that failed.
+        in_flight: sequences on which the servers work.
+        limit: sequences that may be in flight, of all servers together.
+        prompt_tokens, completion_tokens: as the servers counted them, so far.
+    """
+
+    done: int
+    failed: int
+    in_flight: int
+    limit: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def say(text: str) -> None:
+    """Write a line to stderr, if stderr takes one."""
+    try:
+        typer.echo(text, err=True)
+    except OSError:
+        # A stream that has failed once fails again at the end of the process, with a traceback.
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+
+
+class Meter:
+    """Rates over a window of time.
+
+    Args:
+        window_s: its length.
+        clock: seconds.
+    """
+
+    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._seen: deque[tuple[float, Snapshot]] = deque([(clock(), Snapshot(0, 0, 0, 0, 0, 0))])
+
+    def describe(self, now: Snapshot, total: int | None) -> str:
+        """Take in a snapshot and describe it in a line.
+
+        Args:
+            now: the snapshot.
+            total: rows expected, if known.
+        """
+        at = self._clock()
+        self._seen.append((at, now))
+        # The oldest one kept is at least a window old: a rate is never over less than the window.
+        while len(self._seen) > 1 and at - self._seen[1][0] >= self._window_s:
+            self._seen.popleft()
+        began_at, before = self._seen[0]
+        seconds = max(at - began_at, 1e-3)
+        rows_per_s = (now.done - before.done) / seconds
+        tokens_in_per_s = (now.prompt_tokens - before.prompt_tokens) / seconds
+        tokens_out_per_s = (now.completion_tokens - before.completion_tokens) / seconds
+        parts = [
+            _share(now.done, total),
+            f"{_number(rows_per_s)} rows/s",
+            f"ETA {_left(now.done, total, rows_per_s)}",
+            f"{now.failed:,} failed",
+            f"{now.in_flight:,} in flight",
+            f"limit {now.limit:,}",
+            f"tokens/s {_number(tokens_in_per_s)} in {_number(tokens_out_per_s)} out",
+        ]
+        return " · ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
+
+
+def _share(done: int, total: int | None) -> str:
+    return f"{done:,}/? rows" if total is None else f"{done / max(total, 1):.0%} {done:,}/{total:,} rows"
+
+
+def _left(done: int, total: int | None, rows_per_s: float) -> str:
+    if total is None or not rows_per_s:
+        return "?"
+    minutes, seconds = divmod(round(max(total - done, 0) / rows_per_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+class ProgressLines:
+    """A line on stderr every minute; none in the first one.
+
+    Args:
+        shown: whether there are lines at all.
+        total: tells the rows expected, once they are known.
+        every_s: seconds from line to line.
+    """
+
+    def __init__(self, *, shown: bool, total: Callable[[], int | None], every_s: float = _EVERY_S) -> None:
+        self._shown = shown
+        self._total = total
+        self._every_s = every_s
+        self._meter = Meter(every_s)
+        self._due = time.monotonic() + every_s
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Write the line, if a minute has passed."""
+        if self._shown and time.monotonic() >= self._due:
+            self._due += self._every_s
+            say(self._meter.describe(snapshot, self._total()))
+
+    def say(self, text: str) -> None:
+        """Write a line of its own."""
+        say(text)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to remove."""
 
 
 class ProgressBar:
-    """A line with rows done, rate, time left, calls in flight and failures.
+    """A line on a terminal, drawn again and again.
 
     Args:
-        shown: whether there is a bar at all.
-        total: rows expected, if known.
+        total: tells the rows expected, once they are known.
     """
 
-    def __init__(self, *, shown: bool, total: int | None) -> None:
-        self._progress: Progress | None = None
-        if not shown:
-            return
-        self._progress = Progress(
-            BarColumn(),
-            TaskProgressColumn(show_speed=False),
-            TextColumn("{task.completed:,.0f}/{task.fields[of]}"),
-            _Rate(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[in_flight]} in flight"),
-            TextColumn("{task.fields[failed]:,} failed"),
-            console=Console(stderr=True),
+    def __init__(self, *, total: Callable[[], int | None]) -> None:
+        self._total = total
+        self._meter = Meter(_BAR_WINDOW_S)
+        console = Console(stderr=True)
+        bar = [BarColumn(_BAR_WIDTH)] if console.width >= _WIDE else []
+        self._progress: Progress | None = Progress(
+            *bar,
+            TextColumn("{task.description}", markup=False),
+            console=console,
             auto_refresh=False,
             transient=True,
         )
-        of = "?" if total is None else f"{total:,}"
-        self._task = self._progress.add_task("", total=total, of=of, in_flight=0, failed=0)
+        self._task = self._progress.add_task("", total=total())
         self._progress.start()
 
-    def update(self, *, done: int, in_flight: int, failed: int) -> None:
+    def update(self, snapshot: Snapshot) -> None:
         """Draw the line again."""
         if self._progress is not None:
-            self._progress.update(self._task, completed=done, in_flight=in_flight, failed=failed)
-            self._progress.refresh()
+            total = self._total()
+            text = self._meter.describe(snapshot, total)
+            try:
+                self._progress.update(self._task, completed=snapshot.done, total=total, description=text)
+                self._progress.refresh()
+            except OSError:  # the terminal has gone
+                self._progress = None
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar."""
+        if self._progress is None:
+            say(text)
+            return
+        try:
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        except OSError:  # the terminal has gone
+            self._progress = None
 
     def close(self) -> None:
         """Remove the line and give the terminal its cursor back. Safe to call twice."""
         if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+            progress, self._progress = self._progress, None
+            try:
+                progress.stop()
+            except OSError:  # the terminal has gone
+                return
+
+
+@contextmanager
+def log_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Pass the library's warnings on, instead of to stderr past a bar."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tell(self.format(record))
+
+    handler: Any = Told(logging.WARNING)
+    logger = logging.getLogger("batchclient")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

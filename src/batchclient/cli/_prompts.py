@@ -12,9 +12,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from batchclient.cli._refusal import Refusal, reason_of
+from batchclient.cli._refusal import Refusal
 from batchclient.jobs import BadRow, Row
 from batchclient.jobs.other_files import advice_for_openai_batch, is_openai_batch
+from batchclient.jobs.output import reason_of
 from batchclient.jobs.source import Source
 from batchclient.templates import make_prompt
 

@@ -27,7 +27,6 @@ __all__ = [
     "output_from",
     "packed_from",
     "params_from",
-    "reason_of",
     "refusal_of",
     "refusal_of_file",
     "variable_of",
@@ -159,11 +158,6 @@ def output_from(path: str, shard: Shard | None) -> str:
             f"{path}: {shard[1]} shards would write one file; put {_SHARD} into its name, as in out-{_SHARD}.jsonl"
         )
     return path.replace(_SHARD, str(shard[0]))
-
-
-def reason_of(error: OSError) -> str:
-    """Return why a file cannot be used, in the system's words."""
-    return error.strerror or type(error).__name__
 
 
 def call_from(text: str) -> Call:

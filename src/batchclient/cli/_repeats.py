@@ -87,6 +87,11 @@ class Repeats:
     def __repr__(self) -> str:
         return f"<Repeats: {len(self._left)} prompts come again>"
 
+    @property
+    def kept(self) -> int:
+        """Answers that are kept now, for later rows."""
+        return len(self._answers)
+
     def _key(self, row: Row) -> int | None:
         try:
             return fingerprint_of(written(self._prompt_of(row), chat=self._chat)[0])

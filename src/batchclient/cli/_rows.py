@@ -15,14 +15,13 @@ import json
 import sys
 from array import array
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from batchclient.jobs import BadRow, Row
 from batchclient.types import Classification, Completion, Embedding, MapResult, Usage
 
-__all__ = ["ADDED", "ADDED_BY", "blame", "describe", "message_of", "to_line"]
+__all__ = ["ADDED", "ADDED_BY", "blame", "message_of", "to_line"]
 
 ADDED = ("completion", "finish_reason", "usage", "error")
 """The fields added, beside ``id``, where each row is completed."""
@@ -125,9 +124,3 @@ def _pack(vector: array[float]) -> str:
 def message_of(result: MapResult) -> str:
     """Return why a row failed. The library counts documents; a reader of the file counts lines."""
     return str(result.error).replace(f"document {result.index}: ", f"line {result.document.line}: ", 1)
-
-
-def describe(failures: Counter[str], first: str) -> str:
-    """Return the failures in a few words: their number by kind, and the first message."""
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in failures.most_common(3))
-    return f"{failures.total():,} failed ({kinds}; the first: {first:.200})"

@@ -27,6 +27,7 @@ from batchclient.cli._refusal import Refusal, in_options, refusal_of
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
 from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.jobs.statuses import Status
 
 __all__ = ["demo"]
 
@@ -62,10 +63,10 @@ def demo(
         _run(_real_server(base_url, model, api_key), documents, max_tokens)
     except Refusal as refusal:
         typer.echo(f"Error: {refusal}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(Status.USAGE) from None
     except DemoFailed as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(Status.FAILED) from None
 
 
 def _real_server(base_url: str | None, model: str | None, api_key: str | None) -> ServerOptions | None:

@@ -11,7 +11,10 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import math
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,9 +25,8 @@ import typer
 
 from batchclient._client.connections import shown
 from batchclient.cli._dry_run import DryRun
-from batchclient.cli._files import check_output, open_output
 from batchclient.cli._job import Job
-from batchclient.cli._progress import ProgressBar
+from batchclient.cli._progress import ProgressBar, ProgressLines, say
 from batchclient.cli._prompts import Prompts, check_columns, template_from
 from batchclient.cli._refusal import (
     BACKENDS,
@@ -40,31 +42,38 @@ from batchclient.cli._refusal import (
     output_from,
     packed_from,
     params_from,
-    reason_of,
     refusal_of,
     refusal_of_file,
 )
 from batchclient.cli._repeats import Repeats
-from batchclient.cli._rows import ADDED_BY, blame, describe
+from batchclient.cli._rows import ADDED_BY, blame
 from batchclient.cli._servers import KEY_HINT, ServerOptions, server_options
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, ConnectFailed, DeadlineExceeded
 from batchclient.jobs import Row
+from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.readers import columns_from, form_from
 from batchclient.jobs.rows import Format
 from batchclient.jobs.shards import Shard, sample_from, shard_from
 from batchclient.jobs.source import Source, open_source
+from batchclient.jobs.statuses import Status, of_signal
 from batchclient.options import Batching, Http
+from batchclient_script import CLOSED
 
 __all__ = ["MapOptions", "map_rows", "run_map"]
+
+_WITHOUT_SERVER = {ConnectFailed.__name__, DeadlineExceeded.__name__}
+"""How every row fails where no server is there."""
+_SOON_S = 0.2
+"""A file whose lines are counted within this time has a total from the first, seconds."""
 
 
 def _refuse(parameter: typer.CallbackParam, value: str | None) -> None:
     """Refuse an option of another name."""
     if value is not None:
         option = parameter.opts[0]
-        typer.echo(f"Error: {option}: {RENAMED[option]}", err=True)
-        raise typer.Exit(2)
+        say(f"Error: {option}: {RENAMED[option]}")
+        raise typer.Exit(Status.USAGE)
 
 
 def map_rows(
@@ -159,6 +168,10 @@ def map_rows(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for a row, from its reading; rows are read 1,024 ahead.")
     ] = None,
+    outage_patience: Annotated[
+        float | None,
+        typer.Option(metavar="S", help="Give up when every server has been away for S seconds (default: never)."),
+    ] = None,
     api_key: Annotated[
         str | None,
         typer.Option(
@@ -168,7 +181,9 @@ def map_rows(
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="Sent with every request; repeatable.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT where it exists.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT where it exists, once all rows are written.")
+    ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Go on although rows are refused alike and none succeeds.")
     ] = False,
@@ -190,7 +205,8 @@ def map_rows(
     A row of OUT has the fields of its row of IN, an id, and completion, finish_reason and usage, or
     error. With --call embed it has embedding and usage instead, with --call classify label,
     probabilities and usage. An unusable line becomes {"line": N, "error": …}. Exit status: 0 all
-    rows succeeded, 1 some failed, 2 wrong usage, 130 Ctrl-C.
+    rows succeeded, 1 some failed, 2 wrong usage, 4 disk full, 5 no server, 129 hangup, 130 Ctrl-C,
+    143 SIGTERM.
     """
     try:
         asked = call_from(call)
@@ -221,6 +237,7 @@ def map_rows(
             client=client_options,
             params=params_from(param or [], max_tokens=max_tokens, temperature=temperature, call=asked),
             timeout_s=timeout,
+            outage_patience_s=_seconds("--outage-patience", outage_patience),
             ordered=not unordered,
             quiet=quiet,
             overwrite=overwrite,
@@ -240,8 +257,14 @@ def map_rows(
 
 
 def _complain(refusal: Refusal) -> NoReturn:
-    typer.echo(f"Error: {refusal}", err=True)
-    raise typer.Exit(2)
+    say(f"Error: {refusal}")
+    raise typer.Exit(Status.USAGE)
+
+
+def _seconds(option: str, value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise Refusal(f"{option}: a number of seconds above 0, not {value:g}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +298,7 @@ class MapOptions:
         client: further arguments of ``BatchClient``.
         params: of the server.
         timeout_s: of a row.
+        outage_patience_s: how long every server may be away, if there is a bound.
         ordered: whether rows keep their order.
         quiet: neither progress nor summary.
         overwrite: whether an existing output may be replaced.
@@ -300,6 +324,7 @@ class MapOptions:
     keep_going: bool = False
     call: Call = "complete"
     packed: bool = False
+    outage_patience_s: float | None = None
     system: str | None = None
     dry_run: bool = False
     dedupe: bool = False
@@ -312,13 +337,18 @@ def run_map(options: MapOptions) -> int:
         Refusal: the job cannot begin. Nothing was sent, and the output is as it was.
     """
     server = options.server
+    if options.source == "-" and 0 in CLOSED:
+        raise Refusal("stdin is closed; give a path as IN")
+    if options.output == "-" and 1 in CLOSED:
+        raise Refusal("stdout is closed; give -o OUT")
     try:
         with _open(options) as source:
             if options.dry_run:
                 return _dry_run(options, source)
-            job = _make_job(options, source)
-            asyncio.run(job.run())
-            left = source.count() - job.written if job.stopped_by else 0
+            with _output(options, source) as output:
+                job = _make_job(options, source, output)
+                asyncio.run(job.run())
+            left = source.count() - job.written if job.stopped_by or job.no_server else 0
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except BatchClientError as error:
@@ -327,9 +357,22 @@ def run_map(options: MapOptions) -> int:
         refused = isinstance(error, AuthenticationFailed)
         hint = "" if refused else " (--model names one)"
         key = KEY_HINT if refused and not server.has_key else ""
-        typer.echo(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}", err=True)
-        return 1
-    return _report(job, options, left)
+        say(f"Error: the server was asked for its model{hint}: {in_options(message)}{key}")
+        return Status.USAGE if refused else Status.NO_SERVER
+    _report(job, options, output, left)
+    return _status(job)
+
+
+def _output(options: MapOptions, source: Source) -> Output:
+    """Check the output.
+
+    Raises:
+        ConfigError: the output cannot be, or another command is writing it.
+    """
+    output = Output(options.output, source=os.fstat(source.file.fileno()), overwrite=options.overwrite)
+    if output.warning and not options.quiet:
+        say(output.warning)
+    return output
 
 
 def _open(options: MapOptions) -> Source:
@@ -364,9 +407,6 @@ def _open(options: MapOptions) -> Source:
 
 def _begin(options: MapOptions, source: Source) -> tuple[InnerClient, Callable[[Row], Any]]:
     """Check the options as far as possible without sending; return the client and the prompts."""
-    if not (options.dry_run and options.output == "-"):
-        # A dry run's report may go anywhere.
-        check_output(options.output, source, overwrite=options.overwrite)
     if options.dedupe:
         _check_dedupe(options, source)
     client = InnerClient(**options.server.arguments, **options.client)
@@ -396,7 +436,7 @@ def _check_dedupe(options: MapOptions, source: Source) -> None:
         raise Refusal(f"--dedupe: IN is read twice, and {source.name} can be read once; give a file")
 
 
-def _make_job(options: MapOptions, source: Source) -> Job:
+def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
     client, prompt_of = _begin(options, source)
     repeats = _repeats(options, source, prompt_of) if options.dedupe else None
     results = client.stream_map(
@@ -409,20 +449,48 @@ def _make_job(options: MapOptions, source: Source) -> Job:
     )
     # A bar and rows on one terminal would write over each other.
     writes_to_terminal = options.output == "-" and sys.stdout.isatty()
-    shown_bar = not options.quiet and sys.stderr.isatty() and not writes_to_terminal
-    total = source.expected() if shown_bar else None
+    total: Callable[[], int | None] = lambda: None  # noqa: E731
+    if not options.quiet:
+        total = _InThread(source.expected)
+    progress: ProgressBar | ProgressLines
+    if sys.stderr.isatty() and not options.quiet and not writes_to_terminal:
+        progress = ProgressBar(total=total)
+    else:
+        progress = ProgressLines(shown=not options.quiet and not writes_to_terminal, total=total)
     return Job(
         client,
         results,
-        partial(open_output, options.output),
-        ProgressBar(shown=shown_bar, total=total),
-        on_unreachable=None if options.quiet or sys.stderr.isatty() else partial(_say_unreachable, options.server.urls),
-        on_asking=None if options.quiet else _say_asking,
+        output,
+        progress,
+        outage_patience_s=options.outage_patience_s,
+        on_unreachable=None if options.quiet else partial(_say_unreachable, progress.say, options.server.urls),
+        on_asking=None if options.quiet else partial(_say_asking, progress.say),
         keep_going=options.keep_going,
         packed=options.packed,
         columns=options.rows.columns,
         resolve=None if repeats is None else repeats.resolve,
+        repeats=not options.quiet,
     )
+
+
+class _InThread:
+    """A number that takes time to find; calling gives ``None`` until the number is found."""
+
+    def __init__(self, find: Callable[[], int | None]) -> None:
+        self._found: int | None = None
+
+        def run() -> None:
+            try:
+                self._found = find()
+            except OSError:  # the job meets the same error, and tells it
+                return
+
+        thread = threading.Thread(target=run, daemon=True, name="batchclient-counter")
+        thread.start()
+        thread.join(_SOON_S)
+
+    def __call__(self) -> int | None:
+        return self._found
 
 
 def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any]) -> Repeats:
@@ -439,6 +507,10 @@ def _repeats(options: MapOptions, source: Source, prompt_of: Callable[[Row], Any
 
 
 def _dry_run(options: MapOptions, source: Source) -> int:
+    if options.output != "-":
+        # The report may go anywhere, and rows go where the job's may.
+        with _output(options, source):
+            pass
     options.client.update(detect=True, server_metrics=False)
     client, prompt_of = _begin(options, source)
     # Wrong parameters are refused as by the job itself.
@@ -447,45 +519,58 @@ def _dry_run(options: MapOptions, source: Source) -> int:
     try:
         asyncio.run(dry_run.run())
     except OSError as error:
-        typer.echo(f"Error: the input cannot be read any further: {reason_of(error)}", err=True)
-        return 1
+        say(f"Error: the input cannot be read any further: {reason_of(error)}")
+        return Status.FAILED
     typer.echo(dry_run.report())
-    return 1 if dry_run.unusable or dry_run.failed else 0
+    return Status.FAILED if dry_run.unusable or dry_run.failed else Status.OK
 
 
-def _say_unreachable(base_urls: Sequence[str]) -> None:
-    typer.echo(f"no connection to {' or '.join(map(shown, base_urls))}; rows fail until it is back", err=True)
+def _say_unreachable(tell: Callable[[str], None], base_urls: Sequence[str]) -> None:
+    tell(f"no connection to {' or '.join(map(shown, base_urls))}; rows fail until it is back")
 
 
-def _say_asking() -> None:
-    typer.echo("waiting for the server to say which model it has (--model names one)", err=True)
+def _say_asking(tell: Callable[[str], None]) -> None:
+    tell("waiting for the server to say which model it has (--model names one)")
 
 
-def _report(job: Job, options: MapOptions, left: int) -> int:
-    """Report on stderr how the job ended; return the exit status."""
-    failed = job.failures.total()
+def _report(job: Job, options: MapOptions, output: Output, left: int) -> None:
+    """Report on stderr how the job ended."""
     rate = job.written / job.seconds if job.seconds else 0.0
-    where = "stdout" if options.output == "-" else options.output
     rows = f"{job.written:,} {'row' if job.written == 1 else 'rows'}"
-    summary = f"{rows} to {where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
-    if failed:
-        summary += "; " + in_options(describe(job.failures, job.first_failure))
-        if AuthenticationFailed.__name__ in job.failures and not options.server.has_key:
-            summary += KEY_HINT
-        if job.out_of_use:
-            summary += f"; in the end {' and '.join(job.out_of_use)}"
+    summary = f"{rows} to {output.where} in {job.seconds:.1f} s, {rate:,.0f} rows/s, requests sent: {job.requests:,}"
+    if any(job.tokens):
+        summary += f", tokens: {job.tokens[0]:,} in, {job.tokens[1]:,} out"
+    if job.failures.total:
+        summary += f"; failed: {job.failures.total:,}"
+    if job.out_of_use:
+        summary += f"; in the end {' and '.join(job.out_of_use)}"
+    for line in job.failures.lines():
+        without_key = AuthenticationFailed.__name__ in line and not options.server.has_key
+        summary += f"\n{in_options(line)}{KEY_HINT if without_key else ''}"
     if job.fault:
-        typer.echo(f"Error: {job.fault}", err=True)
-    if left:
-        typer.echo(
+        say(f"Error: {job.fault}")
+    if job.output_error is not None and not job.reader_is_gone:
+        say(f"Error: {output.name}: the output cannot be written: {reason_of(job.output_error)}")
+    if job.no_server:
+        say(f"Error: gave up: {job.no_server}; rows left out: {left:,}")
+    elif left:
+        say(
             f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
-            f"{left:,} (--keep-going tries them all)",
-            err=True,
+            f"{left:,} (--keep-going tries them all)"
         )
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
-    if not options.quiet and job.fault != "":
-        typer.echo(summary, err=True)
+    if not options.quiet and not job.reader_is_gone:
+        say(summary)
+
+
+def _status(job: Job) -> int:
+    """Return the exit status of a job that has ended."""
     if job.signal is not None:
-        return 128 + job.signal
-    return 1 if failed or job.fault is not None else 0
+        return of_signal(job.signal)
+    if job.output_error is not None and not job.reader_is_gone:
+        return Status.DISK_FULL
+    kinds = job.failures.by_type.keys()
+    if job.no_server or (kinds and kinds <= _WITHOUT_SERVER and job.is_cut_off and not job.succeeded):
+        return Status.NO_SERVER
+    return Status.FAILED if kinds or job.fault or job.reader_is_gone else Status.OK

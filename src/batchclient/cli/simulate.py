@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from batchclient.jobs.statuses import Status
+
 __all__ = ["simulate"]
 
 
@@ -85,7 +87,7 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
         listener = listen(host, port)
     except OSError as error:
         typer.echo(f"Error: cannot listen on {url_host}:{port}: {error.strerror or error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(Status.USAGE) from None
 
     def announce() -> None:
         typer.echo(
@@ -97,7 +99,7 @@ def _serve(host: str, port: int, profile: str, options: dict[str, Any]) -> None:
             serve(server, listener, announce)
     except (ImportError, OSError) as error:
         typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(Status.FAILED) from None
 
 
 def _list(rows: dict[str, str]) -> None:

@@ -7,10 +7,11 @@ from tests.mutants.protections.adapters import ADAPTERS
 from tests.mutants.protections.core import CORE
 from tests.mutants.protections.jobs import JOBS
 from tests.mutants.protections.limits import LIMITS
+from tests.mutants.protections.outputs import OUTPUTS
 from tests.mutants.protections.shell import SHELL
 from tests.mutants.protections.threads import THREADS
 from tests.mutants.protections.wire import WIRE
 
 __all__ = ["PROTECTIONS"]
 
-PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS)
+PROTECTIONS = (*CORE, *LIMITS, *SHELL, *THREADS, *WIRE, *ADAPTERS, *JOBS, *OUTPUTS)

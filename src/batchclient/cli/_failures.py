@@ -1,0 +1,66 @@
+"""The rows that failed, in a few words: how many, and why, with an example."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from batchclient.cli._rows import message_of
+from batchclient.types import MapResult
+
+__all__ = ["Failures"]
+
+_MOST_FREQUENT = 5
+_MOST_KINDS = 256
+"""Errors told apart, at most: memory stays flat where each error has words of its own."""
+_COMPARED = 80
+"""Letters of a message that tell errors apart; further on, servers quote the request."""
+_LONGEST = 200
+_LINE = re.compile(r"^line \d+(?:: | )")
+_NUMBERS = re.compile(r"\d+")
+
+
+class Failures:
+    """Counts failed rows by error. Errors that differ in numbers alone are one error.
+
+    Attributes:
+        by_type: the number of rows by the name of the error's class.
+    """
+
+    def __init__(self) -> None:
+        self.by_type: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._examples: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Failures: {self.total}>"
+
+    @property
+    def total(self) -> int:
+        """Rows that failed."""
+        return self.by_type.total()
+
+    def add(self, result: MapResult[Any]) -> None:
+        """Count a failed row."""
+        kind = type(result.error).__name__
+        self.by_type[kind] += 1
+        message = _LINE.sub("", message_of(result))
+        alike = (kind, _NUMBERS.sub("0", message[:_COMPARED]))
+        if alike not in self._examples and len(self._examples) >= _MOST_KINDS:
+            alike = (kind, "")
+        self._counts[alike] += 1
+        self._examples.setdefault(alike, (result.document.line, message))
+
+    def lines(self) -> list[str]:
+        """Return a line for each of the most frequent errors, with an example."""
+        lines = []
+        most = self._counts.most_common(_MOST_FREQUENT)
+        for alike, count in most:
+            number, message = self._examples[alike]
+            shown = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
+            lines.append(f"  {count:,} {alike[0]}, such as line {number:,}: {' '.join(shown.split())}")
+        others = self.total - sum(count for _, count in most)
+        if others:
+            lines.append(f"  {others:,} of other kinds")
+        return lines

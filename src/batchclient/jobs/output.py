@@ -1,0 +1,235 @@
+"""The output of a job: checked before anything is sent, opened late, never torn.
+
+Rules:
+- A file is made with ``O_EXCL``: a file that appears between the check and the opening is refused,
+  and never emptied.
+- To replace a file, rows go into ``OUT.part`` beside the file. The new file takes the place of the
+  old one by a rename, once all rows are written and synced. So a crash, a signal or a full disk
+  leaves the whole old file. (Emptying the old file first would leave half of a new one.)
+- A link is followed within its folder alone: the place of the file is then the link's target.
+- One command at a time owns a file (``owner``). Without locks, a left-over ``OUT.part`` is refused,
+  since nobody can tell whose the file is.
+- A device or a pipe has nothing to lose: no lock, no ``OUT.part``.
+- A file without a row is removed, unless all rows (none) have been written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from batchclient.errors import ConfigError
+from batchclient.jobs.owner import Owner
+
+__all__ = ["Output", "reason_of"]
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NO_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS})
+"""How file systems say that a file cannot be synced."""
+
+
+class Output:
+    """The place that rows go to. The constructor checks; nothing is changed before ``open``.
+
+    Args:
+        path: of the file, a device or a pipe; ``-`` is stdout.
+        source: the status of the input, which must be another file; ``None``: no file.
+        overwrite: whether an existing file may be replaced.
+
+    Attributes:
+        name: for messages.
+        warning: a sentence to tell, if the file system keeps no locks.
+        is_file: whether rows go into a regular file.
+
+    Raises:
+        ConfigError: the output cannot be, or another command is writing it.
+    """
+
+    def __init__(self, path: str, *, source: os.stat_result | None = None, overwrite: bool = False) -> None:
+        if not path:
+            raise ConfigError("--output is empty; give a path, or - for stdout")
+        self.name = "stdout" if path == "-" else path
+        self.warning = ""
+        self._path = None if path == "-" else Path(path)
+        self._overwrite = overwrite
+        self._owner: Owner | None = None
+        self._part: Path | None = None
+        self._is_complete = False
+        self._mode: int | None = None
+        self._file = -1
+        try:
+            status = self._status()
+            self.is_file = status is None or stat.S_ISREG(status.st_mode)
+            if status is not None and self.is_file and source is not None and os.path.samestat(status, source):
+                raise ConfigError(
+                    f"{self.name}: output and input are the same file; rows would be lost before they are read"
+                )
+            if self._path is not None and self.is_file:
+                self._own(self._path)
+        except OSError as error:
+            raise ConfigError(f"{self.name}: {reason_of(error)}") from None
+
+    def __repr__(self) -> str:
+        return f"<Output {self.name}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owner is not None:
+            self._owner.release()
+
+    @property
+    def where(self) -> str:
+        """Where the rows are, for a report at the end."""
+        if self._part is None or self._is_complete:
+            return self.name
+        return f"{self._part} ({self.name} is as it was)"
+
+    def open(self) -> int:
+        """Open the output and return its descriptor. A pipe that nobody reads may block.
+
+        Raises:
+            ConfigError: the output cannot be opened, or a file has appeared since the check.
+        """
+        try:
+            if self._path is None:
+                self._file = os.dup(sys.stdout.fileno())
+            elif not self.is_file:
+                self._file = self._open_device(self._path)
+            elif self._part is None:
+                self._file = os.open(self._path, _NEW, 0o666)
+            else:
+                self._file = self._open_part(self._part)
+        except FileExistsError:
+            raise ConfigError(f"{self._part or self.name}: the file has appeared meanwhile; it is left alone") from None
+        except OSError as error:
+            raise ConfigError(f"{self._part or self.name}: {reason_of(error)}") from None
+        return self._file
+
+    def close(self, *, is_complete: bool) -> None:
+        """Sync and close the file, and put it in its place.
+
+        Args:
+            is_complete: whether all rows have been written. Otherwise a file to be replaced stays.
+
+        Raises:
+            OSError: the rows may not have reached the disk. The file to be replaced stays.
+        """
+        file, self._file = self._file, -1
+        if self._path is None or not self.is_file:
+            os.close(file)
+            return
+        own = self._part or self._path
+        try:
+            is_empty = not os.fstat(file).st_size
+            _sync(file)
+        finally:
+            os.close(file)
+        if is_empty and not is_complete:
+            own.unlink()
+        elif self._part is not None and is_complete:
+            self._part.rename(self._path)
+            with suppress(OSError):
+                _sync_folder(self._path.parent)
+        self._is_complete = is_complete or is_empty
+
+    # Checks ----------------------------------------------------------------------------------------------------------
+
+    def _status(self) -> os.stat_result | None:
+        """Return the status of what is there; ``None``: nothing."""
+        path = self._path
+        if path is None:
+            return os.fstat(sys.stdout.fileno())
+        if not path.parent.is_dir():
+            raise ConfigError(f"{self.name}: there is no directory {path.parent}")
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            if path.is_symlink():
+                target = path.readlink()
+                raise ConfigError(
+                    f"{self.name}: a link to {target}, which does not exist; name the file itself"
+                ) from None
+            return None
+        if stat.S_ISDIR(status.st_mode):
+            raise ConfigError(f"{self.name}: {os.strerror(errno.EISDIR)}")
+        return status
+
+    def _own(self, path: Path) -> None:
+        """Become the owner of a file, and decide how the file is made."""
+        exists = ConfigError(f"{self.name}: the file exists; give --overwrite to replace it")
+        if path.is_symlink():
+            target = path.resolve()
+            if self._overwrite and target.parent != path.parent.resolve():
+                raise ConfigError(f"{self.name}: a link into another folder, to {target}; name that file itself")
+            self._path = path = target
+        lock = path.with_name(f"{path.name}.lock")
+        try:
+            self._owner = Owner(lock, self.name)
+        except OSError as error:
+            if not self._overwrite and self._status() is not None:
+                raise exists from None
+            raise ConfigError(f"{lock}: {reason_of(error)}") from None
+        try:
+            # Looked at again: the file may be the work of the owner before.
+            status = self._status()
+            if status is not None:
+                if not self._overwrite:
+                    raise exists
+                self._part = path.with_name(f"{path.name}.part")
+                self._mode = stat.S_IMODE(status.st_mode)
+        except BaseException:
+            self._owner.release()
+            raise
+        if not self._owner.holds:
+            self.warning = f"{self.name}: the file system keeps no locks; let no other command write this file"
+
+    # Opening ---------------------------------------------------------------------------------------------------------
+
+    def _open_device(self, path: Path) -> int:
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise FileExistsError
+        return file
+
+    def _open_part(self, part: Path) -> int:
+        try:
+            file = os.open(part, _NEW, 0o666)
+        except FileExistsError:
+            # The owner may remove the rest of a command that was killed.
+            if self._owner is None or not self._owner.holds or not stat.S_ISREG(part.lstat().st_mode):
+                raise ConfigError(f"{part}: rows go there first, and the file exists; move it away") from None
+            part.unlink()
+            file = os.open(part, _NEW, 0o666)
+        if self._mode is not None:
+            with suppress(OSError):
+                os.fchmod(file, self._mode)
+        return file
+
+
+def reason_of(error: OSError) -> str:
+    """Return why a file cannot be used, in the system's words."""
+    return error.strerror or type(error).__name__
+
+
+def _sync(file: int) -> None:
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

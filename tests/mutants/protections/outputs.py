@@ -1,0 +1,112 @@
+"""The output of a job: never torn, never emptied, with one owner, and no reader that holds a job up."""
+
+from tests.mutants.protection import Protection
+
+__all__ = ["OUTPUTS"]
+
+OUTPUTS = (
+    Protection(
+        "a file that appears meanwhile is refused",
+        "batchclient.jobs.output",
+        "_NEW",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW",
+        "os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC",
+        "tests/jobs/test_output.py::test_a_file_that_appears_between_check_and_opening_is_left_alone",
+    ),
+    Protection(
+        "a job that ends early replaces nothing",
+        "batchclient.jobs.output",
+        "Output.close",
+        "self._part is not None and is_complete",
+        "self._part is not None",
+        "tests/jobs/test_output.py::test_a_job_that_ends_early_leaves_the_old_file",
+    ),
+    Protection(
+        "a link is not followed into another folder",
+        "batchclient.jobs.output",
+        "Output._own",
+        "target.parent != path.parent.resolve()",
+        "False",
+        "tests/jobs/test_output.py::test_a_link_is_not_followed_into_another_folder",
+    ),
+    Protection(
+        "what a killed command left is removed by the owner alone",
+        "batchclient.jobs.output",
+        "Output._open_part",
+        "not self._owner.holds",
+        "False",
+        "tests/jobs/test_output.py::test_where_no_locks_are_kept_it_goes_on_and_says_so",
+    ),
+    Protection(
+        "a lock on a file that was removed is none",
+        "batchclient.jobs.owner",
+        "Owner._take",
+        "not self._is_there(file)",
+        "False",
+        "tests/jobs/test_output.py::test_a_lock_that_the_owner_removes_meanwhile_is_made_anew",
+    ),
+    Protection(
+        "a file that is no lock is not emptied",
+        "batchclient.jobs.owner",
+        "Owner._take",
+        'os.pread(file, len(_OURS), 0) not in (b"", _OURS)',
+        "False",
+        "tests/jobs/test_output.py::test_a_file_that_is_no_lock_is_left_alone",
+    ),
+    Protection(
+        "the beginning of a row is taken off a full disk",
+        "batchclient.jobs.writer",
+        "Writer._write",
+        "self._cut(done - (ends[whole - 1] if whole else 0))",
+        "None",
+        "tests/jobs/test_writer.py::test_a_full_disk_leaves_whole_rows",
+    ),
+    Protection(
+        "the queue to the output has a bound",
+        "batchclient.jobs.writer",
+        "Writer.is_full",
+        "self._put - self._taken >= self._most_rows",
+        "False",
+        "tests/jobs/test_writer.py::test_many_rows_fill_the_queue",
+    ),
+    Protection(
+        "a reader that reads nothing is left by whoever is in a hurry",
+        "batchclient.jobs.writer",
+        "Writer.close",
+        "now - since >= _STALL_S",
+        "now - since >= 10 * _STALL_S",
+        "tests/jobs/test_writer.py::test_whoever_is_in_a_hurry_leaves_a_reader_that_reads_nothing",
+    ),
+    Protection(
+        "a reader that reads slowly is not left",
+        "batchclient.jobs.writer",
+        "Writer.close",
+        "moved != (moved := self._moved())",
+        "False",
+        "tests/jobs/test_writer.py::test_whoever_is_in_a_hurry_waits_for_a_reader_that_reads_slowly",
+    ),
+    Protection(
+        "an empty file of an opening that nobody waits for is removed",
+        "batchclient.jobs.writer",
+        "Writer.open",
+        "self._work.put(False)",
+        "None",
+        "tests/jobs/test_writer.py::test_an_opening_that_is_not_waited_for_leaves_no_file",
+    ),
+    Protection(
+        "below nohup a hangup is ignored",
+        "batchclient.cli._job",
+        "_ending_signals",
+        "signal.getsignal(hangup) is not signal.SIG_IGN",
+        "True",
+        "tests/cli/test_map_output.py::test_a_hangup_keeps_what_is_finished_and_below_nohup_is_nothing",
+    ),
+    Protection(
+        "the map takes no rows while the output is full",
+        "batchclient.cli._job",
+        "Job._write_all",
+        "self._writer.is_full",
+        "False",
+        "tests/cli/test_map_output.py::test_no_row_is_read_while_the_output_is_full",
+    ),
+)
