@@ -188,8 +188,9 @@ def markdown(facts: dict[str, Any], result: dict[str, Any]) -> str:
     if "resume" in result:
         again = result["resume"]
         parts.append(
-            f"{again['rows']:,} rows: written at {again['write_rows_per_s']:,.0f} rows/s ({again['journal_mb']:,.0f} MB, "
-            f"{again['write_mib']:.0f} MiB at the most); resumed in {again['resume_s']:.1f} s, {again['resume_cpu_us']:.1f} µs CPU a row, "
+            f"{again['rows']:,} rows: written at {again['write_rows_per_s']:,.0f} rows/s "
+            f"({again['journal_mb']:,.0f} MB, {again['write_mib']:.0f} MiB at the most); "
+            f"resumed in {again['resume_s']:.1f} s, {again['resume_cpu_us']:.1f} µs CPU a row, "
             f"{again['resume_mib']:.0f} MiB at the most, {again['requests']} requests, at load {again['load']:.1f}."
         )
     return "\n\n".join(parts)
