@@ -64,10 +64,10 @@ def spread(values: Sequence[float]) -> str:
 
 
 @contextlib.contextmanager
-def instant_server(gap_s: float = 0.0) -> Iterator[str]:
+def instant_server(gap_s: float = 0.0, pad: int = 0) -> Iterator[str]:
     """Run the instant server in its own process; yields its base URL, ``/v1`` included."""
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "instant_server.py"), "--gap-s", str(gap_s)],
+        [sys.executable, str(HERE / "instant_server.py"), "--gap-s", str(gap_s), "--pad", str(pad)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

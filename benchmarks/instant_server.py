@@ -71,6 +71,8 @@ MODELS = to_json(
 )
 
 Prompt = str | list[int]
+padding = ""
+"""What follows each answer's text, for answers of a real length."""
 
 
 class Counts:
@@ -193,7 +195,7 @@ def stream_events(prompts: list[Prompt], max_tokens: int) -> Iterator[bytes]:
             yield chunk(EVENT % (index, '"echo:"', "null", size, size + 1, 1))
     opening = "" if max_tokens > 1 else "echo:"
     for index, (prompt, size) in enumerate(zip(prompts, sizes, strict=True)):
-        text = quote(opening + tag(prompt))
+        text = quote(opening + tag(prompt) + padding)
         yield chunk(EVENT % (index, text, '"length"', size, size + max_tokens, max_tokens))
     total, made = sum(sizes), max_tokens * len(prompts)
     yield chunk(TOTAL % (total, total + made, made))
@@ -246,7 +248,7 @@ def plain_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> by
         size = token_count(prompt)
         total += size
         choices.append(
-            CHOICE % (index, quote("echo:" + tag(prompt)), answer_ids, id_list(size) if with_ids else "null")
+            CHOICE % (index, quote("echo:" + tag(prompt) + padding), answer_ids, id_list(size) if with_ids else "null")
         )
     made = max_tokens * len(prompts)
     return "".join((REPLY_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
@@ -255,7 +257,10 @@ def plain_reply(prompts: list[Prompt], max_tokens: int, *, with_ids: bool) -> by
 def chat_reply(prompts: list[str], max_tokens: int, *, with_ids: bool) -> bytes:
     total = sum(map(token_count, prompts))
     answer_ids = id_list(max_tokens) if with_ids else "null"
-    choices = [CHAT_CHOICE % (index, quote("echo:" + tag(prompt)), answer_ids) for index, prompt in enumerate(prompts)]
+    choices = [
+        CHAT_CHOICE % (index, quote("echo:" + tag(prompt) + padding), answer_ids)
+        for index, prompt in enumerate(prompts)
+    ]
     made = max_tokens * len(prompts)
     return "".join((CHAT_HEAD, ",".join(choices), REPLY_TAIL % (total, total + made, made))).encode("ascii")
 
@@ -281,7 +286,10 @@ def main() -> None:
     parser.add_argument(
         "--gap-s", type=float, default=0.0, help="between the events of a stream, so that each is read alone"
     )
+    parser.add_argument("--pad", type=int, default=0, help="characters that follow each answer's text")
     options = parser.parse_args()
+    global padding
+    padding = "x" * options.pad
     asyncio.run(serve(options.port, options.gap_s))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
+from dataclasses import replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Unpack
 
@@ -389,7 +390,9 @@ class BatchClient(MapMethods, ScoringMethods, ControlMethods):
     def statistics(self) -> Statistics:
         """Return a frozen snapshot of what the client is doing and has done."""
         if self._runner is not None:
-            return self._runner.core.statistics()
+            statistics = self._runner.core.statistics()
+            reused = self._runner.reused
+            return replace(statistics, reused=reused) if reused else statistics
         return self._make_core().statistics()
 
     async def drain(self) -> None:

@@ -7,6 +7,7 @@
     │   ├── QueueFull                   ``when_full="raise"``, and the queue is at ``max_queued``;
     │   ├── ClientClosed                the client is closed or draining, or its event loop is gone;
     │   ├── CallAborted                 ``abort()`` ended the call;
+    │   ├── JournalFailed               a map's journal cannot be written; its rows are safe
     │   └── DeadlineExceeded(TimeoutError);
     ├── RemoteError                     the server decided;
     │   ├── BadRequest                  4xx, 501: this request never succeeds as it is;
@@ -53,6 +54,7 @@ __all__ = [
     "DeadlineExceeded",
     "DemuxError",
     "DialectError",
+    "JournalFailed",
     "LocalError",
     "NotFound",
     "OutOfSockets",
@@ -156,6 +158,15 @@ class ClientClosed(LocalError):
 
 class CallAborted(LocalError):
     """``BatchClient.abort`` ended the call."""
+
+    retryable = True
+
+
+class JournalFailed(LocalError):
+    """A map's journal cannot be written: the disk stayed full, or failed, or the file is damaged.
+
+    The map ends. All rows that were handed out are in the journal; ``resume=True`` goes on there.
+    """
 
     retryable = True
 

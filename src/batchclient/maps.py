@@ -14,6 +14,7 @@ Rules:
   So nothing but the user holds a map: rows and reader have weak references.
 - While somebody waits for a row, the runner holds the map: an event loop knows tasks only weakly,
   and the waiting task may have no other holder.
+- With a journal a row that has ended is finished, and can be taken, once the row is committed.
 """
 
 from __future__ import annotations
@@ -29,11 +30,10 @@ from collections.abc import (
     Callable,
     Iterable,
     Iterator,
-    Mapping,
 )
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -41,55 +41,18 @@ import anyio.lowlevel
 from batchclient._core.messages import Request
 from batchclient._maps.occurrences import Occurrences
 from batchclient._maps.reader import SLICE_S, read_documents, stop_reading
+from batchclient._maps.row import Finish, Row, leave, own_id_of
 from batchclient._shell.runner import Runner
 from batchclient.errors import ClientClosed, ConfigError
-from batchclient.types import AnswerT, Completion, MapResult
+from batchclient.types import AnswerT, MapResult
+
+if TYPE_CHECKING:
+    from batchclient._maps.journaled import Journaled
+    from batchclient._maps.progress import Ticker
 
 __all__ = ["Finish", "Map", "Row"]
 
-MakeRequest = Callable[[Any, "Row", Runner], Request]
-Finish = Callable[[Completion], Completion]
-
-
-class Row:
-    """One open row; the row is the waiter of its request."""
-
-    __slots__ = ("_map", "answer", "document", "error", "finish", "finished", "id", "index", "request")
-
-    def __init__(self, owner: weakref.ref[Map[Any]], index: int, document: Any) -> None:
-        self._map = owner
-        self.finish: Finish | None = None
-        """Makes the caller's answer of the server's."""
-        self.index: int = index
-        self.document: Any = document
-        self.id: str = ""
-        self.request: Request | None = None
-        self.answer: Any = None
-        self.error: Exception | None = None
-        self.finished: bool = False
-
-    def done(self) -> bool:
-        return self.finished
-
-    def set_result(self, answer: Any) -> None:
-        try:
-            self.answer = answer if self.finish is None else self.finish(answer)
-        except Exception as error:  # a validator may be the user's code
-            self.error = error
-        self._finish()
-
-    def set_exception(self, error: BaseException) -> None:
-        assert isinstance(error, Exception)
-        self.error = error
-        self._finish()
-
-    def _finish(self) -> None:
-        self.finished = True
-        # The request holds its row: a circle would wait for the garbage collector.
-        self.request = None
-        owner = self._map()
-        if owner is not None:
-            owner._on_finished(self)
+MakeRequest = Callable[[Any, Row, Runner], Request]
 
 
 class Map(AsyncIterator[MapResult[AnswerT]]):
@@ -104,6 +67,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         *,
         ordered: bool,
         prepare: Callable[[Runner], Awaitable[None]] | None = None,
+        journaled: Journaled | None = None,
+        ticker: Ticker | None = None,
         slice_s: float = SLICE_S,
     ) -> None:
         self._slice_s = slice_s
@@ -132,7 +97,15 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._room: anyio.Event | None = None
         self._seen = Occurrences()
         self._closed = False
+        self._fault: Exception | None = None
+        """Why the map ends early."""
         self._weakly = weakref.ref(self)
+        self._journaled = journaled
+        self._ticker = ticker
+        if journaled is not None:
+            journaled.owner = self._weakly
+        if ticker is not None:
+            ticker.owner = self._weakly
 
     def __repr__(self) -> str:
         return f"<Map: {self._read} read, {self._yielded} yielded>"
@@ -145,6 +118,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             raise StopAsyncIteration
         try:
             return await self._next()
+        except GeneratorExit:
+            # Nothing can be awaited any more.
+            self._close()
+            raise
         except BaseException:
             await self.aclose()
             raise
@@ -152,15 +129,24 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     def finished(self) -> list[MapResult[AnswerT]]:
         """Return the finished rows not yielded yet, in input order; ``aclose`` drops such rows."""
         rows = [row for _, row in sorted(self._rows.items()) if row.finished]
-        return [MapResult(row.id, row.index, row.document, row.answer, row.error) for row in rows]
+        return [row.result() for row in rows]
 
     async def aclose(self) -> None:
-        """Cancel every open call. Safe to call twice."""
+        """Cancel every open call; wait for the journal's last commit. Safe to call twice."""
+        self._close()
+        if self._journaled is not None:
+            await self._journaled.closed()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        if self._ticker is not None:
+            self._ticker.stop()
+        if self._journaled is not None:
+            self._journaled.close()
         if self._runner is not None:
-            _leave(self._runner, self._open_requests(), self._stop_reader)
+            leave(self._runner, self._open_requests(), self._stop_reader)
         self._rows.clear()
         self._ready.clear()
         self._source = self._iterator = None
@@ -170,11 +156,15 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
 
     def __del__(self) -> None:
         runner = self._runner
-        if self._closed or runner is None or runner.ended:
+        if self._closed:
+            return
+        if self._journaled is not None:
+            self._journaled.leave()
+        if runner is None or runner.ended:
             return
         # This may run anywhere, within a step of the runner too. The loop may have gone.
         with suppress(RuntimeError):
-            runner.backend.call_soon_threadsafe(partial(_leave, runner, self._open_requests(), self._stop_reader))
+            runner.backend.call_soon_threadsafe(partial(leave, runner, self._open_requests(), self._stop_reader))
 
     def _open_requests(self) -> list[Request]:
         # Looked at once: the finalizer may run in another thread than the one where rows finish.
@@ -183,7 +173,14 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
     @property
     def room(self) -> int:
         """How many documents may be read now."""
+        if self._journaled is not None and self._journaled.holds_back:
+            return 0
         return self._look_ahead() - (self._read - self._yielded)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Documents read, and damaged rows of the journal."""
+        return self._read, 0 if self._journaled is None else self._journaled.damaged
 
     def take(self) -> MapResult[AnswerT] | None:
         """Return the next row, if it has finished."""
@@ -193,7 +190,7 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         self._yielded += 1
         if self._room is not None:
             self._room.set()
-        return MapResult(row.id, row.index, row.document, row.answer, row.error)
+        return row.result()
 
     async def prepare(self) -> None:
         """Wait until a row can be sent: until the model is known, where the client was given none.
@@ -211,6 +208,9 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         """Begin to read, without waiting for a row."""
         await self.prepare()
         if self._runner is None and not self._closed:
+            if self._journaled is not None:
+                await self._journaled.open(self._start(), self._look_ahead())
+            # Several may have waited.
             self._begin()
 
     async def _next(self) -> MapResult[AnswerT]:
@@ -238,6 +238,10 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             if not self._may_read:
                 self._may_read = True
                 continue
+            if self._fault is not None:
+                raise self._fault
+            if self._journaled is not None:
+                self._journaled.nudge()
             if self._something is None or self._something.is_set():
                 self._something = anyio.Event()
             waited_for = self._runner.waited_for
@@ -250,6 +254,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         raise StopAsyncIteration
 
     def _begin(self) -> None:
+        if self._runner is not None or self._closed:
+            return
         runner = self._start()
         source, self._source = self._source, None
         if isinstance(source, AsyncIterable):
@@ -260,6 +266,8 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             assert source is not None
             self._iterator = iter(source)
         self._runner = runner
+        if self._ticker is not None:
+            self._ticker.start(runner)
 
     def _take(self) -> Row | None:
         if self._ordered:
@@ -273,11 +281,35 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         del self._rows[row.index]
         return row
 
-    def _on_finished(self, row: Row) -> None:
+    def _on_ended(self, row: Row) -> None:
+        # A document that makes no request has no identity: nothing is sent, and nothing is kept.
+        if self._journaled is not None and hasattr(row, "key"):
+            self._journaled.on_ended(row)
+        else:
+            self._hand_out(row)
+
+    def _hand_out(self, row: Row) -> None:
+        if self._closed:
+            return
+        row.finished = True
         if not self._ordered:
             self._ready.append(row)
+        if self._ticker is not None:
+            self._ticker.count(row)
         if self._something is not None:
             self._something.set()
+
+    def _wake(self) -> None:
+        """Let every waiter look again."""
+        if self._room is not None:
+            self._room.set()
+        if self._something is not None:
+            self._something.set()
+
+    def _fail(self, error: Exception) -> None:
+        """End the map once the ready rows are taken."""
+        self._fault = error
+        self._wake()
 
     # Reading -------------------------------------------------------------------------------------------------------
 
@@ -335,12 +367,12 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
         try:
             request = self._make_request(document, row, runner)
         except ConfigError as error:
-            row.id = _own_id(document) or f"row-{row.index}"
+            row.id = own_id_of(document) or f"row-{row.index}"
             named = ConfigError(f"document {row.index}: {error.message}", field=error.field)
             row.set_exception(named)
             return
         except Exception as error:  # the user's callable
-            row.id = _own_id(document) or f"row-{row.index}"
+            row.id = own_id_of(document) or f"row-{row.index}"
             row.set_exception(error)
             return
         except BaseException:
@@ -348,33 +380,25 @@ class Map(AsyncIterator[MapResult[AnswerT]]):
             del self._rows[row.index]
             self._read -= 1
             raise
-        row.id = _own_id(document) or self._hash(request)
+        own_id = own_id_of(document)
         row.request = request
-        runner.submit(request, may_wait=True)
+        if self._journaled is None:
+            row.id = own_id or self._name(request)
+            runner.submit(request, may_wait=True)
+            return
+        row.key, row.n = self._identify(request)
+        row.own_id = own_id
+        row.id = own_id or f"{row.key[:8].hex()}-{row.n}"
+        self._journaled.enter(row, request)
 
-    def _hash(self, request: Request) -> str:
+    def _name(self, request: Request) -> str:
         """Name a document by prompt and parameters, and number repeats: equal inputs, equal ids."""
+        key, number = self._identify(request)
+        return f"{key[:8].hex()}-{number}"
+
+    def _identify(self, request: Request) -> tuple[bytes, int]:
+        """Return a hash of prompt and parameters, and how many documents before have the same."""
         digest = hashlib.sha256(request.shape.answer_key)
         digest.update(request.prompt)
-        name = digest.digest()[:8]
-        number = self._seen.number(int.from_bytes(name, "big"))
-        return f"{name.hex()}-{number}"
-
-
-def _leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
-    """Cancel a map's open calls."""
-    if stop_reader is not None:
-        stop_reader()
-    if not runner.ended:
-        # The last first: a permit given back by the first request would be granted to a request
-        # about to leave.
-        for request in reversed(requests):
-            runner.leave(request)
-
-
-def _own_id(document: Any) -> str | None:
-    if isinstance(document, Mapping):
-        own = document.get("id")
-        if isinstance(own, (str, int)) and own != "":
-            return str(own)
-    return None
+        key = digest.digest()[:16]
+        return key, self._seen.number(int.from_bytes(key[:8], "big"))

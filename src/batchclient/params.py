@@ -19,7 +19,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
     from pydantic import BaseModel
+
+    from batchclient.journal import Journal
+    from batchclient.types import MapProgress
 
 __all__ = [
     "ChatMapParams",
@@ -456,6 +462,11 @@ class _MapArguments(TypedDict, total=False):
     priority: int
     tenant: str | None
     look_ahead: int | None
+    journal: "str | os.PathLike[str] | Journal | None"
+    resume: bool
+    retry_failed: Literal["transient", "none", "all"]
+    accept_changed: bool
+    progress: "Callable[[MapProgress], object] | None"
 
 
 class _Validated(TypedDict, total=False):

@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import update_wrapper, wraps
@@ -22,12 +23,14 @@ from batchclient.client import BatchClient
 from batchclient.errors import ClientClosed, ConfigError
 from batchclient.stream import Stream
 from batchclient.templates import Prompt
-from batchclient.types import Classification, Completion, Embedding
+from batchclient.types import Classification, Completion, Embedding, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from batchclient._client.calling import Messages
+    from batchclient.journal import Journal
+    from batchclient.journal.journal import RetryFailed
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["SyncBatchClient", "SyncStream"]
@@ -275,6 +278,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
         """Make one call per document and return the answers in input order.
@@ -285,6 +293,8 @@ class SyncBatchClient:
             docs: any iterable; read lazily. An async iterable needs a ``BatchClient``.
             prompt, call, return_exceptions, model, timeout_s, priority, tenant, look_ahead,
                 response_model, params: as for ``BatchClient.batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for
+                ``BatchClient.batch_map``; ``progress`` runs in the background thread.
 
         Returns:
             One answer (or exception) per document, as ``BatchClient.batch_map``.
@@ -293,19 +303,9 @@ class SyncBatchClient:
             BatchMapFailed, ConfigError, BatchClientError: as ``BatchClient.batch_map``.
         """
         rows = self._make_map(
-            docs,
-            prompt,
-            call,
-            True,
-            model,
-            timeout_s,
-            priority,
-            tenant,
-            look_ahead,
-            response_model,
-            params,
-            "batch_map",
-        )
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
+        )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
                 pass
@@ -377,6 +377,11 @@ class SyncBatchClient:
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> SyncMap[Any]:
         """Make one call per document and yield the results as they come.
@@ -389,6 +394,7 @@ class SyncBatchClient:
             docs: any iterable; read lazily.
             prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
                 params: as for ``BatchClient.stream_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``.
 
         Returns:
             An iterator of ``MapResult``; ``close()`` cancels the calls left.
@@ -397,19 +403,9 @@ class SyncBatchClient:
             ConfigError: an argument is wrong.
         """
         return self._make_map(
-            docs,
-            prompt,
-            call,
-            ordered,
-            model,
-            timeout_s,
-            priority,
-            tenant,
-            look_ahead,
-            response_model,
-            params,
-            "stream_map",
-        )
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
+        )  # fmt: skip
 
     def _make_map(self, docs: Iterable[Any], prompt: str | Callable[[Any], Any], *arguments: Any) -> SyncMap[Any]:
         """Make the map of ``BatchClient``, with the arguments of its ``_make_map`` from ``call`` on."""

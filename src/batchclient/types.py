@@ -28,6 +28,7 @@ __all__ = [
     "Delta",
     "Embedding",
     "LogLikelihood",
+    "MapProgress",
     "MapResult",
     "RankedDocument",
     "Score",
@@ -338,6 +339,8 @@ class MapResult(Generic[AnswerT]):
         answer: the call's answer (a ``Completion``, an ``Embedding``, …); ``None`` if the row
             failed.
         error: why the row failed; ``None`` if the row has an answer.
+        attempts: requests sent that contained the row; a reused row has those of its own run.
+        reused: whether the row was taken from the journal, and nothing was sent for it.
     """
 
     id: str
@@ -345,8 +348,37 @@ class MapResult(Generic[AnswerT]):
     document: Any = field(repr=False)
     answer: AnswerT | None = None
     error: Exception | None = None
+    attempts: int = 0
+    reused: bool = False
 
     @property
     def completion(self) -> Completion | None:
         """The answer, where the answer is a ``Completion``."""
         return self.answer if isinstance(self.answer, Completion) else None
+
+
+@dataclass(frozen=True, slots=True)
+class MapProgress:
+    """How far a map is. At its end ``answered + failed + reused`` is ``read``.
+
+    Args:
+        read: documents read.
+        answered, failed: rows of this run, failed ones sent or not; with a journal, once committed.
+        reused: rows taken from the journal, answers and failures.
+        damaged: rows of the journal that were damaged, and run again.
+        in_flight: the client's sequences on which its servers work.
+        limit: sequences that may be in flight on all servers.
+        prompt_tokens, completion_tokens: of this run's answers, as the servers counted them.
+        seconds: since the map began.
+    """
+
+    read: int
+    answered: int
+    failed: int
+    reused: int
+    damaged: int
+    in_flight: int
+    limit: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float

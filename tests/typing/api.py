@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
 from typing import Any, assert_type
 
@@ -25,7 +26,9 @@ from batchclient import (
     Delta,
     Embedding,
     EndpointStatistics,
+    Journal,
     LocalError,
+    MapProgress,
     MapResult,
     QueueFull,
     RankedDocument,
@@ -223,3 +226,19 @@ class Patient:
 
 
 policies: list[RetryPolicy] = [Backoff(), Patient(), TenacityRetry()]
+
+
+async def journals(client: BatchClient, blocking: SyncBatchClient) -> None:
+    """Maps with a journal."""
+    journal = Journal("night.sqlite", sync="full", commit_rows=256, commit_s=0.1, reuse=["day.sqlite"])
+
+    def progress(now: MapProgress) -> None:
+        assert_type(now.reused, int)
+
+    async for row in client.stream_map(["a"], "{}", journal=journal, resume=True, progress=progress, max_tokens=1):
+        assert_type(row.reused, bool)
+        assert_type(row.attempts, int)
+    answers = await client.batch_map(["a"], "{}", journal="night.sqlite", resume=True, retry_failed="all")
+    assert_type(answers, list[Completion])
+    for row in blocking.stream_map(["a"], "{}", journal=Path("night.sqlite"), accept_changed=True, resume=True):
+        assert_type(row, MapResult[Completion])

@@ -125,10 +125,13 @@ class CallMaker:
         tenant: str | None = None,
         kind: Kind = Kind.COMPLETION,
         method: str | None = None,
-    ) -> None:
+    ) -> Shape:
         """Check the arguments that all calls of a map share, perhaps before the model is known.
 
         ``method`` names the map in errors.
+
+        Returns:
+            The shape of such calls for a text.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -138,6 +141,7 @@ class CallMaker:
         shape, _ = self._shapes.shape(params, self.model(model), kind=kind, method=method)
         self._in_lane(shape, priority, tenant)
         self.deadline(timeout_s, 0.0)
+        return shape
 
     def check_call(
         self,

@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -20,17 +21,20 @@ from batchclient._calls.tables import refuse_frame
 from batchclient._client.calling import Calling, Messages, structured
 from batchclient._core.kinds import Kind
 from batchclient._core.messages import Request
+from batchclient._maps.progress import Ticker
 from batchclient._maps.results import Results, check_documents
 from batchclient._shell.callbacks import call_back
 from batchclient._shell.runner import Runner
 from batchclient.errors import ConfigError
 from batchclient.maps import Finish, Map, Row
 from batchclient.templates import Prompt, make_prompt
-from batchclient.types import Classification, Completion, Embedding
+from batchclient.types import Classification, Completion, Embedding, MapProgress
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from batchclient.journal import Journal
+    from batchclient.journal.journal import RetryFailed
     from batchclient.params import ChatMapParams, ClassificationMapParams, CompletionMapParams, EmbeddingMapParams
 
 __all__ = ["MapMethods"]
@@ -156,6 +160,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> list[Any]:
         """Make one call per document and return the answers in input order.
@@ -176,6 +185,16 @@ class MapMethods(Calling):
                 the limit is found.
             response_model: as for ``complete``; a row whose answer does not fit fails with
                 ``AnswerInvalid``.
+            journal: a file, or a ``Journal``, in which rows are kept as they finish. It is opened
+                when the first row is asked for.
+            resume: take the rows that the journal has from there, and send the others; begin if
+                the journal has none. Without ``resume`` a journal with rows is refused.
+            retry_failed: the failed rows of the journal that are sent again: ``"transient"``,
+                those that may succeed now; ``"none"``; or ``"all"``.
+            accept_changed: resume also where the template, the parameters or the model differ from
+                the journal's.
+            progress: called with a ``MapProgress`` in the event loop, at most four times a second,
+                and at the end. An error of the function is logged once, and ends nothing.
             params: as for the call.
 
         Returns:
@@ -185,25 +204,17 @@ class MapMethods(Calling):
         Raises:
             BatchMapFailed: a document failed, or reading the documents did. All others were run;
                 answers and errors are in ``results``.
-            ConfigError: an argument is wrong. Nothing was sent. A template that cannot be filled
+            ConfigError: an argument is wrong, or the journal is in use, another job's, damaged, or
+                in the wrong place. Nothing was sent. A template that cannot be filled
                 with a document of a list or tuple is a wrong argument, unless ``return_exceptions``
                 is given. Elsewhere such a template is the document's own failure.
+            JournalFailed: the journal cannot be written. The answers handed out before are in it.
             BatchClientError: the server was to be asked for its model, and that failed.
         """
         rows = self._make_map(
-            docs,
-            prompt,
-            call,
-            True,
-            model,
-            timeout_s,
-            priority,
-            tenant,
-            look_ahead,
-            response_model,
-            params,
-            "batch_map",
-        )
+            docs, prompt, call, True, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params, "batch_map",
+        )  # fmt: skip
         if isinstance(docs, (list, tuple)) and isinstance(prompt, str) and not return_exceptions:
             for _ in check_documents(docs, prompt):
                 await anyio.lowlevel.checkpoint()
@@ -275,6 +286,11 @@ class MapMethods(Calling):
         tenant: str | None = None,
         look_ahead: int | None = None,
         response_model: type[BaseModel] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
+        resume: bool = False,
+        retry_failed: RetryFailed = "transient",
+        accept_changed: bool = False,
+        progress: Callable[[MapProgress], object] | None = None,
         **params: Any,
     ) -> Map[Any]:
         """Make one call per document and yield the results as they come.
@@ -286,25 +302,21 @@ class MapMethods(Calling):
         Args:
             docs, prompt, call, model, timeout_s, priority, tenant, look_ahead, response_model,
                 params: as for ``batch_map``.
+            journal, resume, retry_failed, accept_changed, progress: as for ``batch_map``. With a
+                journal a row is yielded after its commit.
             ordered: yield in input order instead of completion order.
 
         Returns:
             An async iterator of ``MapResult``; ``aclose()`` cancels the calls that are left.
+
+        Raises:
+            ConfigError: an argument is wrong. A journal that cannot be used is refused with the
+                first row.
         """
         return self._make_map(
-            docs,
-            prompt,
-            call,
-            ordered,
-            model,
-            timeout_s,
-            priority,
-            tenant,
-            look_ahead,
-            response_model,
-            params,
-            "stream_map",
-        )
+            docs, prompt, call, ordered, model, timeout_s, priority, tenant, look_ahead, response_model,
+            journal, resume, retry_failed, accept_changed, progress, params, "stream_map",
+        )  # fmt: skip
 
     def _make_map(
         self,
@@ -318,6 +330,11 @@ class MapMethods(Calling):
         tenant: str | None,
         look_ahead: int | None,
         response_model: type[BaseModel] | None,
+        journal: str | os.PathLike[str] | Journal | None,
+        resume: bool,  # noqa: FBT001
+        retry_failed: RetryFailed,
+        accept_changed: bool,  # noqa: FBT001
+        progress: Callable[[MapProgress], object] | None,
         params: Mapping[str, Any],
         method: str,
     ) -> Map[Any]:
@@ -357,13 +374,33 @@ class MapMethods(Calling):
             now = runner.backend.now()
             return self._calls.make(item, model, timeout_s, fields, row, now, priority, tenant, own)
 
+        journaled = None
+        if journal is not None or resume is not False or accept_changed is not False or retry_failed != "transient":
+            # Here, not above: most programs have no journal.
+            from batchclient._maps.journaled import make_journaled
+
+            template = prompt if isinstance(prompt, str) else None
+            journaled = make_journaled(
+                journal,
+                resume=resume,
+                retry_failed=retry_failed,
+                accept_changed=accept_changed,
+                describe=lambda: (call, template, self._calls.check(model, None, params, kind=kind)),
+                by_template=template is not None,
+                again=finish,
+            )
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress is a function, not a {type(progress).__name__}", field="progress")
+        more_ahead = 0 if journaled is None else journaled.more_ahead
         return Map(
             docs,
             make_request,
             self._start,
-            self._look_ahead if look_ahead is None else lambda: look_ahead,
+            (lambda: self._look_ahead() + more_ahead) if look_ahead is None else (lambda: look_ahead),
             ordered=ordered,
             prepare=self._find_model if model is None else None,
+            journaled=journaled,
+            ticker=None if progress is None else Ticker(self._callbacks.guard("progress", progress)),
         )
 
     def _look_ahead(self) -> int:

@@ -135,6 +135,7 @@ class Statistics:
         tenants: the calls by tenant; long-idle tenants are forgotten once there are thousands.
         adjustments: the last changes of limits and list caps, oldest first.
         shared: calls which joined an equal call under way (``single_flight``); also ``submitted``.
+        reused: rows of maps which were taken from a journal; they are in no other count.
     """
 
     queued: int
@@ -159,6 +160,7 @@ class Statistics:
     adjustments: tuple[Adjustment, ...] = ()
     retries_delayed: int = 0
     shared: int = 0
+    reused: int = 0
 
 
 @dataclass(slots=True)

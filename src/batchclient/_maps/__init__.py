@@ -1,1 +1,1 @@
-"""The parts of maps: the reader of documents, the results, the count of repeated documents."""
+"""The parts of maps: rows, the reader of documents, results, progress, the way to the journal."""

@@ -34,9 +34,9 @@ class DialectChoice:
 
     def __init__(self, name: str | None, secrets: tuple[str, ...], key_hint: str = "") -> None:
         self._name = name
-        self.key_hint = key_hint
-        self.secrets = secrets
-        self.at_first = self.make()
+        self.key_hint: str = key_hint
+        self.secrets: tuple[str, ...] = secrets
+        self.at_first: Dialect = self.make()
         """The dialect assumed for every server until the server is known."""
 
     @property

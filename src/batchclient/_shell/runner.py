@@ -117,7 +117,7 @@ class Runner:
     ) -> None:
         self.backend = backend
         self.core = core
-        self.ended = False
+        self.ended: bool = False
         self._now = backend.now
         self._servers = Servers(dialects, len(transports), on_own_fields, self._url_of)
         self._dialects = self._servers.dialects
@@ -136,8 +136,10 @@ class Runner:
         self._readers_started = 0
         self.waited_for: list[object] = []
         """Maps with a waiting caller: perhaps nothing else holds them and their waiting tasks."""
+        self.reused = 0
+        """Rows of maps that were taken from a journal."""
         self._drained = anyio.Event()
-        self.over = False
+        self.over: bool = False
         """Whether all is closed."""
         # Imported when the client is made: within ``import batchclient`` both would take a tenth of
         # the time.

@@ -115,9 +115,9 @@ class Limit:
     __slots__ = ("limit", "reason")
 
     def __init__(self, limit: int, reason: str) -> None:
-        self.limit = limit
+        self.limit: int = limit
         """Sequences that may be in flight, at least 1."""
-        self.reason = reason
+        self.reason: str = reason
         """The reason of the number."""
 
     def __repr__(self) -> str:

@@ -1,0 +1,112 @@
+"""One row of a map, from its document to its answer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchclient._core.messages import Request
+from batchclient._shell.runner import Runner
+from batchclient.types import Completion, MapResult
+
+__all__ = ["Finish", "Row", "leave", "own_id_of"]
+
+Finish = Callable[[Completion], Completion]
+
+
+class Row:
+    """One open row; the row is the waiter of its request."""
+
+    __slots__ = (
+        "_map",
+        "answer",
+        "attempts",
+        "document",
+        "ended",
+        "error",
+        "finish",
+        "finished",
+        "id",
+        "index",
+        "key",
+        "n",
+        "own_id",
+        "request",
+        "reused",
+    )
+    key: bytes
+    n: int
+    own_id: str | None
+
+    def __init__(self, owner: weakref.ref[Any], index: int, document: Any) -> None:
+        self._map = owner
+        self.finish: Finish | None = None
+        """Makes the caller's answer of the server's."""
+        self.index: int = index
+        self.document: Any = document
+        self.id: str = ""
+        self.request: Request | None = None
+        self.answer: Any = None
+        self.error: Exception | None = None
+        self.attempts: int = 0
+        self.reused: bool = False
+        self.ended: bool = False
+        """Whether the row has its answer or its error."""
+        self.finished: bool = False
+        """Whether the row may be handed out."""
+
+    def done(self) -> bool:
+        return self.ended
+
+    def set_result(self, answer: Any) -> None:
+        self.attempts = answer.attempts
+        try:
+            self.answer = answer if self.finish is None else self.finish(answer)
+        except Exception as error:  # a validator may be the user's code
+            self.error = error
+        self._finish()
+
+    def set_exception(self, error: BaseException) -> None:
+        assert isinstance(error, Exception)
+        self.error = error
+        self.attempts = getattr(error, "attempt", 0)
+        self._finish()
+
+    def reuse(self, answer: Any, error: Exception | None, attempts: int) -> None:
+        """Take what a journal has of the row."""
+        self.answer, self.error, self.attempts = answer, error, attempts
+        self.reused = self.ended = True
+        self.request = None
+
+    def result(self) -> MapResult[Any]:
+        """Return the row as its caller gets it."""
+        return MapResult(self.id, self.index, self.document, self.answer, self.error, self.attempts, self.reused)
+
+    def _finish(self) -> None:
+        self.ended = True
+        # The request holds its row: a circle would wait for the garbage collector.
+        self.request = None
+        owner = self._map()
+        if owner is not None:
+            owner._on_ended(self)
+
+
+def own_id_of(document: Any) -> str | None:
+    """Return the document's own ``id``, if it has one."""
+    if isinstance(document, Mapping):
+        own = document.get("id")
+        if isinstance(own, (str, int)) and own != "":
+            return str(own)
+    return None
+
+
+def leave(runner: Runner, requests: list[Request], stop_reader: Callable[[], object] | None) -> None:
+    """Cancel a map's open calls."""
+    if stop_reader is not None:
+        stop_reader()
+    if not runner.ended:
+        # The last first: a permit given back by the first request would be granted to a request
+        # about to leave.
+        for request in reversed(requests):
+            runner.leave(request)

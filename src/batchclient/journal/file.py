@@ -1,0 +1,198 @@
+"""A journal's SQLite file: the table, its checks, one statement a commit, lookups by the index.
+
+Everything here blocks, and belongs to the thread in which it was made.
+
+Rules:
+- A table with a plain rowid: records follow one another in the file. The index has 16-byte keys.
+- A record that is written again keeps its place (``seq``).
+- A lookup that meets a damaged page asks for its rows one by one, so that one page costs few rows.
+- ``mmap_size`` stays 0: memory shared with a file that is cut short ends the process.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from batchclient.errors import ConfigError, JournalFailed
+from batchclient.journal.records import Damaged, Record, check
+
+__all__ = ["Found", "JournalFile", "Pair", "is_of_the_disk"]
+
+VERSION = 1
+Pair = tuple[bytes, int]
+"""A row's identity: its key, and how many rows with that key came before."""
+Found = dict[Pair, "tuple[int, int, str | None, bytes | None] | None"]
+"""By identity: state, attempts, error, body; ``None``: the record is damaged."""
+_SCHEMA = """
+CREATE TABLE row(
+    seq INTEGER PRIMARY KEY, key BLOB NOT NULL, n INTEGER NOT NULL, id TEXT, state INTEGER, attempts INTEGER,
+    crc INTEGER, error TEXT, body BLOB, UNIQUE(key, n)
+);
+CREATE TABLE part(n INTEGER PRIMARY KEY, path TEXT, first_seq INTEGER, rows INTEGER, sha256 BLOB, sealed INTEGER);
+CREATE TABLE meta(name TEXT PRIMARY KEY, value);
+"""
+_COLUMNS = len(Record._fields)
+_LINE = f"({','.join('?' * _COLUMNS)})"
+_INSERT = "INSERT INTO row(key, n, id, state, attempts, crc, error, body) VALUES "
+_AGAIN = (
+    " ON CONFLICT(key, n) DO UPDATE SET id = excluded.id, state = excluded.state, attempts = excluded.attempts,"
+    " crc = excluded.crc, error = excluded.error, body = excluded.body"
+)
+_LOOK_UP = (
+    "WITH wanted(k, m) AS (VALUES {}) SELECT k, m, state, attempts, crc, error, body"
+    " FROM wanted CROSS JOIN row ON row.key = k AND row.n = m"
+)
+_FSYNC = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+_STATEMENTS_KEPT = 16
+"""A statement of a thousand rows takes some 300 KB."""
+
+
+class JournalFile:
+    """An open journal.
+
+    Args:
+        path: of the file; it exists, perhaps empty.
+        sync: ``"full"`` or ``"normal"``.
+        read_only: the journal of another job: nothing is written, and it must be one.
+
+    Raises:
+        ConfigError: the file is no journal, a damaged one, or a newer version's.
+        JournalFailed: the disk failed.
+    """
+
+    def __init__(self, path: Path, sync: str = "full", *, read_only: bool = False) -> None:
+        self._path = path
+        mode = "ro" if read_only else "rw"
+        try:
+            self._connection = sqlite3.connect(
+                f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, cached_statements=_STATEMENTS_KEPT
+            )
+        except sqlite3.Error as error:
+            raise ConfigError(f"journal: {path} cannot be opened: {error}", field="journal") from error
+        try:
+            self._open(sync, read_only=read_only)
+        except sqlite3.Error as error:
+            self.close()
+            if is_of_the_disk(error):
+                raise JournalFailed(f"the journal {path} cannot be opened: {error}") from error
+            message = f"journal: {path} is damaged, or is no journal ({error}); nothing was changed in it"
+            raise ConfigError(message, field="journal") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, sync: str, *, read_only: bool) -> None:
+        connection = self._connection
+        connection.text_factory = _text
+        connection.execute("PRAGMA mmap_size=0")
+        version = self._one("PRAGMA user_version")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if type(version) is int and version > VERSION:
+            message = (
+                f"journal: {self._path} is a journal of version {version}, made by a newer batchclient;"
+                f" this one reads version {VERSION}"
+            )
+            raise ConfigError(message, field="journal")
+        is_new = not tables and version == 0 and not read_only
+        if not is_new and not (version == VERSION and {"row", "meta"} <= tables):
+            raise ConfigError(f"journal: {self._path} is an SQLite file, but no journal", field="journal")
+        if read_only:
+            return
+        if self._one("PRAGMA journal_mode=WAL") != "wal":
+            raise ConfigError(f"journal: the place of {self._path} does not allow SQLite's WAL", field="journal")
+        connection.execute(f"PRAGMA synchronous={'FULL' if sync == 'full' else 'NORMAL'}")
+        # On macOS alone an fsync may stop at the drive's cache.
+        connection.execute("PRAGMA fullfsync=1")
+        connection.execute("PRAGMA checkpoint_fullfsync=1")
+        if is_new:
+            connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+
+    def _one(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        found = self._connection.execute(statement, values).fetchone()
+        return None if found is None else found[0]
+
+    def has_rows(self) -> bool:
+        """Whether anything was written down."""
+        return self._one("SELECT 1 FROM row LIMIT 1") is not None
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._one("SELECT count(*) FROM row"))
+
+    def meta(self, name: str) -> Any:
+        """Return a fact about the job, or ``None``."""
+        return self._one("SELECT value FROM meta WHERE name = ?", (name,))
+
+    def set_meta(self, facts: Iterable[tuple[str, str | int]]) -> None:
+        """Write facts about the job."""
+        values = list(facts)
+        self._connection.execute(
+            f"INSERT INTO meta(name, value) VALUES {','.join(['(?,?)'] * len(values))}"  # noqa: S608
+            " ON CONFLICT(name) DO UPDATE SET value = excluded.value",
+            tuple(chain.from_iterable(values)),
+        )
+
+    def commit(self, records: Sequence[Record]) -> None:
+        """Write rows, all or none, and wait until they are on the disk.
+
+        Raises:
+            sqlite3.Error: none was written.
+        """
+        statement = f"{_INSERT}{','.join([_LINE] * len(records))}{_AGAIN}"
+        self._connection.execute(statement, tuple(chain.from_iterable(records)))
+
+    def look_up(self, pairs: Sequence[Pair]) -> Found:
+        """Return what is there of some rows, 16,000 at most."""
+        found: Found = {}
+        try:
+            self._look_up(pairs, found)
+        except sqlite3.Error:
+            for pair in pairs:
+                if pair not in found:
+                    try:
+                        self._look_up([pair], found)
+                    except sqlite3.Error:
+                        found[pair] = None
+        return found
+
+    def _look_up(self, pairs: Sequence[Pair], found: Found) -> None:
+        statement = _LOOK_UP.format(",".join(["(?,?)"] * len(pairs)))
+        lines = self._connection.execute(statement, tuple(chain.from_iterable(pairs)))
+        for key, n, state, attempts, crc, error, body in lines:
+            try:
+                check(key, n, state, attempts, crc, error, body)
+            except Damaged:
+                found[key, n] = None
+            else:
+                found[key, n] = (state, attempts, error, body)
+
+    def close(self) -> None:
+        """Close the file; its WAL is written back, if the disk allows."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+
+def _text(data: bytes) -> str:
+    """A flipped bit must not keep a row from being read: its checksum is what judges it."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def is_of_the_disk(error: sqlite3.Error) -> bool:
+    """Whether an error may pass: the disk is full, cannot be written, or is in use by another."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return code & 0xFF in passing
+
+
+def is_of_fsync(error: sqlite3.Error) -> bool:
+    """Whether the disk could not say that it holds what was written: the file is not to be trusted.
+
+    After a failed ``fsync`` Linux may drop the pages and report success the next time
+    (Rebello et al., USENIX ATC 2020).
+    """
+    return getattr(error, "sqlite_errorcode", 0) in _FSYNC
