@@ -59,7 +59,7 @@ async def test_a_forked_child_keeps_no_lock(path):
     lock = place.Lock(path, lambda: False)
     child = os.fork()
     if child == 0:
-        os._exit(0 if lock._descriptor is None else 1)
+        os._exit(1 if lock.is_held else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with pytest.raises(ConfigError, match="in use"):
         place.Lock(path, lambda: False)
@@ -67,7 +67,7 @@ async def test_a_forked_child_keeps_no_lock(path):
     place.Lock(path, lambda: False).release()
 
 
-@pytest.mark.parametrize("kind", sorted(set(place._NETWORK.values())))
+@pytest.mark.parametrize("kind", sorted(set(place.NETWORK.values())))
 async def test_network_file_systems_are_refused(path, kind, monkeypatch):
     monkeypatch.setattr(place, "file_system_of", lambda folder: kind)
     assert f"is on {kind}, where a journal cannot be trusted; give it a path on a local disk" in await refusal(path)
@@ -77,8 +77,8 @@ async def test_network_file_systems_are_refused(path, kind, monkeypatch):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="statfs is asked on Linux alone")
 def test_the_type_of_a_file_system_is_read(path, monkeypatch):
     said = subprocess.run(["stat", "-f", "-c", "%t", path.parent], capture_output=True, text=True, check=True).stdout
-    assert place.file_system_of(path.parent) == place._NETWORK.get(int(said, 16))
-    monkeypatch.setattr(place, "_NETWORK", {int(said, 16): "seen"})
+    assert place.file_system_of(path.parent) == place.NETWORK.get(int(said, 16))
+    monkeypatch.setattr(place, "NETWORK", {int(said, 16): "seen"})
     assert place.file_system_of(path.parent) == "seen"
     assert place.file_system_of(path.parent / "missing") is None
 

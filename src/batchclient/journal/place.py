@@ -23,9 +23,9 @@ from pathlib import Path
 
 from batchclient.errors import ConfigError
 
-__all__ = ["Lock", "file_system_of", "make_file", "real_path"]
+__all__ = ["NETWORK", "Lock", "file_system_of", "make_file", "real_path"]
 
-_NETWORK = {
+NETWORK = {
     0x6969: "NFS",
     0x0BD00BD0: "Lustre",
     0xFF534D42: "CIFS",
@@ -77,7 +77,7 @@ def file_system_of(folder: Path) -> str | None:
     except (AttributeError, OSError):
         return None
     # The first field of ``struct statfs`` is the type, a word of the machine.
-    return None if failed else _NETWORK.get(ctypes.c_long.from_buffer(room).value & 0xFFFFFFFF)
+    return None if failed else NETWORK.get(ctypes.c_long.from_buffer(room).value & 0xFFFFFFFF)
 
 
 def make_file(path: Path) -> None:
@@ -165,6 +165,11 @@ class Lock:
         with suppress(OSError):
             return os.pread(self._descriptor, 400, 0).decode("utf-8", "replace").strip()
         return ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lock."""
+        return self._descriptor is not None
 
     def release(self) -> None:
         """Give the lock back. Safe to call twice."""
