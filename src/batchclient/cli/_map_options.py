@@ -1,0 +1,78 @@
+"""The settings of ``batchclient map``, read from its options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from batchclient.cli._refusal import Call
+from batchclient.cli._servers import ServerOptions
+from batchclient.jobs.rows import Format
+from batchclient.jobs.shards import Shard
+
+__all__ = ["MapOptions", "RowOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """Which rows of the input are mapped, and what is kept of them.
+
+    Args:
+        form: the form of the input, if given.
+        columns: the fields to write beside ``id``; ``None``: all.
+        shard: the part of the input.
+        sample: the share of the rows.
+        first: rows to map from the beginning, of the part and the share; ``None`` for all.
+    """
+
+    form: Format | None = None
+    columns: Sequence[str] | None = None
+    shard: Shard | None = None
+    sample: Fraction | None = None
+    first: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapOptions:
+    """The settings of a map job.
+
+    Args:
+        source, output: paths, or ``-``.
+        prompt: the template.
+        rows: which rows are mapped.
+        server: where the servers are, with the model and the key.
+        client: further arguments of ``BatchClient``.
+        params: of the server.
+        timeout_s: of a row.
+        outage_patience_s: how long every server may be away, if there is a bound.
+        ordered: whether rows keep their order.
+        quiet: neither progress nor summary.
+        overwrite: whether an existing output may be replaced.
+        keep_going: whether the job goes on when all rows fail alike.
+        call: the call made for each row, in ``stream_map``'s words.
+        packed: whether vectors are written as base64.
+        system: the text of a chat's system message, if there is one.
+        dry_run: generate nothing, and report.
+        dedupe: whether rows with equal prompts are asked once.
+    """
+
+    source: str
+    output: str
+    prompt: str
+    rows: RowOptions
+    server: ServerOptions
+    client: dict[str, Any]
+    params: dict[str, Any]
+    timeout_s: float | None
+    ordered: bool
+    quiet: bool
+    overwrite: bool = False
+    keep_going: bool = False
+    call: Call = "complete"
+    packed: bool = False
+    outage_patience_s: float | None = None
+    system: str | None = None
+    dry_run: bool = False
+    dedupe: bool = False
