@@ -169,8 +169,9 @@ def test_ctrl_c_keeps_what_is_finished(spawn, server, tmp_path, order, number):
     assert missing & {0, 1}
     if not order:
         assert written == sorted(written)
-    assert stderr.decode().startswith(f"Interrupted: {len(written)} rows to ")
-    assert stderr.count(b"\n") == 1
+    summary, of_journal = stderr.decode().splitlines()
+    assert summary.startswith(f"Interrupted: {len(written)} rows to ")
+    assert of_journal.endswith(": the same command with --resume goes on with its answers")
 
 
 def test_a_second_ctrl_c_quits_at_once(spawn, server, tmp_path):
@@ -299,7 +300,7 @@ def test_quiet_on_a_terminal(spawn, tmp_path):
 def test_no_progress_where_nobody_looks(spawn, tmp_path):
     process = spawn(write_rows(tmp_path / "in.jsonl", rows_of(30)), "-o", tmp_path / "out.jsonl")
     _, stderr = process.communicate()
-    assert stderr.count(b"\n") == 1
+    assert stderr.count(b"\n") == 2
     assert b"\x1b" not in stderr
     assert b"\r" not in stderr
 

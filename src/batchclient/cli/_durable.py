@@ -18,8 +18,10 @@ import os
 import platform
 import shutil
 import sqlite3
+import stat
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -71,7 +73,7 @@ def durable_of(options: MapOptions) -> Durable | None:
         Refusal: the options do not go together, or there is a job that they would lose.
     """
     kept = options.kept
-    is_file = options.output != "-" and (not Path(options.output).exists() or Path(options.output).is_file())
+    is_file = options.output != "-" and _may_be_file(options.output)
     if kept.no_journal or not options.output or not (is_file or kept.journal is not None):
         for option, given in (("--resume", kept.resume), ("--journal", kept.journal is not None)):
             if given and kept.no_journal:
@@ -100,6 +102,7 @@ class Durable:
 
     def __init__(self, options: MapOptions, folder: JobFolder) -> None:
         self.folder: JobFolder = folder
+        self._aside = JobFolder(folder.path.with_name(f"{folder.path.name}.old"))
         self.covered: Coverage = Coverage()
         self.failed_before: int = 0
         self._options = options
@@ -111,6 +114,9 @@ class Durable:
         self._failed: Callable[[], int] = lambda: 0
         self._is_marking = False
         self._inode = 0
+        self._missing: int | None = None
+        self._last: Mark
+        """The latest mark, which the journal may not have yet."""
         self._look()
 
     @property
@@ -168,6 +174,9 @@ class Durable:
         if state is None:
             output.choose(replaces=self._options.overwrite and output.path.exists())
             return
+        if self._kept.publish:
+            self._rewrite(exists=output.path.exists())
+            return
         mark = state.mark
         if mark is None:
             # Killed before the first mark: the output is not there, or has no row.
@@ -206,12 +215,14 @@ class Durable:
         retried = state.may_be_tried if self._kept.retry_failed != "none" else 0
         if self._kept.retry_failed == "all":
             retried += state.failed
-        return bool(retried or state.damaged) or not self._knows_rows or self._kept.publish
+        return bool(retried or state.damaged) or not self._knows_rows
 
     @property
     def _knows_rows(self) -> bool:
         """Whether the rows of the output are the first ones of the input."""
-        return self._options.ordered and not self._options.dedupe and not self._kept.publish
+        # While a journal is published nobody knows yet which rows it does not have.
+        is_known = not self._kept.publish or self._missing == 0
+        return self._options.ordered and not self._options.dedupe and is_known
 
     @property
     def _form(self) -> str:
@@ -230,16 +241,16 @@ class Durable:
     # The run ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the folder. A finished job that is replaced goes.
+        """Make the folder. A finished job that is replaced is kept aside until the new one has an end.
 
         Raises:
             ConfigError: the folder cannot be made.
         """
-        self.folder.make()
         try:
             if self._state is None and self.folder.journal.exists():
-                self.folder.remove()
-                self.folder.make()
+                self._aside.remove()
+                self.folder.path.rename(self._aside.path)
+            self.folder.make()
         except OSError as error:
             raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
 
@@ -295,22 +306,30 @@ class Durable:
             ConfigError: the settings cannot be written.
         """
         self._failed = failed
-        try:
-            self.folder.write_settings(self._options.for_file())
-        except OSError as error:
-            raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
+        if not self._kept.publish:
+            try:
+                self.folder.write_settings(self._options.for_file())
+            except OSError as error:
+                raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
         if self._output.is_file:
             status = self._place.stat()
             self._inode = status.st_ino
-            self._note(self._mark_of(status.st_size, self._output.sha256.hexdigest(), self.covered, self.failed_before))
+            sha256 = self._output.sha256.hexdigest()
+            self._last = self._mark_of(status.st_size, sha256, self.covered, self.failed_before)
+            self._journal.note(NAME, self._last.write())
 
     @property
     def _place(self) -> Path:
         return self._output.part if self._output.is_replaced else self._output.path
 
-    def mark(self, writer: Writer) -> None:
-        """Write down how far the output is, once it is there."""
-        if self._is_marking or not self._output.is_file:
+    def mark(self, writer: Writer, *, is_last: bool = False) -> None:
+        """Write down how far the output is, once it is there.
+
+        Args:
+            writer: of the output.
+            is_last: whether no row behind this place is in turn.
+        """
+        if (self._is_marking and not is_last) or not self._output.is_file:
             return
         self._is_marking = True
         coverage = self._journal.coverage
@@ -319,10 +338,8 @@ class Durable:
 
     def _on_marked(self, coverage: Coverage, failed: int, size: int, sha256: str) -> None:
         self._is_marking = False
-        self._note(self._mark_of(size, sha256, coverage, failed))
-
-    def _note(self, mark: Mark) -> None:
-        self._journal.note(NAME, mark.write())
+        self._last = self._mark_of(size, sha256, coverage, failed)
+        self._journal.note(NAME, self._last.write())
 
     def _mark_of(self, size: int, sha256: str, coverage: Coverage, failed: int) -> Mark:
         knows = self._knows_rows
@@ -344,6 +361,8 @@ class Durable:
         if self._is_new and self.folder.path.is_dir():
             try:
                 self.folder.remove()
+                if self._aside.path.is_dir():
+                    self._aside.path.rename(self.folder.path)
             except OSError:  # it is in nobody's way: it has no row
                 return
 
@@ -358,31 +377,37 @@ class Durable:
             OSError: the disk is full, or fails.
         """
         output = self._output
+        self._missing = job.missing
+        self._aside.remove()
         if not output.is_file:
             if job.is_whole:
                 self.folder.write_manifest(self._manifest(job, source, None))
             return
         if not job.wrote_all or not self._place.exists():
             return
-        size = self._place.stat().st_size
-        sha256 = output.sha256.hexdigest()
+        if not job.is_whole and not self._kept.publish:
+            self.folder.note(NAME, self._last.write())
+            return
         failed = self.failed_before + self._failed()
+        size, sha256 = self._place.stat().st_size, output.sha256.hexdigest()
         mark = self._mark_of(size, sha256, self._journal.coverage, failed)
         self.folder.note(NAME, mark.write())
-        if not job.is_whole and not self._kept.publish:
-            return
         if output.is_replaced:
             output.put_in_place()
             output.choose(replaces=False)
-            self.folder.note(NAME, self._mark_of(size, sha256, self._journal.coverage, failed).write())
+            self.folder.note(NAME, replace(mark, replaces=False).write())
         if not self._kept.publish:
             self.folder.write_manifest(self._manifest(job, source, (size, sha256)))
+        elif self.folder.is_finished:
+            outputs = self._outputs(size, sha256)
+            self.folder.write_manifest(self.folder.manifest() | {"outputs": outputs})
+
+    def _outputs(self, size: int, sha256: str) -> list[dict[str, Any]]:
+        return [{"path": str(self._output.path), "bytes": size, "sha256": sha256}]
 
     def _manifest(self, job: Job, source: str, written: tuple[int, str] | None) -> dict[str, Any]:
         options = self._options
-        outputs = []
-        if written is not None:
-            outputs = [{"path": str(self._output.path), "bytes": written[0], "sha256": written[1]}]
+        outputs = [] if written is None else self._outputs(*written)
         return {
             "version": 1,
             "input": source if source == "-" else os.path.realpath(source),
@@ -401,6 +426,14 @@ class Durable:
                 "sqlite": sqlite3.sqlite_version,
             },
         }
+
+
+def _may_be_file(path: str) -> bool:
+    """Whether a path is a regular file's, or free."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError):
+        return True
 
 
 def _journal_in(job: str) -> Path:

@@ -263,6 +263,10 @@ class Job:
                 self.stopped_by or self.fault or self.journal_error is not None
             )
             await self._results.aclose()
+            if self._durable is not None and not is_complete and not self._held:
+                # In input order a row may be missing before these: a resume cuts them off.
+                self._durable.mark(self._writer, is_last=True)
+                self._left = self._results.finished()
             for result in self._left:
                 self._write(result)
             is_complete = self._end_holding() and is_complete
@@ -464,8 +468,7 @@ class Job:
             return
         self._may_cancel = False
         if self.output_error is None and self._durable is None:
-            # Cancelling the map drops its rows, also finished rows behind an unfinished one. A
-            # journal has these rows, and the output goes on in the input's order.
+            # Cancelling the map drops its rows, also finished rows behind an unfinished one.
             self._left = self._results.finished()
         self._task.cancel()
 

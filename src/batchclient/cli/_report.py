@@ -49,6 +49,8 @@ def report(job: Job, options: MapOptions, output: Output, left: int, durable: Du
             f"Error: stopped: no row succeeded, and {job.refusals} failed alike with {job.stopped_by}; rows left out: "
             f"{left:,} (--keep-going tries them all)"
         )
+    if job.is_refused and not job.stopped_by:
+        say("Error: nothing was written: every row was refused for a reason of the command's")
     if job.signal is not None:
         summary = f"Interrupted: {summary}"
     if durable is not None and not job.is_refused:

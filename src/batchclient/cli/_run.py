@@ -30,7 +30,7 @@ from batchclient.cli._report import report, status_of
 from batchclient.cli._rows import ADDED_BY, blame
 from batchclient.cli._servers import KEY_HINT
 from batchclient.client import InnerClient
-from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError
+from batchclient.errors import AuthenticationFailed, BatchClientError, ConfigError, JournalFailed
 from batchclient.jobs import Row
 from batchclient.jobs.output import Output, reason_of
 from batchclient.jobs.source import Source, open_source
@@ -69,6 +69,9 @@ def run_map(options: MapOptions) -> int:
             job, output, left = _run_durable(options, durable)
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
+    except JournalFailed as error:
+        say(f"Error: {in_options(str(error))}")
+        return Status.DISK_FULL
     except BatchClientError as error:
         # The error of a row is in the row. Here the question for the model has failed.
         message = str(error).partition(" (asked for its model")[0]

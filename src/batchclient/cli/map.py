@@ -166,8 +166,8 @@ def map_rows(
     retry_failed: Annotated[
         str,
         typer.Option(
-            metavar="none|transient|all",
-            help="With --resume: the failed rows that run again (default: transient, those that may succeed now).",
+            metavar="WHICH",
+            help="With --resume, the failed rows that run again: none, all, or transient (default), which may succeed.",
         ),
     ] = "transient",
     accept_changed: Annotated[

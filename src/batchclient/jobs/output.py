@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Self
 
 from batchclient.errors import ConfigError
-from batchclient.jobs.owner import Owner
+from batchclient.jobs.owner import Owner, lock_of
 
 __all__ = ["Output", "reason_of", "sync", "sync_folder"]
 
@@ -213,7 +213,7 @@ class Output:
             if (self._overwrite or self._continues) and target.parent != path.parent.resolve():
                 raise ConfigError(f"{self.name}: a link into another folder, to {target}; name that file itself")
             self._path = path = target
-        lock = path.with_name(f"{path.name}.lock")
+        lock = lock_of(path)
         try:
             self._owner = Owner(lock, self.name)
         except OSError as error:
