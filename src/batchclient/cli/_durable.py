@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from batchclient import __version__
 from batchclient.cli._map_options import MapOptions
 from batchclient.cli._refusal import Refusal
-from batchclient.errors import ConfigError
+from batchclient.errors import ConfigError, JournalFailed
 from batchclient.jobs import BadRow
 from batchclient.jobs.folder import JobFolder, JobState
 from batchclient.jobs.marks import NAME, Mark, OutputChanged
@@ -79,7 +79,8 @@ def durable_of(options: MapOptions) -> Durable | None:
             if given and kept.no_journal:
                 raise Refusal(f"{option}: not with --no-journal")
         if kept.resume:
-            raise Refusal(f"--resume: rows to {options.output or 'an empty path'} have no journal; give --journal PATH")
+            name = "stdout" if options.output == "-" else options.output or "an empty path"
+            raise Refusal(f"--resume: rows to {name} have no journal; give --journal DIR")
         return None
     return Durable(options, folder_of(options.output, kept.journal))
 
@@ -168,7 +169,7 @@ class Durable:
             Refusal: the output is not the one that the job has written.
         """
         self._output = output
-        if not output.is_file:
+        if not output.is_named:
             return
         state = self._state
         if state is None:
@@ -296,22 +297,27 @@ class Durable:
             "accept_changed": kept.accept_changed,
         }
 
+    def settle(self) -> None:
+        """Write the settings down. The journal is open, and the output is not.
+
+        Raises:
+            JournalFailed: the disk is full, or fails.
+        """
+        if self._kept.publish:
+            return
+        try:
+            self.folder.write_settings(self._options.for_file())
+        except OSError as error:
+            raise JournalFailed(f"{self.folder.path} cannot be written: {reason_of(error)}") from error
+
     def opened(self, failed: Callable[[], int]) -> None:
-        """Write down the settings, and where the rows go, before the first one goes there.
+        """Write down where the rows go, before the first one goes there.
 
         Args:
             failed: tells how many rows failed so far.
-
-        Raises:
-            ConfigError: the settings cannot be written.
         """
         self._failed = failed
-        if not self._kept.publish:
-            try:
-                self.folder.write_settings(self._options.for_file())
-            except OSError as error:
-                raise ConfigError(f"{self.folder.path}: {reason_of(error)}") from None
-        if self._output.is_file:
+        if self._output.is_named:
             status = self._place.stat()
             self._inode = status.st_ino
             sha256 = self._output.sha256.hexdigest()
@@ -329,7 +335,7 @@ class Durable:
             writer: of the output.
             is_last: whether no row behind this place is in turn.
         """
-        if (self._is_marking and not is_last) or not self._output.is_file:
+        if (self._is_marking and not is_last) or not self._output.is_named or self._journal.skips:
             return
         self._is_marking = True
         coverage = self._journal.coverage
@@ -379,7 +385,7 @@ class Durable:
         output = self._output
         self._missing = job.missing
         self._aside.remove()
-        if not output.is_file:
+        if not output.is_named:
             if job.is_whole:
                 self.folder.write_manifest(self._manifest(job, source, None))
             return

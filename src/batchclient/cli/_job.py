@@ -250,6 +250,7 @@ class Job:
         if self._durable is not None:
             # The journal is there before the output.
             await self._results.begin()
+            self._durable.settle()
         await self._writer.open()
         if self._durable is not None:
             self.reused = self._covered

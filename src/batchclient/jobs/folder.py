@@ -99,9 +99,11 @@ class JobFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a journal."""
+        """Whether there is a journal, made whole."""
         try:
-            return self.journal.stat().st_size > 0
+            # SQLite has this second file while the journal is made, and never later: no row is in it yet.
+            is_made = not self.journal.with_name(f"{_JOURNAL}-journal").exists()
+            return self.journal.stat().st_size > 0 and is_made
         except OSError:  # also where the name is too long: the output is refused then
             return False
 

@@ -102,8 +102,13 @@ class Output:
         return f"{self._part} ({self.name} is as it was)"
 
     @property
+    def is_named(self) -> bool:
+        """Whether rows go into a regular file with a name: standard output may be a file, too."""
+        return self._path is not None and self.is_file
+
+    @property
     def path(self) -> Path:
-        """The place of the file, links followed."""
+        """The place of a named file, links followed."""
         assert self._path is not None and self.is_file
         return self._path
 
