@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from batchclient.cli._cost import Cost
 from batchclient.cli._refusal import Call
 from batchclient.cli._servers import ServerOptions
 from batchclient.jobs.rows import Format
@@ -56,6 +57,7 @@ class MapOptions:
         system: the text of a chat's system message, if there is one.
         dry_run: generate nothing, and report.
         dedupe: whether rows with equal prompts are asked once.
+        cost: the price of the work, if given, and the bound.
     """
 
     source: str
@@ -76,3 +78,4 @@ class MapOptions:
     system: str | None = None
     dry_run: bool = False
     dedupe: bool = False
+    cost: Cost | None = None

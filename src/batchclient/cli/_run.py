@@ -60,7 +60,7 @@ def run_map(options: MapOptions) -> int:
             with _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-            left = source.count() - job.written if job.stopped_by or job.no_server else 0
+            left = source.count() - job.written if job.stopped_by or job.no_server or job.is_too_dear else 0
     except ConfigError as error:
         raise refusal_of(error, options.params, server.variables) from None
     except BatchClientError as error:
@@ -181,6 +181,7 @@ def _make_job(options: MapOptions, source: Source, output: Output) -> Job:
         packed=options.packed,
         columns=options.rows.columns,
         resolve=None if repeats is None else repeats.resolve,
+        cost=options.cost,
         repeats=not options.quiet,
     )
 
