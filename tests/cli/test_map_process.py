@@ -271,7 +271,7 @@ def test_progress_on_a_terminal(spawn, tmp_path):
     shown = on_terminal(
         spawn, source, "-o", tmp_path / "out.jsonl", env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     )
-    for part in ("30/30", "100%", "rows/s", "ETA", "in flight", "0 failed", "\x1b["):
+    for part in ("30/30", "100%", "rows/s", "in flight", "\x1b["):
         assert part in shown
     assert "30 rows to " in shown
 

@@ -9,6 +9,7 @@ Rules:
 - A job gives up where one row after the other is refused alike and none has succeeded. The fault is
   then in the command, such as a parameter unknown to the server. A job with a patience also gives
   up where every server has been away for so long.
+- A job with a bound on its cost stops there as a signal stops it: rows under way are left.
 - The output is opened when the client has started: until then nothing is lost by refusing.
 """
 
@@ -25,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from batchclient import BatchClient, MapResult, Statistics
+from batchclient.cli._cost import Cost
 from batchclient.cli._durable import Durable
 from batchclient.cli._failures import Failures
 from batchclient.cli._progress import ProgressBar, ProgressLines, Snapshot, log_to
@@ -74,6 +76,7 @@ class Job:
         durable: what keeps the rows, if something does.
         patience_s: how long a full disk of the output is waited for.
         resolve: gives a row the answer of an equal row; ``None`` where that is not there.
+        cost: the price of the work, and the bound; ``None``: the price is not known.
         refusals: the job gives up after so many rows refused alike, without a success.
         repeat_s: the minute of ``repeats``.
 
@@ -91,8 +94,9 @@ class Job:
         fault: why the input failed, if so.
         stopped_by: the kind of error behind giving up, if so.
         no_server: the outage that outlasted the patience, in a sentence, if so.
-        requests: sent.
-        tokens: of the prompts and of the answers, as the servers counted them.
+        statistics: the client's at the end.
+        spent: the cost, if the price is known.
+        is_too_dear: whether the bound on the cost stopped the job.
         out_of_use: servers out of use at the end, with the reason.
         is_cut_off: whether these were all servers.
     """
@@ -114,6 +118,7 @@ class Job:
         durable: Durable | None = None,
         patience_s: float = 0.0,
         resolve: Callable[[MapResult], MapResult | None] | None = None,
+        cost: Cost | None = None,
         refusals: int = _REFUSALS_TO_GIVE_UP,
         repeat_s: float = _REPEAT_S,
     ) -> None:
@@ -135,8 +140,11 @@ class Job:
         self._is_complete = False
         self.signal: int | None = None
         self.fault = ""
-        self.requests = 0
-        self.tokens = (0, 0)
+        self.statistics: Statistics | None = None
+        self.spent: float | None = None
+        self.is_too_dear = False
+        self._cost = cost
+        self._started_at = 0.0
         self.out_of_use: list[str] = []
         self.is_cut_off = False
         self.stopped_by = ""
@@ -184,6 +192,11 @@ class Job:
         return self.failures.total - self.failed_again
 
     @property
+    def leaves_rows(self) -> bool:
+        """Whether the job has stopped for a reason of its own, before the end of the input."""
+        return bool(self.stopped_by or self.no_server or self.is_too_dear)
+
+    @property
     def failed_in_output(self) -> int:
         """Rows that failed, in this run or before."""
         return self.failures.total + (0 if self._durable is None else self._durable.failed_before)
@@ -229,13 +242,13 @@ class Job:
             try:
                 async with self._client:
                     self._task = asyncio.current_task()
-                    started = time.monotonic()
+                    self._started_at = time.monotonic()
                     try:
                         if await self._unless_stopped(self._prepare):
                             await self._map()
                     finally:
                         self._task = None
-                        self.seconds = time.monotonic() - started
+                        self.seconds = time.monotonic() - self._started_at
             finally:
                 self._progress.close()
 
@@ -273,9 +286,7 @@ class Job:
             is_complete = self._end_holding() and is_complete
             self._is_complete = is_complete
         finally:
-            statistics = self._client.statistics()
-            self.requests = statistics.batches
-            self.tokens = (statistics.prompt_tokens, statistics.completion_tokens)
+            self.statistics = statistics = self._client.statistics()
             self.out_of_use = [
                 f"{each.base_url} was {each.state} ({each.reason})"
                 for each in statistics.endpoints
@@ -304,13 +315,14 @@ class Job:
 
     @property
     def _is_stopped(self) -> bool:
-        return self.signal is not None or self.no_server != "" or self.output_error is not None
+        return self.signal is not None or self.no_server != "" or self.is_too_dear or self.output_error is not None
 
     async def _write_all(self) -> None:
         try:
             async for result in self._results:
                 self._write(result)
-                if not self._keep_going and self._is_hopeless(result.error):
+                # A reused row says nothing about the command of today.
+                if not self._keep_going and not result.reused and self._is_hopeless(result.error):
                     assert self._refusal is not None
                     self._left = [] if self._durable is not None else self._results.finished()
                     self.stopped_by = self._refusal[0]
@@ -405,19 +417,31 @@ class Job:
         if self._durable is not None and now >= self._mark_at and not self._held:
             self._mark_at = now + _MARK_S
             self._durable.mark(self._writer)
+        self._watch_cost()
         if self.output_error is not None:
             self._stop()
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
+    def _watch_cost(self) -> None:
+        if self._cost is None or self.spent is None or not self._cost.is_reached(self.spent):
+            return
+        if self._may_cancel and not self._is_stopped:
+            self.is_too_dear = True
+            self._stop()
+
     def _show(self, statistics: Statistics) -> None:
+        if self._cost is not None:
+            self.spent = self._cost.of(statistics, time.monotonic() - self._started_at)
         self._progress.update(
             Snapshot(
-                done=self.written,
+                done=self.written + self._covered,
                 failed=self.failures.total,
                 in_flight=statistics.in_flight,
                 limit=sum(each.limit for each in statistics.endpoints),
                 prompt_tokens=statistics.prompt_tokens,
                 completion_tokens=statistics.completion_tokens,
+                reused=self.reused,
+                cost=self.spent,
             )
         )
 

@@ -64,7 +64,7 @@ def run_map(options: MapOptions) -> int:
             with _open(options) as source, _output(options, source) as output:
                 job = _make_job(options, source, output)
                 asyncio.run(job.run())
-                left = source.count() - job.written if job.stopped_by or job.no_server else 0
+                left = source.count() - job.written if job.leaves_rows else 0
         else:
             job, output, left = _run_durable(options, durable)
     except ConfigError as error:
@@ -112,7 +112,7 @@ def _run_until_covered(options: MapOptions, durable: Durable, output: Output) ->
                 except CoverChanged:
                     durable.rewrite()
                     continue
-                left = source.count() - job.read if job.stopped_by or job.no_server else 0
+                left = source.count() - job.read if job.leaves_rows else 0
         except BaseException:
             durable.discard()
             raise
@@ -234,6 +234,7 @@ def _make_job(options: MapOptions, source: Source, output: Output, durable: Dura
         packed=options.packed,
         columns=options.rows.columns,
         resolve=None if repeats is None else repeats.resolve,
+        cost=options.cost,
         repeats=not options.quiet,
         durable=durable,
         patience_s=0.0 if durable is None else options.kept.disk_patience_s,
